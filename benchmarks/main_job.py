@@ -1,0 +1,61 @@
+"""How long the main job takes and what memory it needs, as a user starts it.
+
+Run with `python -m benchmarks.main_job`. Starts `cwm synthesize --env ID`
+with an empty cache, so that collection is part of it, and samples the memory
+of the process and all its children. Goals for CartPole-v1: 15 s, 400 MB.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+
+ENVIRONMENTS = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1")
+FROZEN = ("FrozenLake-v1", "--env-arg", "is_slippery=false")
+
+
+def measure(arguments: tuple[str, ...]) -> tuple[float, float, dict[str, dict[str, float]]]:
+    """Return seconds, peak memory in MB and the result of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cwm_cli", "synthesize", "--json", "--env", *arguments],
+            cwd=folder,
+            env={**os.environ, "XDG_CACHE_HOME": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, memory(process.pid))
+            time.sleep(0.02)
+        seconds = time.perf_counter() - start
+        assert process.stdout is not None
+        return seconds, peak / 1e6, json.loads(process.stdout.read())
+
+
+def memory(pid: int) -> int:
+    """Add up the proportional memory of a process and its children, in bytes."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+        return sum(one.memory_full_info().pss for one in family)
+    except psutil.Error:
+        return 0
+
+
+def main() -> None:
+    """Print a line per environment."""
+    print("environment        seconds  peak MB  train   held-out")
+    for arguments in (*((name,) for name in ENVIRONMENTS), FROZEN):
+        seconds, peak, result = measure(arguments)
+        train, test = result["train"]["accuracy"], result["test"]["accuracy"]
+        print(f"{arguments[0]:<18} {seconds:7.1f} {peak:8.0f}  {train:.4f}  {test:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The `cwm` command line."""
+
+from typing import Annotated
+
+import typer
+
+from cwm_cli import __version__
+from cwm_cli.cli.boundary import boundary, complain, guarded
+from cwm_cli.cli.collect import collect
+from cwm_cli.cli.data import data
+from cwm_cli.cli.evaluate import evaluate
+from cwm_cli.cli.plugins import plugins
+from cwm_cli.cli.runs import runs
+from cwm_cli.cli.synthesize import synthesize
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Write a Python model of an environment from recorded transitions, and check it.",
+)
+for command in (collect, synthesize, evaluate, plugins):
+    app.command(command.__name__)(guarded(command))
+app.add_typer(runs, name="runs")
+app.add_typer(data, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cwm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Run the command line with the commands of every plugin."""
+    from cwm_cli.registry import plugins as load
+
+    with boundary():
+        found = load()
+        for warning in found.warnings:
+            complain(warning, kind="Warning")
+        found.manager.hook.cwm_commands(app=app)
+        app()

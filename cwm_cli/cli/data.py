@@ -1,0 +1,74 @@
+"""`cwm data`: look into recorded transitions; and which transitions a command works with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cwm_cli.cli.boundary import complain, guarded
+from cwm_cli.cli.options import JsonOption
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.transitions import Dataset
+
+data = typer.Typer(no_args_is_help=True, help="Look into recorded transitions.")
+
+
+@data.command("show")
+@guarded
+def show(
+    file: Annotated[Path, typer.Argument(help="A dataset (.npz).", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Describe a dataset.
+
+    Example: cwm data show CartPole-v1.npz
+    """
+    from cwm_cli.cli.output import emit
+    from cwm_cli.transitions import Dataset
+
+    dataset = Dataset.load(file)
+    facts = {
+        "file": str(file),
+        "environment": dataset.metadata.get("env"),
+        "env_args": dataset.metadata.get("env_args", {}),
+        "transitions": len(dataset),
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "episodes": len(set(dataset.columns["episodes"].tolist())),
+        "terminations": int(dataset.columns["terminations"].sum()),
+        "mean_reward": float(dataset.columns["rewards"].mean()) if len(dataset) else None,
+        "digest": dataset.digest,
+    }
+    emit(facts, json=json)
+
+
+def find_environment(name: str) -> EnvironmentSpec:
+    """Look up an environment; say so once when another version stands in for it."""
+    from cwm_cli.registry import environment
+
+    spec = environment(name)
+    if spec.note:
+        complain(spec.note, kind="Note")
+    return spec
+
+
+def load_dataset(
+    spec: EnvironmentSpec, env_args: dict[str, Any], file: Path | None, data_seed: int = 0
+) -> tuple[Dataset, Path]:
+    """Return the given dataset, or the default one of the environment, and the file it is in."""
+    from cwm_cli.collection import default_dataset
+    from cwm_cli.transitions import Dataset
+
+    if file is None:
+        path, _ = default_dataset(spec, env_args=env_args, data_seed=data_seed)
+        return Dataset.load(path), path
+    dataset = Dataset.load(file)
+    recorded = dataset.metadata.get("env", spec.id)
+    if recorded != spec.id:
+        raise CwmError(f"{file} holds transitions of {recorded}: name --env {recorded}")
+    return dataset, file

@@ -1,0 +1,205 @@
+"""`cwm evaluate`: score a program on recorded transitions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from cwm_cli.cli.options import (
+    DatasetOption,
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    MetricOption,
+    SeedOption,
+    parse_env_args,
+)
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cwm_cli.evaluation import Evaluation, Metric, Rollout
+    from cwm_cli.programs import Failure
+    from cwm_cli.sandbox import Sandbox
+    from cwm_cli.transitions import Dataset
+
+WORST = 3
+"""How many mismatches are shown."""
+
+
+class Split(StrEnum):
+    """A part of the recorded transitions."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+class Judged(NamedTuple):
+    """Some rows and how a program fared on them."""
+
+    rows: Dataset
+    found: Evaluation
+
+
+def evaluate(
+    program: Annotated[
+        Path,
+        typer.Argument(metavar="PROGRAM|RUN", help="A .py file or a run folder."),
+    ],
+    env: EnvOption,
+    env_arg: EnvArgOption = None,
+    dataset: DatasetOption = None,
+    split: Annotated[
+        Split | None, typer.Option("--split", help="Score one part only.", show_default="both")
+    ] = None,
+    metric: MetricOption = "accuracy",
+    rollouts: Annotated[
+        int, typer.Option("--rollouts", min=0, help="Also roll the program out, N times.")
+    ] = 0,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Score a program on train and held-out transitions, and show its worst mismatches.
+
+    Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000 --env CartPole-v1
+    """
+    import json as jsonlib
+
+    from cwm_cli.cli.output import console
+    from cwm_cli.evaluation import Metric
+    from cwm_cli.sandbox import Sandbox
+
+    text, data = _open(program, env, env_arg, dataset)
+    measure = Metric.of(data.train, metric)
+    parts = {part: data.train if part == Split.TRAIN else data.test for part in Split}
+    chosen = {part: parts[part] for part in Split if split in (None, part) and len(parts[part])}
+    with Sandbox() as sandbox:
+        judged = _judge(text, chosen, sandbox, measure, seed)
+        failure = next((j.found.failure for j in judged.values() if j.found.failure), None)
+        rolled = [] if failure else _roll(text, judged, sandbox, rollouts, seed)
+    out = console(json=json)
+    _draw(out, judged, measure, failure, rolled)
+    if json:
+        scores = {part.value: j.found.score.model_dump() for part, j in judged.items()}
+        result = {
+            "train": scores.get("train"),
+            "test": scores.get("test"),
+            "failure": failure.model_dump() if failure else None,
+            "rollouts": [rollout._asdict() for rollout in rolled],
+        }
+        typer.echo(jsonlib.dumps(result, allow_nan=False))
+
+
+def _open(
+    program: Path, env: str, env_arg: list[str] | None, dataset: Path | None
+) -> tuple[str, Dataset]:
+    """Return the text of the program, and the transitions: those of its run if it is one."""
+    from cwm_cli.cli.data import find_environment, load_dataset
+    from cwm_cli.runs import Run
+
+    spec, env_args = find_environment(env), parse_env_args(env_arg)
+    if not program.is_dir():
+        return _read(program), load_dataset(spec, env_args, dataset)[0]
+    run = Run.load(program)
+    if run.config.env != spec.id:
+        raise CwmError(f"{program} is a run of {run.config.env}: name --env {run.config.env}")
+    if env_arg and env_args != run.config.env_args:
+        raise CwmError(f"{program} was started with other environment arguments: leave them out")
+    if dataset is None:
+        return run.best_program(), run.dataset()
+    return run.best_program(), load_dataset(spec, run.config.env_args, dataset)[0]
+
+
+def _read(program: Path) -> str:
+    """Return the text of a program."""
+    try:
+        return program.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CwmError(f"there is no {program}: name a .py file or a run folder") from error
+    except (OSError, ValueError) as error:
+        raise CwmError(f"{program} cannot be read ({error}): name a .py file") from error
+
+
+def _judge(
+    text: str, parts: dict[Split, Dataset], sandbox: Sandbox, metric: Metric, seed: int
+) -> dict[Split, Judged]:
+    """Score the program on each part."""
+    from cwm_cli.evaluation import evaluate as score
+
+    return {
+        part: Judged(rows, score(text, rows, sandbox, metric, seed)) for part, rows in parts.items()
+    }
+
+
+def _roll(
+    text: str, judged: dict[Split, Judged], sandbox: Sandbox, count: int, seed: int
+) -> list[Rollout]:
+    """Roll the program out on held-out rows, or on train rows where no others were scored."""
+    from cwm_cli.evaluation import rollouts
+
+    if not count or not judged:
+        return []
+    rows = judged.get(Split.TEST, next(iter(judged.values()))).rows
+    return rollouts(text, rows, sandbox, count, seed=seed)
+
+
+def _draw(
+    out: Console,
+    judged: dict[Split, Judged],
+    metric: Metric,
+    failure: Failure | None,
+    rolled: list[Rollout],
+) -> None:
+    """Print the scores, then what is behind them."""
+    from cwm_cli.views import score_table
+
+    scores = {part: judged[part].found.score if part in judged else None for part in Split}
+    out.print(score_table({"train": scores[Split.TRAIN], "held-out": scores[Split.TEST]}))
+    if failure is not None:
+        _draw_failure(out, failure)
+        return
+    _draw_worst(out, judged, metric)
+    _draw_rollouts(out, rolled)
+
+
+def _draw_failure(out: Console, failure: Failure) -> None:
+    """Print why the program could not be judged."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from cwm_cli.text import clean
+
+    where = f", line {failure.line}" if failure.line else ""
+    message = Text(clean(failure.message, newlines=True))
+    out.print(Panel(message, title=f"the program failed: {failure.kind}{where}", expand=False))
+
+
+def _draw_worst(out: Console, judged: dict[Split, Judged], metric: Metric) -> None:
+    """Print the costliest mismatches of the first part that has some."""
+    from rich.text import Text
+
+    from cwm_cli.problems.feedback import worst
+
+    for part, (rows, found) in judged.items():
+        if (found.rows < 1).any():
+            out.print(Text(f"\nThe costliest mismatches ({part}):", style="bold"))
+            for block in worst(rows, found.predictions, metric, WORST):
+                out.print(Text(f"\n{block}"), soft_wrap=True)
+            return
+
+
+def _draw_rollouts(out: Console, rolled: list[Rollout]) -> None:
+    """Print how far the program drifts on its own predictions."""
+    from rich.table import Table
+
+    if not rolled:
+        return
+    table = Table("steps", "error", title="Open-loop error", title_justify="left")
+    for steps, error in rolled:
+        table.add_row(str(steps), "broke down" if error is None else f"{error:.3g}")
+    out.print("", table)
+    out.print("0 is perfect; about 1 is as wrong as guessing the mean of each component.")

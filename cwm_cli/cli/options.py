@@ -1,0 +1,55 @@
+"""Options that several commands share, and how their values are read."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cwm_cli.errors import CwmError
+
+EnvOption = Annotated[
+    str, typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False)
+]
+EnvArgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-arg",
+        metavar="KEY=VALUE",
+        help="Argument of the environment, such as is_slippery=false; repeatable.",
+        show_default=False,
+    ),
+]
+DatasetOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dataset",
+        metavar="FILE",
+        help="Recorded transitions (.npz). Default: collected once and cached.",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+DataSeedOption = Annotated[
+    int, typer.Option("--data-seed", min=0, help="Seed of the data that is collected by default.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
+]
+MetricOption = Annotated[
+    Literal["accuracy", "paper"], typer.Option("--metric", help="accuracy, or paper: the published score.")
+]
+
+
+def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
+    """Read KEY=VALUE pairs: values are JSON, or text where they are not."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, separator, text = pair.partition("=")
+        if not separator or not key:
+            raise CwmError(f"--env-arg {pair!r} has no value: write --env-arg KEY=VALUE")
+        try:
+            arguments[key] = json.loads(text)
+        except json.JSONDecodeError:
+            arguments[key] = text
+    return arguments

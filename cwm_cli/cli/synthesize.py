@@ -1,0 +1,193 @@
+"""`cwm synthesize`: search for a program that predicts an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cwm_cli.cli.boundary import complain
+from cwm_cli.cli.options import (
+    DataSeedOption,
+    DatasetOption,
+    EnvArgOption,
+    JsonOption,
+    MetricOption,
+    SeedOption,
+    parse_env_args,
+)
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cwm_cli.synthesis import Job
+
+OFFLINE = "induction"
+HINT = (
+    "no model named: the offline backend 'induction' writes the program from data alone; "
+    "--model PROVIDER/NAME asks a language model"
+)
+
+
+def synthesize(
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False),
+    ] = None,
+    idx: Annotated[
+        int | None,
+        typer.Option("--idx", min=0, help="Position in the benchmark.", show_default=False),
+    ] = None,
+    env_arg: EnvArgOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", help="Who answers. Default: litellm with a model, else induction."
+        ),
+    ] = None,
+    strategy: Annotated[str, typer.Option("--strategy", help="Search strategy.")] = "gif-mcts",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Option of the strategy, backend or problem; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")] = 1,
+    seed: SeedOption = 0,
+    data_seed: DataSeedOption = 0,
+    dataset: DatasetOption = None,
+    metric: MetricOption = "accuracy",
+    max_cost: Annotated[
+        float | None,
+        typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop before this is exceeded."),
+    ] = None,
+    api_base: Annotated[
+        str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="Run folder; continued if it exists."),
+    ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start another run even if one can be continued.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Search for a program that predicts an environment; a stopped run continues where it was.
+
+    Example: cwm synthesize --env CartPole-v1
+    """
+    from rich.console import Console
+
+    from cwm_cli.cli.data import find_environment, load_dataset
+    from cwm_cli.synthesis import Choices, Order, open_job
+
+    spec = find_environment(_environment(env, idx))
+    env_args = parse_env_args(env_arg)
+    answering, named = _backend(backend, model)
+    if answering == OFFLINE and not backend:
+        complain(HINT, kind="Note")
+    transitions, source = load_dataset(spec, env_args, dataset, data_seed)
+    flags = {"api_base": api_base, "temperature": temperature}
+    choices = Choices(
+        strategy=strategy,
+        backend=answering,
+        model=named,
+        options=option or [],
+        flags={name: value for name, value in flags.items() if value is not None},
+        metric=metric,
+        seed=seed,
+        parallel=parallel,
+        max_cost=max_cost,
+        budget=budget,
+    )
+    order = Order(spec, env_args, transitions, str(source), choices)
+    with open_job(order, folder=run, new=new) as job:
+        err = Console(stderr=True)
+        err.print(f"data {source}", style="dim", highlight=False, markup=False)
+        verb = f"continues with {len(job.search.nodes)} nodes" if job.search.nodes else "started"
+        err.print(f"run  {job.run.folder} {verb}", style="dim", highlight=False, markup=False)
+        _search(job, err)
+        _report(job, json=json)
+
+
+def _environment(env: str | None, idx: int | None) -> str:
+    """Return the id that was asked for, by name or by position in the benchmark."""
+    from cwm_cli.suites import CWMB
+
+    if (env is None) == (idx is None):
+        raise CwmError("name one environment: --env CartPole-v1, or --idx 3")
+    if env is not None:
+        return env
+    if idx is not None and idx < len(CWMB):
+        return CWMB[idx]
+    raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(CWMB) - 1}")
+
+
+def _backend(backend: str | None, model: str | None) -> tuple[str, str]:
+    """Choose who answers, and by which model."""
+    import os
+
+    if backend in (None, "litellm") and not model:
+        model = os.environ.get("CWM_MODEL", "")
+    if backend == "litellm" and not model:
+        raise CwmError("the backend 'litellm' needs a model: add --model PROVIDER/NAME")
+    return backend or ("litellm" if model else OFFLINE), model or ""
+
+
+def _search(job: Job, err: Console) -> None:
+    """Run the search under the live view; whatever ends it, what was found is kept."""
+    from cwm_cli.views import live
+
+    try:
+        with live(job.search, budget=job.choices.budget, title=job.title, console=err) as view:
+            for node in job.nodes():
+                view.learned(node)
+    except CwmError as error:
+        job.run.log(f"stopped: {error}")
+        raise CwmError(f"{error} (kept in {job.run.folder}: the same command continues)") from error
+    except KeyboardInterrupt:
+        job.run.log("interrupted")
+        raise KeyboardInterrupt(
+            f"interrupted after {len(job.search.nodes)} completions: "
+            f"the same command continues the run {job.run.folder}"
+        ) from None
+    if job.search.out_of_money:
+        complain(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded", kind="Note")
+
+
+def _report(job: Job, *, json: bool) -> None:
+    """Print the scores, what they cost and what to do next."""
+    import json as jsonlib
+
+    from cwm_cli.cli.output import console
+    from cwm_cli.views import score_table
+
+    result, train, test = job.finish()
+    if json:
+        typer.echo(jsonlib.dumps(result))
+    out = console(json=json)
+    if train is not None:
+        out.print(score_table({"train": train, "held-out": test}))
+    cost = "unknown" if result["cost"] is None else f"${result['cost']:.4f}"
+    spent = f"{result['completions']} completions, {result['tokens']} tokens, cost {cost}"
+    outcome = "solved" if result["solved"] else "not solved"
+    out.print(f"{outcome} after {spent}, {result['seconds']:.1f} s", highlight=False)
+    out.print(f"program {result['program']}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"next    {job.next_command()}", highlight=False, markup=False, soft_wrap=True)

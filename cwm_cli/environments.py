@@ -1,0 +1,104 @@
+"""What an environment plugin provides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from cwm_cli.errors import CwmError
+from cwm_cli.packing import Space
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+MAX_COMPONENTS = 10_000
+"""Observations with more components than this are refused."""
+
+SMALLEST_PICTURE = 16
+"""Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """An environment and the text that describes it to a language model.
+
+    `make` takes the environment's own arguments (`--env-arg`). `describe`
+    takes a made environment. `versions` names the packages, with their
+    versions, that decide how the environment behaves. `note` is said once
+    when the environment is looked up.
+    """
+
+    id: str
+    make: Callable[..., gym.Env[Any, Any]]
+    describe: Callable[[gym.Env[Any, Any]], str]
+    versions: Callable[[], Mapping[str, str]]
+    note: str = ""
+
+
+def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
+    """Describe a Gymnasium space in plain data, or say why `cwm` cannot serve it."""
+    from gymnasium import spaces
+
+    readers: list[tuple[type[gym.Space[Any]], Callable[..., Space]]] = [
+        (spaces.Tuple, _tuple),
+        (spaces.Dict, _dict),
+        (spaces.Text, _text),
+        (spaces.Discrete, _discrete),
+        (spaces.MultiDiscrete, _multidiscrete),
+        (spaces.MultiBinary, _multibinary),
+        (spaces.Box, _box),
+    ]
+    for kind, read in readers:
+        if isinstance(space, kind):
+            return read(space, what)
+    known = ", ".join(kind.__name__ for kind, _ in readers)
+    raise CwmError(
+        f"{what} of a space {type(space).__name__} are not served: choose one with {known}"
+    )
+
+
+def _tuple(space: gym.spaces.Tuple[Any], what: str) -> Space:
+    return Space("tuple", children=tuple(space_of(child, what) for child in space.spaces))
+
+
+def _dict(space: gym.spaces.Dict, what: str) -> Space:
+    if not all(isinstance(key, str) for key in space.spaces):
+        raise CwmError(f"{what} have keys that are not text: choose one with text keys")
+    children = tuple(space_of(child, what) for child in space.spaces.values())
+    return Space("dict", keys=tuple(space.spaces), children=children)
+
+
+def _text(space: gym.spaces.Text, what: str) -> Space:
+    return Space("text", max_length=int(space.max_length))
+
+
+def _discrete(space: gym.spaces.Discrete, what: str) -> Space:
+    return Space("discrete", low=(int(space.start),), high=(int(space.start + space.n - 1),))
+
+
+def _multidiscrete(space: gym.spaces.MultiDiscrete, what: str) -> Space:
+    low = tuple(int(start) for start in space.start.ravel())
+    high = tuple(int(last) for last in (space.start + space.nvec - 1).ravel())
+    return Space("multidiscrete", str(space.dtype), tuple(space.nvec.shape), low, high)
+
+
+def _multibinary(space: gym.spaces.MultiBinary, what: str) -> Space:
+    shape = tuple(int(length) for length in space.shape)
+    return Space("multibinary", str(space.dtype), shape, (0,) * prod(shape), (1,) * prod(shape))
+
+
+def _box(space: gym.spaces.Box, what: str) -> Space:
+    """Describe a Box, refusing pixels and what is too large to predict number by number."""
+    dimensions = "x".join(map(str, space.shape))
+    layered = space.dtype == "uint8" and len(space.shape) == 3
+    if layered and min(space.shape[:2]) >= SMALLEST_PICTURE:
+        raise CwmError(f"{what} are pixels ({dimensions}): choose one that shows its state")
+    if prod(space.shape) > MAX_COMPONENTS:
+        raise CwmError(
+            f"{what} have {prod(space.shape):,} components ({dimensions}): "
+            f"at most {MAX_COMPONENTS:,} are served"
+        )
+    low, high = (tuple(float(b) for b in bound.ravel()) for bound in (space.low, space.high))
+    return Space("box", str(space.dtype), tuple(int(n) for n in space.shape), low, high)

@@ -1,0 +1,23 @@
+"""Errors a user can act on; the command line prints them without a traceback."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CwmError(Exception):
+    """A mistake the user can mend: what happened, then what to do, in one line."""
+
+
+class UnknownNameError(CwmError):
+    """A name that nothing provides, with the nearest name that something does."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = get_close_matches(name, names, n=1)
+        if close:
+            hint = f"did you mean {close[0]}?"
+        elif len(names) <= 12:
+            hint = f"choose one of {', '.join(names)}" if names else "there is none"
+        else:
+            hint = "run `cwm plugins` for the known names"
+        super().__init__(f"unknown {kind} {name!r}: {hint}")

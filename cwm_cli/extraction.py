@@ -1,0 +1,237 @@
+"""Find the program in the text of a completion."""
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)")
+INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
+TOP_LEVEL = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
+WORLD_MODEL = re.compile(r"^class[ \t]+Environment\b", re.MULTILINE)
+BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+INTERFACE = {"set_state", "step"}
+MAX_NESTED = 8
+"""How many closing fences are tried for a block, whose strings may hold fences."""
+
+PARSED = "<completion>"
+warnings.filterwarnings("ignore", module=PARSED)  # "\d" in a program is not this program's matter
+
+
+class Candidate(NamedTuple):
+    """A text that may be the program; `whole` unless the prefix had to be put in front."""
+
+    text: str
+    whole: bool
+
+
+def extract_program(text: str, prefix: str = "") -> str:
+    """Return the program that a completion gives, or "" when it gives none.
+
+    Programs stand in fenced blocks, or are the whole text. One that only
+    continues the lines of `prefix` gets them in front; one that repeats them,
+    or begins anew, is taken as it is.
+    """
+    prefix = _clean(prefix)
+    prefix = prefix.removesuffix("\n") + "\n" if prefix.strip() else ""
+    candidates = list(_candidates(_clean(text), prefix))
+    ranked = [(_rank(candidate, index), candidate) for index, candidate in enumerate(candidates)]
+    return _trim(_dedented(max(ranked)[1].text)) if ranked else ""
+
+
+def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
+    """Yield what may be the program, in the order of the text."""
+    blocks = [block for block in _blocks(text) if block.strip()]
+    yield from _assembled(blocks, prefix)
+    for bare in _unfenced(text):
+        candidate = _complete(bare, prefix)
+        if _is_code(candidate, prefix):
+            yield candidate
+    for block in blocks:
+        yield _complete(block, prefix)
+
+
+def _assembled(blocks: list[str], prefix: str) -> Iterator[Candidate]:
+    """Yield the world model that was explained piece by piece, if the blocks make one up."""
+    parts = _complete("\n".join(blocks), prefix)
+    classes = WORLD_MODEL.findall(parts.text)
+    if len(blocks) > 1 and len(classes) == 1 and _read(parts.text).world_model:
+        yield parts
+
+
+def _clean(text: str) -> str:
+    """Normalise line ends; drop what no program needs and no JSON can hold."""
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return re.sub(r"\r\n?", "\n", text).translate(INVISIBLE)
+
+
+def _trim(text: str) -> str:
+    """End a text with one line end and begin it with a line that is not blank."""
+    text = BLANK_START.sub("", text.rstrip() + "\n")
+    return text if text.strip() else ""
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yield the contents of the fenced blocks, the last of which may be unclosed."""
+    lines = text.split("\n")
+    start = 0
+    while start < len(lines):
+        opening = FENCE.fullmatch(lines[start])
+        if opening is None:
+            start += 1
+            continue
+        end = _closing(lines, start, opening)
+        yield _content(lines, start, end, opening)
+        start = end + 1
+
+
+def _closing(lines: list[str], start: int, opening: re.Match[str]) -> int:
+    """Return the line that closes a block.
+
+    The first fence that closes it may be part of a string in the program: the
+    first that leaves a program which parses is the one.
+    """
+    mark = opening["mark"]
+    close = re.compile(rf"[ \t]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*")
+    ends = (n for n in range(start + 1, len(lines)) if close.fullmatch(lines[n]))
+    tried = list(islice(ends, MAX_NESTED))
+    for end in tried:
+        if _read(textwrap.dedent(_content(lines, start, end, opening))).parses:
+            return end
+    return tried[0] if tried else len(lines)
+
+
+def _content(lines: list[str], start: int, end: int, opening: re.Match[str]) -> str:
+    """Return the lines of a block without the indentation of its fence."""
+    return "\n".join(line.removeprefix(opening["indent"]) for line in lines[start + 1 : end])
+
+
+def _unfenced(text: str) -> Iterator[str]:
+    """Yield the text outside blocks that may be a program: all of it, or what ends at a fence."""
+    lines = text.split("\n")
+    fences = [n for n, line in enumerate(lines) if FENCE.fullmatch(line)]
+    if not fences:
+        yield text
+    elif "".join(lines[: fences[0]]).strip():
+        yield text
+        yield "\n".join(lines[: fences[0]])
+
+
+def _complete(block: str, prefix: str) -> Candidate:
+    """Put the prefix in front of a block that only continues it."""
+    alone = _dedented(block)
+    if not prefix or _repeats(block, prefix) or _repeats(alone, prefix):
+        return Candidate(alone, whole=True)
+    if set(TOP_LEVEL.findall(prefix)) & set(TOP_LEVEL.findall(alone)):
+        return Candidate(alone, whole=True)
+    joined = _join(prefix, block)
+    if not _read(joined).parses and _read(alone).defines:
+        return Candidate(alone, whole=True)
+    return Candidate(joined, whole=False)
+
+
+def _dedented(block: str) -> str:
+    """Return a block without common indentation, if only that makes a program of it."""
+    dedented = block if _read(block).parses else textwrap.dedent(block)
+    return dedented if _read(dedented).parses else block
+
+
+def _repeats(block: str, prefix: str) -> bool:
+    """Whether a block begins with the lines of the prefix, but for blanks."""
+    wanted = _solid(prefix)
+    return _solid(block)[: len(wanted)] == wanted
+
+
+def _solid(text: str) -> list[str]:
+    """Return the lines that are not blank, without trailing spaces."""
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
+def _join(prefix: str, block: str) -> str:
+    """Continue the prefix by a block, which may repeat the last lines of it."""
+    joined = prefix + block
+    if _read(joined).parses:
+        return joined
+    known, lines = prefix.rstrip("\n").split("\n"), block.split("\n")
+    for overlap in range(min(len(known), len(lines)), 0, -1):
+        if known[-overlap:] == lines[:overlap]:
+            shorter = prefix + "\n".join(lines[overlap:])
+            return shorter if _read(shorter).parses else joined
+    return joined
+
+
+def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:
+    """Order candidates by how much of a program they are.
+
+    A complete world model comes first, the latest of several being the
+    corrected one; then the longest of what begins one, even if it was cut;
+    then the longest of what defines something, of what runs, and of the rest.
+    """
+    facts = _read(candidate.text)
+    if facts.world_model:
+        return 4, candidate.whole, index
+    begun = WORLD_MODEL.search(candidate.text) is not None
+    tier = 3 if begun else 2 if facts.defines else int(facts.acts)
+    return tier, len(_trim(candidate.text)), index
+
+
+def _is_code(candidate: Candidate, prefix: str) -> bool:
+    """Whether text that no fence marks as a program is one, beyond the prefix."""
+    known = 0 if candidate.whole else prefix.count("\n")
+    return _read(candidate.text).code_until > known
+
+
+class Facts(NamedTuple):
+    """What is known of a text read as Python; `code_until` is the last line that is surely code."""
+
+    parses: bool = False
+    world_model: bool = False
+    defines: bool = False
+    acts: bool = False
+    code_until: int = 0
+
+
+@lru_cache(maxsize=32)
+def _read(text: str) -> Facts:
+    """Parse a text, and say what it is."""
+    try:
+        tree = ast.parse(text, PARSED)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Facts()
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return Facts(
+        parses=True,
+        world_model=any(map(_is_world_model, tree.body)),
+        defines=any(isinstance(node, DEFINITIONS) for node in tree.body),
+        acts=any(map(_acts, tree.body)),
+        code_until=max((node.lineno for node in statements if _is_surely_code(node)), default=0),
+    )
+
+
+def _is_world_model(statement: ast.stmt) -> bool:
+    """Whether a statement defines a world model with the methods that it needs."""
+    if not isinstance(statement, ast.ClassDef) or statement.name != "Environment":
+        return False
+    methods = [part for part in statement.body if isinstance(part, ast.FunctionDef)]
+    return {method.name for method in methods if any(map(_acts, method.body))} >= INTERFACE
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether a statement is more than a name, a number or a placeholder."""
+    if isinstance(statement, ast.Expr):
+        return any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    return not isinstance(statement, ast.Pass)
+
+
+def _is_surely_code(statement: ast.stmt) -> bool:
+    """Whether nobody would write a statement as prose: `Answer: yes` parses, too."""
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is not None
+    if isinstance(statement, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AugAssign)):
+        return True
+    return statement.col_offset > 0 and _acts(statement)

@@ -1,0 +1,96 @@
+"""What a search asks of a backend, and what it gets back."""
+
+from enum import StrEnum
+from hashlib import sha256
+from typing import Literal, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.programs import Verdict
+
+ROOT = -1
+"""The parent of nodes that were written from scratch."""
+
+
+class Action(StrEnum):
+    """What a strategy may ask for."""
+
+    GENERATE = "generate"
+    IMPROVE = "improve"
+    FIX = "fix"
+
+
+class Move(NamedTuple):
+    """A strategy's choice: apply `action` to node `parent`, whose program and verdict these are.
+
+    `prefix` holds the lines that a generated program has to begin with.
+    """
+
+    action: Action
+    parent: int = ROOT
+    program: str = ""
+    verdict: Verdict | None = None
+    prefix: str = ""
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Request(NamedTuple):
+    """One question: a language model reads the messages, other backends the move and the problem.
+
+    `problem` is the object that wrote the messages; a backend that works from
+    data checks its type (`cwm_cli.problems`) before it uses it. `occurrence`
+    counts how often the search asked the same messages before.
+    """
+
+    messages: tuple[Message, ...]
+    seed: int
+    move: Move
+    problem: object
+    occurrence: int = 0
+
+    @property
+    def key(self) -> str:
+        """Hash of the messages: equal questions have equal keys."""
+        text = "\x1e".join(f"{message.role}\x1f{message.content}" for message in self.messages)
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Usage(BaseModel):
+    """What a completion took; `cost` in US dollars is None when the price is unknown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+
+
+class Completion(NamedTuple):
+    """An answer and what it took."""
+
+    text: str
+    usage: Usage = Usage()
+
+
+class Backend(Protocol):
+    """Whatever answers requests: a language model, a recording, an inducer."""
+
+    def complete(self, request: Request) -> Completion:
+        """Answer; called from several threads at once when completions run in parallel.
+
+        Raises `CwmError` for what the user can mend: a missing key, an unknown model.
+        """
+        ...
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the most that answering can cost in US dollars, None when the price is unknown."""
+        ...

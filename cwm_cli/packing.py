@@ -1,0 +1,155 @@
+"""Spaces in plain data, and nested values of a space as named numpy columns.
+
+The sandboxed worker must not import Gymnasium, and what is written to disk
+must not need it either, so spaces are described here by a small dataclass of
+their own that is kept as JSON. A nested value has one column per leaf: an
+observation of `Tuple(Discrete, Box)` becomes `observations.0` and
+`observations.1`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+Kind = Literal["box", "discrete", "multidiscrete", "multibinary", "text", "tuple", "dict"]
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of observations or actions.
+
+    `low` and `high` are inclusive bounds, one per component in C order, and
+    infinite where there is none: `Discrete(3)` has low (0,) and high (2,).
+    `children` are the parts of a tuple or, in the order of `keys`, of a dict.
+    """
+
+    kind: Kind
+    dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    max_length: int = 0
+    keys: tuple[str, ...] = ()
+    children: tuple["Space", ...] = ()
+
+    @property
+    def is_float(self) -> bool:
+        """Whether components are real numbers, compared within a tolerance."""
+        return self.kind == "box" and np.issubdtype(self.dtype, np.floating)
+
+    @property
+    def size(self) -> int:
+        """Number of components, summed over the leaves."""
+        if self.kind in ("tuple", "dict"):
+            return sum(child.size for child in self.children)
+        return int(np.prod(self.shape, dtype=int))
+
+    def leaves(self, name: str) -> Iterator["Leaf"]:
+        """Yield the columns that values of this space have under `name`."""
+        if self.kind not in ("tuple", "dict"):
+            yield Leaf(name, self)
+        for part, child in zip(self._parts(), self.children, strict=True):
+            yield from child.leaves(f"{name}.{part}")
+
+    def pack(self, name: str, values: Sequence[Any]) -> Columns:
+        """Turn values into columns of `len(values)` rows."""
+        if self.kind not in ("tuple", "dict"):
+            return {name: self._column(name, values)}
+        columns: Columns = {}
+        for index, (part, child) in enumerate(zip(self._parts(), self.children, strict=True)):
+            key: Any = index if self.kind == "tuple" else self.keys[index]
+            columns |= child.pack(f"{name}.{part}", [value[key] for value in values])
+        return columns
+
+    def unpack(self, name: str, columns: Mapping[str, np.ndarray], row: int) -> Any:
+        """Read the value that `pack` stored at `row`; arrays are copies."""
+        if self.kind in ("tuple", "dict"):
+            parts = zip(self._parts(), self.children, strict=True)
+            values = [child.unpack(f"{name}.{part}", columns, row) for part, child in parts]
+            return (
+                tuple(values) if self.kind == "tuple" else dict(zip(self.keys, values, strict=True))
+            )
+        value = columns[name][row]
+        if self.kind == "discrete":
+            return int(value)
+        return str(value) if self.kind == "text" else np.array(value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; infinite bounds become null, equal bounds a single number."""
+        data: dict[str, Any] = {"kind": self.kind}
+        if self.children:
+            data["children"] = [child.to_json() for child in self.children]
+            return data | ({"keys": list(self.keys)} if self.kind == "dict" else {})
+        if self.kind == "text":
+            return data | {"max_length": self.max_length}
+        bounds = {"low": _short(self.low), "high": _short(self.high)}
+        return data | {"dtype": self.dtype, "shape": list(self.shape)} | bounds
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        shape = tuple(data.get("shape", ()))
+        size = int(np.prod(shape, dtype=int))
+        return cls(
+            kind=data["kind"],
+            dtype=data.get("dtype", "int64"),
+            shape=shape,
+            low=_long(data.get("low", ()), size, -np.inf),
+            high=_long(data.get("high", ()), size, np.inf),
+            max_length=data.get("max_length", 0),
+            keys=tuple(data.get("keys", ())),
+            children=tuple(cls.from_json(child) for child in data.get("children", ())),
+        )
+
+    def _parts(self) -> list[str]:
+        """Return the last word of each child's column name."""
+        if self.kind == "dict":
+            return [key.replace("%", "%25").replace(".", "%2E") for key in self.keys]
+        return [str(index) for index in range(len(self.children))]
+
+    def _column(self, name: str, values: Sequence[Any]) -> np.ndarray:
+        """Stack the values of a leaf, keeping a wider type that the values came in."""
+        try:
+            column = self._stacked(values)
+        except (TypeError, ValueError, OverflowError):
+            column = None
+        if column is None:
+            kind = f"{self.kind} of shape {self.shape}, {self.dtype}" if self.shape else self.kind
+            raise ValueError(f"{name} are not of their space ({kind})")
+        return column
+
+    def _stacked(self, values: Sequence[Any]) -> np.ndarray | None:
+        """Stack values; nothing where the column would not give them back as they were."""
+        if self.kind == "text":
+            column = np.array([str(value) for value in values], dtype=np.str_)
+            return None if any(str(value).endswith("\0") for value in values) else column
+        dtype = np.dtype(self.dtype)
+        column = np.asarray(values) if len(values) else np.empty((0, *self.shape), dtype)
+        column = column.reshape(len(values), *self.shape)
+        if column.dtype.kind == dtype.kind:
+            return column
+        cast = column.astype(dtype)
+        return cast if np.array_equal(cast, column) else None
+
+
+class Leaf(NamedTuple):
+    """One column of a nested value: its name and the space of its values."""
+
+    name: str
+    space: Space
+
+
+def _short(bounds: tuple[float, ...]) -> Any:
+    """Write bounds as JSON numbers, once when they are all the same."""
+    values = [None if isinf(bound) else bound for bound in bounds]
+    return values[0] if len(values) > 1 and len(set(values)) == 1 else values
+
+
+def _long(bounds: Any, size: int, infinite: float) -> tuple[float, ...]:
+    """Read what `_short` wrote."""
+    values = bounds if isinstance(bounds, list | tuple) else [bounds] * size
+    return tuple(infinite if value is None else value for value in values)

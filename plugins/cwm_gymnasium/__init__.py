@@ -1,0 +1,20 @@
+"""Every environment of Gymnasium, described by its own documentation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cwm_cli.environments import EnvironmentSpec
+
+
+@hookimpl
+def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
+    """Offer what Gymnasium's registry lists and what it can import by `module:Id-v0`."""
+    from cwm_gymnasium.catalogue import Environments
+
+    return Environments()

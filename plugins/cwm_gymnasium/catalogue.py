@@ -1,0 +1,126 @@
+"""Gymnasium's registry as a mapping from ids to environments."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_gymnasium.describing import describe
+from cwm_gymnasium.making import make, needs, versions
+from cwm_gymnasium.quiet import load
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
+HOMES = {"ALE": "ale_py"}
+"""Modules that must be imported before Gymnasium knows their namespace."""
+
+
+class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
+    """Environments by id; Gymnasium is imported when one is asked for.
+
+    Ids that are not listed are served as well: `module:Id-v0`, ids without a
+    version, and versions that Gymnasium no longer makes but has a successor for.
+    """
+
+    def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
+        if name not in self:
+            raise KeyError(name)
+        return partial(_specify, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (_module(name) != "" or _find(name) is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, spec in load().registry.items() if not _retired(spec))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _specify(name: str) -> EnvironmentSpec:
+    """Describe how to make the environment that `name` stands for."""
+    module, bare = _module(name), name.rpartition(":")[2]
+    if module:
+        _import(module, name)
+    found = _find(bare)
+    if found is None:
+        known = [name.removesuffix(bare) + other for other in Environments()]
+        raise UnknownNameError("environment", name, known)
+    return EnvironmentSpec(
+        id=name.removesuffix(bare) + found.id,
+        make=partial(make, found),
+        describe=describe,
+        versions=partial(versions, found),
+        note=_note(bare, found),
+    )
+
+
+def _module(name: str) -> str:
+    """Return the module that registers an environment, or nothing when Gymnasium does."""
+    module, _, bare = name.rpartition(":")
+    return module or HOMES.get(bare.partition("/")[0], "")
+
+
+def _import(module: str, name: str) -> None:
+    """Import the module that registers an environment."""
+    load()
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0] and module not in HOMES.values():
+            hint = "install it, or add its folder to PYTHONPATH"
+            raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
+        raise needs(name, error) from error
+
+
+def _find(name: str) -> EnvSpec | None:
+    """Return the registered environment that `name` stands for, if there is one.
+
+    That is the one of this name, or else the newest of its versions: any for
+    a name without a version, a newer one for a version that is made no more.
+    """
+    gym = load()
+    spec: EnvSpec | None = gym.registry.get(name)
+    if spec is not None and not _retired(spec):
+        return spec
+    try:
+        namespace, bare, version = gym.envs.registration.parse_env_id(name)
+    except gym.error.Error:
+        return None
+    newer = [
+        spec
+        for spec in gym.registry.values()
+        if (spec.namespace, spec.name) == (namespace, bare) and not _retired(spec)
+        if spec.version is not None and (version is None or spec.version > version)
+    ]
+    return max(newer, key=lambda spec: spec.version or 0, default=None)
+
+
+def _retired(spec: EnvSpec) -> bool:
+    """Whether an environment is registered only to say that it cannot be made."""
+    if spec.id == "Pusher-v4":
+        return _mujoco_major() >= 3
+    return callable(spec.entry_point) and spec.entry_point.__module__ == "gymnasium.envs"
+
+
+def _mujoco_major() -> int:
+    """Return the major version of MuJoCo, today's where it is not installed."""
+    try:
+        return int(version("mujoco").partition(".")[0])
+    except PackageNotFoundError:
+        return 3
+
+
+def _note(name: str, found: EnvSpec) -> str:
+    """Say when another environment than the named one is used."""
+    if name == found.id:
+        return ""
+    if f"{name}-v{found.version}" == found.id:
+        return f"{name} names no version: using {found.id}"
+    return f"Gymnasium no longer makes {name}: using {found.id}"

@@ -1,0 +1,129 @@
+"""Make an environment of Gymnasium, or say in one line why not."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_gymnasium.quiet import load, silence_mujoco
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
+
+REQUIREMENTS = {
+    "mujoco": "cwm-cli[mujoco]",
+    "imageio": "cwm-cli[mujoco]",
+    "Box2D": "gymnasium[box2d]",
+    "ale_py": "gymnasium[atari]",
+    "jax": "gymnasium[jax]",
+    "flax": "gymnasium[jax]",
+}
+"""What to install for a module that an environment needs."""
+
+GENERAL = {"max_episode_steps", "disable_env_checker", "render_mode"}
+"""Arguments that `gymnasium.make` takes for every environment."""
+
+
+def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    """Make an environment, without the checker, whose findings concern its author."""
+    gymnasium = load()
+    creator = _creator(spec)
+    _check_arguments(spec, creator, env_args)
+    if _uses_mujoco(creator):
+        silence_mujoco()
+    arguments = {"disable_env_checker": True} | env_args
+    try:
+        env: gym.Env[Any, Any] = gymnasium.make(spec, **arguments)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise needs(spec.id, error) from error
+    except Exception as error:
+        if not env_args:
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in env_args.items())
+        reason = f"{type(error).__name__}: {str(error).partition(' was raised from ')[0]}"
+        raise CwmError(f"{spec.id} cannot be made with {given} ({_line(reason)})") from error
+    return env
+
+
+def versions(spec: EnvSpec) -> Mapping[str, str]:
+    """Name the packages that decide how an environment behaves, with their versions.
+
+    A module that no package provides is named with the hash of its file.
+    """
+    found = {name: version(name) for name in ("gymnasium", "numpy")}
+    creator = _creator(spec)
+    if _uses_mujoco(creator):
+        found["mujoco"] = version("mujoco")
+    return found | _provider(creator)
+
+
+def _provider(creator: Any) -> dict[str, str]:
+    """Name the package that an environment outside Gymnasium comes from, or hash its file."""
+    creator = creator.func if isinstance(creator, partial) else creator
+    module = creator.__module__
+    package = module.partition(".")[0]
+    if package == "gymnasium":
+        return {}
+    distributions = packages_distributions().get(package, [])
+    source = getattr(sys.modules.get(module), "__file__", None)
+    if distributions or source is None:
+        return {name: version(name) for name in sorted(set(distributions))}
+    return {module: f"sha256:{sha256(Path(source).read_bytes()).hexdigest()[:16]}"}
+
+
+def needs(name: str, error: Exception) -> CwmError:
+    """Say what to install for an environment that could not be imported."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None or not cause.name:
+        return CwmError(f"{name} cannot be made: {_line(str(error))}")
+    module = cause.name.partition(".")[0]
+    if module in REQUIREMENTS:
+        return CwmError(f"{name} needs {module}: pip install '{REQUIREMENTS[module]}'")
+    return CwmError(f"{name} needs the module {module!r}: install the package that provides it")
+
+
+def _creator(spec: EnvSpec) -> Any:
+    """Import what makes an environment, usually its class."""
+    gymnasium = load()
+    if not isinstance(spec.entry_point, str):
+        return spec.entry_point
+    try:
+        return gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise needs(spec.id, error) from error
+
+
+def _check_arguments(spec: EnvSpec, creator: Any, env_args: Mapping[str, Any]) -> None:
+    """Refuse arguments that the environment does not take, and missing ones that it needs."""
+    parameters = inspect.signature(creator).parameters.values()
+    known = {parameter.name for parameter in parameters}
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        for name in sorted(env_args.keys() - known - GENERAL):
+            raise UnknownNameError(f"argument of {spec.id}", name, known - GENERAL)
+    for parameter in parameters:
+        required = parameter.default is parameter.empty and "VAR" not in parameter.kind.name
+        if required and parameter.name not in env_args.keys() | spec.kwargs.keys():
+            hint = f"add --env-arg {parameter.name}=VALUE"
+            raise CwmError(f"{spec.id} needs the argument {parameter.name!r}: {hint}")
+
+
+def _uses_mujoco(creator: Any) -> bool:
+    """Whether the class of an environment, or one that it builds on, simulates with MuJoCo."""
+    classes = inspect.getmro(creator) if inspect.isclass(creator) else (creator,)
+    modules = (sys.modules.get(cls.__module__) for cls in classes)
+    return any(hasattr(module, "mujoco") for module in modules if module)
+
+
+def _line(text: str) -> str:
+    """Return a text as one line."""
+    return " ".join(text.split())

@@ -1,0 +1,63 @@
+"""What many tests share: the `cwm` command as users run it, and plugins for one test."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Shell:
+    """Runs `cwm` in a folder of its own, with a cache of its own."""
+
+    folder: Path
+    packages: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def install(self, name: str, code: str, entries: str | None = None) -> None:
+        """Install a package whose module `name` is a plugin, as pip would."""
+        (self.packages / f"{name}.py").write_text(code)
+        info = self.packages / f"{name}-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        entries = f"{name} = {name}" if entries is None else entries
+        (info / "entry_points.txt").write_text(f"[cwm]\n{entries}\n")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start `cwm` and return the process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "cwm_cli", *arguments],
+            cwd=self.folder,
+            env=self.variables(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+        """Run `cwm` to its end; it never shows a traceback."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=timeout)
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables of the command."""
+        clean = {k: v for k, v in os.environ.items() if k not in ("CWM_MODEL", "FORCE_COLOR")}
+        return clean | {
+            "PYTHONPATH": str(self.packages),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "OPENBLAS_NUM_THREADS": "1",
+            **self.environment,
+        }
+
+
+@pytest.fixture
+def cwm(tmp_path):
+    folder, packages = tmp_path / "work", tmp_path / "packages"
+    folder.mkdir()
+    packages.mkdir()
+    return Shell(folder, packages)

@@ -1,0 +1,357 @@
+"""Recording episodes, and the cache of what was recorded."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cwm_gymnasium import cwm_environments
+
+from cwm_cli.collection import collect, default_dataset
+from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.transitions import Dataset
+
+SMALL = [
+    "Acrobot-v1",
+    "Blackjack-v1",
+    "CartPole-v1",
+    "CliffWalking-v1",
+    "FrozenLake-v1",
+    "MountainCar-v0",
+    "Pendulum-v1",
+    "Taxi-v4",
+]
+MUJOCO = sorted(
+    name
+    for name, spec in gym.registry.items()
+    if name.endswith("-v5") and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+)
+POSTBOX = '''
+import time
+import numpy as np
+import gymnasium as gym
+from gymnasium import spaces
+
+class Postbox(gym.Env):
+    """Letters come and go; the observation is one object that is changed in place."""
+
+    observation_space = spaces.Dict(
+        sign=spaces.Text(12),
+        letters=spaces.Tuple([spaces.Box(-9, 9, (2, 2), np.float64), spaces.MultiDiscrete([3, 4])]),
+    )
+    action_space = spaces.Dict(post=spaces.MultiBinary(2), push=spaces.Box(-1, 1, (2,)))
+    seen = {"sign": "empty", "letters": (np.zeros((2, 2)), np.zeros(2, np.int64))}
+
+    def __init__(self, seconds=0.0, rewards=1):
+        self.seconds, self.rewards = seconds, rewards
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen["letters"][0][:] = self.np_random.random((2, 2))
+        self.seen["sign"] = "empty"
+        return self.seen, {}
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        self.seen["letters"][0][:] += action["push"]
+        self.seen["letters"][1][:] = self.np_random.integers(3, size=2)
+        self.seen["sign"] = "full" if action["post"].all() else "é.%|"
+        action["push"][:] = 0
+        return self.seen, np.full(self.rewards, 0.5, np.float32), False, False, {}
+
+gym.register("Postbox-v0", entry_point=Postbox)
+'''
+
+
+def find(name: str) -> EnvironmentSpec:
+    """Look up an environment."""
+    return cwm_environments()[name]()
+
+
+def content(dataset: Dataset, folder: Path) -> bytes:
+    """Return the bytes of a dataset's file."""
+    dataset.save(folder / "dataset.npz")
+    return (folder / "dataset.npz").read_bytes()
+
+
+@pytest.fixture
+def postbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "post_office.py").write_text(POSTBOX)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield find("post_office:Postbox-v0")
+    sys.modules.pop("post_office", None)
+    gym.registry.pop("Postbox-v0", None)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "cwm" / "datasets"
+
+
+@pytest.mark.parametrize("name", SMALL + MUJOCO)
+def test_an_episode_is_recorded_and_comes_back(name: str, tmp_path: Path) -> None:
+    dataset = collect(find(name), episodes=1, test_episodes=1, max_steps=20)
+    dataset.save(tmp_path / "dataset.npz")
+    loaded = Dataset.load(tmp_path / "dataset.npz")
+    assert loaded.digest == dataset.digest
+    assert len(loaded.train) > 0
+    assert len(loaded.test) > 0
+    for before, after in zip(dataset, loaded, strict=True):
+        assert repr(before) == repr(after)
+
+
+@pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1", "Hopper-v5"])
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
+    name: str, tmp_path: Path
+) -> None:
+    first, again, other = (
+        content(collect(find(name), episodes=2, test_episodes=1, seed=seed), tmp_path)
+        for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5", "Taxi-v4"])
+def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
+    dataset = collect(find(name), episodes=2, test_episodes=0, max_steps=15, seed=1)
+    second = dataset[dataset.columns["episodes"] == 1]
+    assert len(second) > 1
+    for row, following in zip(second, list(second)[1:], strict=False):
+        assert np.array_equal(row.next_observation, following.observation)
+        assert not (row.terminated or row.truncated)
+    assert second.columns["terminations"][-1] ^ second.columns["truncations"][-1]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Walker2d-v5"])
+def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
+    few = collect(find(name), episodes=2, test_episodes=2, max_steps=15)
+    many = collect(find(name), episodes=4, test_episodes=3, max_steps=15)
+    for split, shared in (("train", 2), ("test", 2)):
+        episodes = [
+            [repr(row._replace(episode=0)) for row in part if row.episode in numbers]
+            for part, numbers in (
+                (part, np.unique(part.columns["episodes"])[:shared])
+                for part in (getattr(few, split), getattr(many, split))
+            )
+        ]
+        assert episodes[0] == episodes[1]
+
+
+def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
+    dataset = collect(find("CartPole-v1"), episodes=5, test_episodes=5, max_steps=3)
+    train, test = dataset.train, dataset.test
+    assert set(train.columns["episodes"]) == {0, 1, 2, 3, 4}
+    assert set(test.columns["episodes"]) == {5, 6, 7, 8, 9}
+    starts = {row.observation.tobytes() for row in dataset}
+    assert len(starts) == len(dataset)
+
+
+def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
+    dataset = collect(find("Pendulum-v1"), episodes=1, test_episodes=0, max_steps=7)
+    assert dataset.columns["truncations"].tolist() == [False] * 6 + [True]
+    assert not dataset.columns["terminations"].any()
+    limited = collect(
+        find("Pendulum-v1"), env_args={"max_episode_steps": 4}, episodes=1, test_episodes=0
+    )
+    assert limited.columns["truncations"].tolist() == [False] * 3 + [True]
+
+
+def test_the_metadata_say_how_the_data_were_made() -> None:
+    spec = find("FrozenLake-v1")
+    dataset = collect(spec, env_args={"is_slippery": False}, episodes=2, test_episodes=1, seed=5)
+    assert dataset.metadata == {
+        "env": "FrozenLake-v1",
+        "env_args": {"is_slippery": False},
+        "policy": "random",
+        "policies": ["random"] * 3,
+        "episodes": 2,
+        "test_episodes": 1,
+        "max_steps": 100,
+        "seed": 5,
+        "versions": dict(spec.versions()),
+        "collector": 1,
+    }
+
+
+def test_nested_observations_that_are_changed_in_place_are_recorded(
+    postbox: EnvironmentSpec, tmp_path: Path
+) -> None:
+    dataset = collect(postbox, episodes=2, test_episodes=1, max_steps=30)
+    dataset.save(tmp_path / "post.npz")
+    rows = list(Dataset.load(tmp_path / "post.npz"))
+    assert len(rows) == 90
+    assert {row.next_observation["sign"] for row in rows} == {"full", "é.%|"}
+    for row in rows:
+        moved = row.observation["letters"][0] + row.action["push"]
+        assert np.array_equal(row.next_observation["letters"][0], moved)
+        assert row.reward == 0.5
+    assert any(row.action["push"].any() for row in rows)
+
+
+def test_progress_counts_episodes() -> None:
+    counted: list[int] = []
+    collect(find("CartPole-v1"), episodes=2, test_episodes=1, max_steps=2, progress=counted.append)
+    assert counted == [1, 2, 3]
+
+
+def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
+    with pytest.raises(UnknownNameError, match="unknown policy 'rendom': did you mean random"):
+        collect(find("CartPole-v1"), policy="rendom")
+    with pytest.raises(CwmError, match="at least one episode and one step"):
+        collect(find("CartPole-v1"), episodes=0)
+    with pytest.raises(CwmError, match="must be plain JSON values"):
+        collect(find("CartPole-v1"), env_args={"sutton_barto_reward": object()})
+    with pytest.raises(CwmError, match="rewards of the shape 3 are not served"):
+        collect(postbox, env_args={"rewards": 3}, episodes=1)
+
+
+def test_the_default_dataset_is_recorded_once(cache: Path) -> None:
+    path, there = default_dataset(find("Blackjack-v1"))
+    assert (path.parent, there) == (cache, False)
+    assert path.name.startswith("Blackjack-v1-random-0-")
+    assert default_dataset(find("Blackjack-v1")) == (path, True)
+    assert list(cache.iterdir()) == [path]
+
+
+def test_another_request_is_another_file(cache: Path) -> None:
+    spec = find("Blackjack-v1")
+    paths = {
+        default_dataset(spec)[0],
+        default_dataset(spec, data_seed=1)[0],
+        default_dataset(spec, episodes=3)[0],
+        default_dataset(spec, max_steps=1)[0],
+        default_dataset(spec, env_args={"sab": False})[0],
+    }
+    assert len(paths) == 5
+    assert paths == set(cache.iterdir())
+
+
+def test_a_changed_environment_is_recorded_anew(
+    postbox: EnvironmentSpec, cache: Path, tmp_path: Path
+) -> None:
+    before, _ = default_dataset(postbox, max_steps=2)
+    with (tmp_path / "post_office.py").open("a") as file:
+        file.write("\n# moved\n")
+    after, there = default_dataset(postbox, max_steps=2)
+    assert after != before
+    assert not there
+
+
+def test_a_spoilt_file_is_recorded_anew(cache: Path) -> None:
+    path, _ = default_dataset(find("Blackjack-v1"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500])
+    assert default_dataset(find("Blackjack-v1")) == (path, False)
+    assert path.read_bytes() == whole
+
+
+def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: default_dataset(find("Taxi-v4"))[0], range(4)))
+    assert found == set(cache.iterdir())
+    assert len(Dataset.load(found.pop()))
+
+
+def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
+    code = """
+from cwm_cli.collection import default_dataset
+from cwm_gymnasium import cwm_environments
+print(default_dataset(cwm_environments()["Taxi-v4"]())[0])
+"""
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    found = {Path(process.communicate()[0].strip()) for process in started}
+    assert found == set(cache.iterdir())
+    assert len(Dataset.load(found.pop()))
+
+
+def test_a_cache_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(CwmError, match="set XDG_CACHE_HOME to a folder that can be written"):
+        default_dataset(find("Blackjack-v1"))
+
+
+def test_collect_says_what_it_recorded(cwm) -> None:
+    result = cwm("collect", "--env", "Blackjack-v1", "--episodes", "3", "--test-episodes", "2")
+    dataset = Dataset.load(cwm.folder / "Blackjack-v1.npz")
+    mean = dataset.columns["rewards"].sum() / 5
+    summary = f"{len(dataset)} transitions in 5 episodes, mean return {mean:.4g}: Blackjack-v1.npz"
+    assert result.stdout == f"{summary}\n"
+    assert result.stderr == ""
+
+
+def test_collect_prints_one_json_object(cwm) -> None:
+
+    result = cwm(
+        "collect", "--env", "Taxi-v3", "--env-arg", "is_rainy=true", "--json", "--out", "a/t"
+    )
+    facts = json.loads(result.stdout)
+    dataset = Dataset.load(cwm.folder / "a" / "t")
+    assert facts["file"] == "a/t"
+    assert (facts["transitions"], facts["episodes"]) == (len(dataset), 20)
+    assert sum(facts["returns"]) == dataset.columns["rewards"].sum()
+    assert dataset.metadata["env_args"] == {"is_rainy": True}
+    assert result.stderr == "Note: Gymnasium no longer makes Taxi-v3: using Taxi-v4\n"
+
+
+def test_collect_never_replaces_another_file_unasked(cwm) -> None:
+    file = cwm.folder / "Blackjack-v1.npz"
+    command = ["collect", "--env", "Blackjack-v1"]
+    first = cwm(*command)
+    before = file.read_bytes()
+    again = cwm(*command)
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert again.stderr == "Note: Blackjack-v1.npz holds these transitions already\n"
+    other = cwm(*command, "--seed", "1")
+    assert other.returncode == 1
+    assert "--force replaces it" in other.stderr
+    assert file.read_bytes() == before
+    assert cwm(*command, "--seed", "1", "--force").returncode == 0
+    assert file.read_bytes() != before
+    file.write_text("my notes")
+    assert cwm(*command).returncode == 1
+    assert file.read_text() == "my notes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env", "Cartpole-v1"], "unknown environment 'Cartpole-v1': did you mean CartPole-v1?"),
+        (["--env", "CartPole-v1", "--policy", "rand"], "unknown policy 'rand'"),
+        (["--env", "CartPole-v1", "--env-arg", "length"], "has no value"),
+        (["--env", "CartPole-v1", "--out", "/proc/none/x.npz"], "cannot write /proc/none/x.npz"),
+    ],
+)
+def test_collect_refuses_in_one_line(cwm, arguments: list[str], message: str) -> None:
+    result = cwm("collect", *arguments)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(cwm.folder.glob("*.npz"))
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_recording_that_is_stopped_leaves_no_file(cwm, sent: signal.Signals, code: int) -> None:
+    (cwm.packages / "post_office.py").write_text(POSTBOX + "print('registered', flush=True)\n")
+    process = cwm.start(
+        "collect", "--env", "post_office:Postbox-v0", "--env-arg", "seconds=0.05", "--out", "p.npz"
+    )
+    assert process.stdout.readline() == "registered\n"
+    time.sleep(1)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    assert not list(cwm.folder.iterdir())

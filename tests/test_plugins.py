@@ -1,0 +1,171 @@
+"""Plugins: found through entry points, without privilege for those that are built in."""
+
+import json
+from importlib.metadata import distribution
+
+import pytest
+
+from cwm_cli import registry
+from cwm_cli.errors import CwmError
+
+STRATEGY = '''
+"""A stranger's strategy, in the twenty lines of the README."""
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+
+@hookimpl
+def cwm_strategies():
+    return {"greedy": "greedy_plugin:Greedy"}
+
+@dataclass
+class Greedy:
+    patience: int = 3
+
+    def __post_init__(self):
+        self.nodes = []
+
+    def select(self, rng, pending):
+        from cwm_cli.llm import Action, Move
+        if not self.nodes:
+            return Move(Action.GENERATE)
+        best = max(self.nodes, key=lambda node: node.verdict.score)
+        return Move(Action.IMPROVE, best.id, best.program, best.verdict)
+
+    def update(self, node):
+        self.nodes.append(node)
+
+    def state(self, node):
+        return ""
+'''
+
+COMMAND = """
+from cwm_cli import hookimpl
+
+@hookimpl
+def cwm_commands(app):
+    @app.command("hello")
+    def hello():
+        "Greet."
+        print("hello from a stranger")
+"""
+
+
+def rows(shell):
+    answer = shell("plugins", "--json")
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def names(shell, kind):
+    return {name for row in rows(shell) if row["kind"] == kind for name in row["names"]}
+
+
+def test_the_list_names_the_package_of_every_plugin(cwm):
+    found = rows(cwm)
+    assert {row["kind"] for row in found} >= {"environment", "backend", "strategy"}
+    assert all(row["package"].startswith("cwm-cli ") for row in found)
+    assert {"gif-mcts", "zero-shot"} <= names(cwm, "strategy")
+    assert {"litellm", "replay", "induction"} <= names(cwm, "backend")
+    assert "CartPole-v1" in names(cwm, "environment")
+
+
+def test_a_strangers_package_adds_a_strategy_and_a_command(cwm):
+    cwm.install("greedy_plugin", STRATEGY)
+    cwm.install("hello_plugin", COMMAND)
+    assert "greedy" in names(cwm, "strategy")
+    assert {
+        "kind": "command",
+        "package": "hello_plugin 1.0 (hello_plugin)",
+        "names": ["hello"],
+    } in rows(cwm)
+    assert cwm("hello").stdout == "hello from a stranger\n"
+    assert "hello" in cwm("--help").stdout
+
+
+def test_uninstalling_an_entry_point_removes_the_feature(cwm):
+    info = cwm.packages / "cwm_cli-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cwm-cli\nVersion: 0.1.0\n")
+    entries = distribution("cwm-cli").read_text("entry_points.txt")
+    kept = [line for line in entries.splitlines() if not line.startswith("zero-shot")]
+    (info / "entry_points.txt").write_text("\n".join(kept))
+    assert "zero-shot" not in names(cwm, "strategy")
+    refused = cwm("synthesize", "--env", "CartPole-v1", "--strategy", "zero-shot")
+    assert refused.returncode == 1
+    assert "unknown strategy 'zero-shot': choose one of gif-mcts" in refused.stderr
+
+
+def test_a_clash_is_refused_with_both_names(cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
+    for arguments in (["plugins"], ["synthesize", "--env", "CartPole-v1"]):
+        refused = cwm(*arguments)
+        assert refused.returncode == 1
+        assert "both provide the strategy 'gif-mcts'" in refused.stderr
+        assert "cwm-cli 0.1.0" in refused.stderr
+        assert "greedy_plugin 1.0" in refused.stderr
+
+
+def test_a_misspelt_hook_is_an_error(cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace("cwm_strategies", "cwm_strategy"))
+    refused = cwm("plugins")
+    assert refused.returncode == 1
+    assert "cwm_strategy" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_plugin_that_fails_to_import_is_named_and_the_rest_works(cwm):
+    cwm.install("broken_plugin", "import module_that_is_not_there")
+    answer = cwm("plugins", "--json")
+    assert answer.returncode == 0
+    assert "Warning: the plugin 'broken_plugin' (broken_plugin 1.0) is left out" in answer.stderr
+    assert "module_that_is_not_there" in answer.stderr
+    assert "gif-mcts" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "suggestion"),
+    [
+        ("environment", "Cartpole-v1", "did you mean CartPole-v1?"),
+        ("strategy", "gif_mcts", "did you mean gif-mcts?"),
+        ("backend", "litelm", "did you mean litellm?"),
+        ("environment", "zzz", "run `cwm plugins` for the known names"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(kind, name, suggestion):
+    with pytest.raises(CwmError, match=f"unknown {kind} '{name}'") as caught:
+        registry.find(kind, name)
+    assert suggestion in str(caught.value)
+
+
+def owners():
+    return [
+        registry.Owner("strategy", registry.find("strategy", "gif-mcts")),
+        registry.Owner("backend", registry.find("backend", "litellm")),
+    ]
+
+
+def test_a_bare_option_goes_to_the_owner_that_has_it():
+    values = registry.read_options(["exploration=0.2", "backend.top_p=0.8"], owners())
+    assert values == {"strategy": {"exploration": 0.2}, "backend": {"top_p": 0.8}}
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("explorat=1", "did you mean exploration?"),
+        ("exploration=high", "the option exploration=high is refused"),
+        ("exploration", "write -o exploration=VALUE"),
+        ("backend.exploration=1", "unknown option 'backend.exploration'"),
+        ("model=x", "unknown option 'model'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(pair, message):
+    with pytest.raises(CwmError) as caught:
+        registry.read_options([pair], owners())
+    assert message in str(caught.value)
+
+
+def test_an_option_of_two_owners_has_to_name_one():
+    twice = [registry.Owner(label, registry.find("strategy", "gif-mcts")) for label in "ab"]
+    with pytest.raises(CwmError, match=r"write -o a\.exploration= or -o b\.exploration="):
+        registry.read_options(["exploration=1"], twice)

@@ -1,0 +1,207 @@
+"""`cwm synthesize` as a user meets it: real runs, killed runs, continued runs, refusals."""
+
+import json
+import signal
+import time
+
+import pytest
+
+TEACHER = '''
+"""A backend with no network: programs of random quality, drawn from the request's seed."""
+import random
+import time
+from dataclasses import dataclass, field
+from cwm_cli import hookimpl
+
+PROGRAM = """```python
+import math
+
+class Environment:
+    TAU = {tau}
+
+    def set_state(self, observation):
+        self.state = [float(value) for value in observation]
+
+    def step(self, action):
+        x, v, a, w = self.state
+        {bug}
+        self.state = [x + self.TAU * v, v, a + self.TAU * w, w]
+        return self.state, 1.0, abs(self.state[2]) > {limit}
+```"""
+
+@hookimpl
+def cwm_backends():
+    return {"teacher": Teacher}
+
+@dataclass(frozen=True)
+class Teacher:
+    model: str = ""
+    delay: float = field(default=0.0, metadata={"identity": False})
+    price: float = 0.01
+
+    def complete(self, request):
+        from cwm_cli.llm import Completion, Usage
+        time.sleep(self.delay)
+        draw = random.Random(request.seed)
+        bug = draw.choice(["pass", "pass", "undefined_name", "print('\\\\x1b[2J garbage')"])
+        text = PROGRAM.format(tau=draw.choice([0.01, 0.02]), bug=bug, limit=draw.random())
+        usage = Usage(prompt_tokens=100, completion_tokens=10, cost=self.price, seconds=self.delay)
+        return Completion(text, usage)
+
+    def worst_cost(self, request):
+        return 2 * self.price
+'''
+FAST = ["--env", "CartPole-v1", "--backend", "teacher", "--budget"]
+
+
+@pytest.fixture
+def teacher(cwm):
+    cwm.install("teacher_plugin", TEACHER)
+    return cwm
+
+
+def journal(shell, folder):
+    """Read a journal without the times."""
+    lines = (shell.folder / folder / "nodes.jsonl").read_text().splitlines()
+    nodes = [json.loads(line) for line in lines]
+    for node in nodes:
+        node["node"]["usage"]["seconds"] = 0
+    return nodes
+
+
+def test_the_main_job_writes_an_exact_program_offline(cwm):
+    answer = cwm("synthesize", "--env", "CartPole-v1", "--json")
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(answer.stdout)
+    assert result["solved"]
+    assert result["train"]["accuracy"] == 1.0
+    assert result["test"]["accuracy"] == 1.0
+    assert result["cost"] == 0
+    assert "induction" in answer.stderr
+    assert "--model" in answer.stderr
+    assert "class Environment" in (cwm.folder / result["program"]).read_text()
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher):
+    teacher("synthesize", *FAST, "12", "--run", "uncut")
+    slow = ["synthesize", *FAST, "12", "--run", "cut", "-o", "delay=0.05"]
+    for kept in (2, 5, 9):
+        process = teacher.start(*slow)
+        file = teacher.folder / "cut" / "nodes.jsonl"
+        deadline = time.monotonic() + 60
+        while not file.exists() or file.read_bytes().count(b"\n") < kept:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+    answer = teacher(*slow)
+    assert "continues with" in answer.stderr
+    assert len(journal(teacher, "uncut")) == 12
+    assert journal(teacher, "cut") == journal(teacher, "uncut")
+    best = [(teacher.folder / run / "best.py").read_text() for run in ("cut", "uncut")]
+    assert best[0] == best[1]
+
+
+def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
+    process = teacher.start("synthesize", *FAST, "50", "--run", "r", "-o", "delay=0.05")
+    file = teacher.folder / "r" / "nodes.jsonl"
+    while not file.exists() or file.read_bytes().count(b"\n") < 3:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the same command continues the run r" in err
+    assert "Traceback" not in err
+    assert len(journal(teacher, "r")) >= 3
+
+
+def test_without_a_run_folder_the_newest_unfinished_equal_run_goes_on(teacher):
+    first = json.loads(teacher("synthesize", *FAST, "3", "--json").stdout)["run"]
+    longer = teacher("synthesize", *FAST, "5", "--json")
+    assert json.loads(longer.stdout)["run"] == first
+    assert "continues with 3 nodes" in longer.stderr
+    other = json.loads(teacher("synthesize", *FAST, "3", "--seed", "1", "--json").stdout)["run"]
+    assert other != first
+    finished = json.loads(teacher("synthesize", *FAST, "5", "--json").stdout)["run"]
+    assert finished not in (first, other)
+    fresh = json.loads(teacher("synthesize", *FAST, "9", "--new", "--json").stdout)["run"]
+    assert fresh not in (first, other, finished)
+
+
+def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
+    teacher("synthesize", *FAST, "2", "--run", "r")
+    before = journal(teacher, "r")
+    for change, name in (
+        (["--seed", "1"], "seed"),
+        (["-o", "exploration=0.5"], "strategy.exploration"),
+        (["--strategy", "zero-shot"], "strategy"),
+        (["--metric", "paper"], "metric"),
+        (["--data-seed", "1"], "dataset"),
+    ):
+        refused = teacher("synthesize", *FAST, "4", "--run", "r", *change)
+        assert refused.returncode == 1
+        assert f"r was started with another {name}" in refused.stderr
+    assert journal(teacher, "r") == before
+    assert teacher("synthesize", *FAST, "3", "--run", "r", "--parallel", "2").returncode == 0
+
+
+def test_parallel_completions_reach_the_budget_and_replay_to_the_same_tree(teacher):
+    arguments = ["synthesize", *FAST, "12", "--run", "r", "--parallel", "3", "-o", "delay=0.02"]
+    assert teacher(*arguments, "--json").returncode == 0
+    nodes = [line["node"] for line in journal(teacher, "r")]
+    assert [node["id"] for node in nodes] == list(range(12))
+    assert sorted(node["step"] for node in nodes) == list(range(12))
+    shown = teacher("runs", "show", "r")
+    assert shown.returncode == 0
+    assert "12" in shown.stdout
+
+
+def test_max_cost_stops_before_it_is_exceeded(teacher):
+    answer = teacher("synthesize", *FAST, "20", "--max-cost", "0.055", "--json")
+    result = json.loads(answer.stdout)
+    assert result["completions"] == 4
+    assert result["cost"] == pytest.approx(0.04)
+    assert "--max-cost" in answer.stderr
+
+
+def test_what_programs_print_reaches_neither_terminal_nor_json(teacher):
+    answer = teacher("synthesize", *FAST, "10", "--json")
+    assert json.loads(answer.stdout)["completions"] == 10
+    assert "garbage" not in answer.stderr
+    assert "\x1b" not in answer.stderr
+
+
+def test_a_replayed_run_has_the_same_tree(teacher):
+    teacher("synthesize", *FAST, "8", "--run", "first")
+    arguments = ["--env", "CartPole-v1", "--backend", "replay", "--model", "first"]
+    answer = teacher("synthesize", *arguments, "--budget", "8", "--run", "second", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["cost"] == 0
+    first, second = journal(teacher, "first"), journal(teacher, "second")
+    for line in first + second:
+        line["node"]["usage"] = None
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env", "Cartpole-v1"], "did you mean CartPole-v1?"),
+        ([], "name one environment"),
+        (["--env", "CartPole-v1", "--idx", "3"], "name one environment"),
+        (["--idx", "99"], "choose 0 to 17"),
+        (["--env", "CartPole-v1", "--dataset", "none.npz"], "there is no dataset none.npz"),
+        (["--env", "CartPole-v1", "--backend", "litellm"], "add --model PROVIDER/NAME"),
+        (["--env", "CartPole-v1", "--temperature", "1"], "has no --temperature"),
+        (["--env", "CartPole-v1", "-o", "nonsense=1"], "unknown option 'nonsense'"),
+        (["--env", "CartPole-v1", "--env-arg", "x"], "write --env-arg KEY=VALUE"),
+        (["--env", "CartPole-v1", "--env-arg", "wings=2"], "wings"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(cwm, arguments, message):
+    refused = cwm("synthesize", *arguments)
+    assert refused.returncode == 1
+    errors = [line for line in refused.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not (cwm.folder / "runs").exists()
