@@ -37,11 +37,14 @@ def seconds(script: Path) -> float:
 
 def heavy_imports() -> list[str]:
     """Name the heavy libraries that `cwm --help` imports."""
-    code = f"import atexit, sys\natexit.register(lambda: print(*[m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr))\nsys.argv = ['cwm', '--help']\n{CWM}"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
-    return answer.stderr.split()
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print(*set({HEAVY!r}).intersection(sys.modules), file=sys.stderr))
+sys.argv = ["cwm", "--help"]
+{CWM}
+"""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stderr.split()
 
 
 def main() -> None:

@@ -46,14 +46,16 @@ class Request(NamedTuple):
     """One question: a language model reads the messages, other backends the move and the problem.
 
     `problem` is the object that wrote the messages; a backend that works from
-    data checks its type (`cwm_cli.problems`) before it uses it. `occurrence`
-    counts how often the search asked the same messages before.
+    data checks its type (`cwm_cli.problems`) before it uses it. `step` is
+    the number of the question in the search, and `occurrence` counts how
+    often the search asked the same messages before.
     """
 
     messages: tuple[Message, ...]
     seed: int
     move: Move
     problem: object
+    step: int = 0
     occurrence: int = 0
 
     @property

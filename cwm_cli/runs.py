@@ -101,16 +101,7 @@ class Run:
 
     def nodes(self) -> Iterator[Node]:
         """Read the journal; a last line that a crash cut short is dropped."""
-        file = self.folder / JOURNAL
-        lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                yield Line.model_validate_json(line).node
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise CwmError(
-                    f"{file}, line {number}: {reason}; restore it or choose a new --run"
-                ) from error
+        return (line.node for line in read_journal(self.folder))
 
     def __enter__(self) -> Self:
         """Lock the journal and cut off what a crash left of its last line."""
@@ -161,6 +152,20 @@ class Line(BaseModel):
 
     node: Node
     text: str
+
+
+def read_journal(folder: Path) -> Iterator[Line]:
+    """Read the journal of a run folder; a last line that a crash cut short is dropped."""
+    file = folder / JOURNAL
+    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            yield Line.model_validate_json(line)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise CwmError(
+                f"{file}, line {number}: {reason}; restore it or choose another run"
+            ) from error
 
 
 def runs_in(parent: Path) -> Iterator[Run]:

@@ -159,13 +159,12 @@ class Search:
             rng = np.random.default_rng([self.seed, step])
             move = self.strategy.select(rng, [flight.move for flight in self.pending.values()])
             seed = int(rng.integers(2**31))
-            request = Request(self.problem.messages(move), seed, move, self.problem)
-            key = request.key
-            request = request._replace(occurrence=self._asked[key])
+            request = Request(self.problem.messages(move), seed, move, self.problem, step)
+            request = request._replace(occurrence=self._asked[request.key])
             reserved = self._reserve(request)
             if reserved is None:
                 return
-            self._asked[key] += 1
+            self._asked[request.key] += 1
             self.pending[step] = Pending(step, move, reserved)
             if self.parallel == 1:
                 self._answer(step, request)

@@ -1,0 +1,11 @@
+"""Language models through LiteLLM."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_backends() -> Mapping[str, str]:
+    """Offer the `litellm` backend."""
+    return {"litellm": "cwm_litellm.backend:LiteLLM"}

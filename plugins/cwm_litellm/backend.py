@@ -1,0 +1,103 @@
+"""The `litellm` backend."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cwm_cli.llm import Completion, Request, Usage
+from cwm_litellm.loading import load
+
+NOT_IDENTITY = {"identity": False}
+"""A run may be continued with another value of such a field."""
+
+
+@dataclass(frozen=True)
+class LiteLLM:
+    """Any model LiteLLM can name, such as `openai/gpt-4o-mini` or `ollama/llama3`.
+
+    `timeout`, `backoff` (the first pause between attempts, doubled each time)
+    and `longest_wait` (the longest pause) are in seconds; `timeout` is per
+    attempt. Parameters that a model does not know are left out.
+    """
+
+    model: str
+    api_base: str | None = field(default=None, metadata=NOT_IDENTITY)
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int = 4096
+    timeout: float = field(default=300.0, metadata=NOT_IDENTITY)
+    retries: int = field(default=6, metadata=NOT_IDENTITY)
+    backoff: float = field(default=1.0, metadata=NOT_IDENTITY)
+    longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
+
+    def complete(self, request: Request) -> Completion:
+        """Ask the model, again after failures that may pass."""
+        litellm = load()
+        start = time.perf_counter()
+        response = self._ask(litellm, request)
+        seconds = time.perf_counter() - start
+        text = response.choices[0].message.content if response.choices else None
+        return Completion(text or "", self._usage(litellm, response, seconds))
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the price of the prompt and of as many tokens as the model may write."""
+        litellm = load()
+        counts = {
+            "prompt_tokens": litellm.token_counter(self.model, messages=_messages(request)),
+            "completion_tokens": self.max_tokens,
+        }
+        return _dollars(lambda: sum(litellm.cost_per_token(self.model, **counts)))
+
+    def _usage(self, litellm: Any, response: Any, seconds: float) -> Usage:
+        """Return what the answer took; a server that counts no tokens leaves the cost unknown."""
+        counts = response.usage
+        cost = _dollars(lambda: litellm.completion_cost(response, model=self.model))
+        return Usage(
+            prompt_tokens=counts.prompt_tokens,
+            completion_tokens=counts.completion_tokens,
+            cost=cost if counts.prompt_tokens else None,
+            seconds=seconds,
+        )
+
+    def _ask(self, litellm: Any, request: Request) -> Any:
+        """Return LiteLLM's response, or raise what the user can do about there being none."""
+        from openai import OpenAIError  # what all of LiteLLM's errors derive from
+
+        from cwm_litellm.failures import explain
+        from cwm_litellm.retrying import Patience
+
+        attempts = Patience(self.retries, self.backoff, self.longest_wait).attempts()
+        try:
+            return attempts(litellm.completion, **self._arguments(request))
+        except OpenAIError as error:
+            raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
+
+    def _arguments(self, request: Request) -> dict[str, Any]:
+        """Return the arguments of LiteLLM's `completion`; its own retries are off."""
+        sampling = {"top_p": self.top_p, "top_k": self.top_k, "api_base": self.api_base}
+        return {
+            "model": self.model,
+            "messages": _messages(request),
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "seed": request.seed,
+            "timeout": self.timeout,
+            "drop_params": True,
+            "max_retries": 0,
+            "num_retries": 0,
+        } | {name: value for name, value in sampling.items() if value is not None}
+
+
+def _messages(request: Request) -> list[dict[str, str]]:
+    """Return the messages as LiteLLM takes them."""
+    return [message.model_dump() for message in request.messages]
+
+
+def _dollars(price: Callable[[], float]) -> float | None:
+    """Return a price, or None where LiteLLM does not know it."""
+    try:
+        return float(price())
+    except Exception:  # noqa: BLE001  # LiteLLM raises bare exceptions for unknown prices
+        return None

@@ -1,0 +1,211 @@
+"""What a failed request means: whether to ask again, when, and what to tell the user."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from difflib import get_close_matches
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from json import JSONDecodeError
+from typing import TypeVar
+
+import httpx
+import litellm
+
+from cwm_cli.errors import CwmError
+from cwm_cli.text import clean
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Kind(StrEnum):
+    """Why a request failed, with what the user is told about it."""
+
+    NO_KEY = "no key for {provider}: set {keys}"
+    WRONG_KEY = "{provider} refused the key: check {keys}"
+    NO_PROVIDER = "unknown model {model!r}: {hint}"
+    NO_MODEL = "{provider} has no model {name!r}: check --model (and --api-base, if given)"
+    NO_CREDIT = "the quota of {provider} is exhausted: add credit or choose another model"
+    TOO_LONG = (
+        "the prompt is too long for {model}: choose a model with a longer context"
+        " or lower -o max_tokens"
+    )
+    REFUSED = "{provider} refused the request ({reason}): change the model or the option it names"
+    UNREACHABLE = "no connection to {address} ({reason}): check the network and --api-base"
+    TIMEOUT = (
+        "{model} gave no answer in time, {attempts} times:"
+        " raise -o timeout=SECONDS or try again later"
+    )
+    RATE_LIMIT = (
+        "{provider} still limits the rate after {attempts} attempts:"
+        " lower --parallel or try again later"
+    )
+    BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
+
+
+TRANSIENT = frozenset({Kind.UNREACHABLE, Kind.TIMEOUT, Kind.RATE_LIMIT, Kind.BROKEN})
+BY_STATUS = {
+    401: Kind.WRONG_KEY,
+    402: Kind.NO_CREDIT,
+    404: Kind.NO_MODEL,
+    408: Kind.TIMEOUT,
+    429: Kind.RATE_LIMIT,
+}
+
+
+def classify(error: BaseException) -> Kind:
+    """Tell why a request failed.
+
+    LiteLLM reports a missing key, a refused connection and a truncated answer
+    all as an internal server error, so their causes decide.
+    """
+    return _unsent(error) or _unanswered(error) or _refused(error)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether asking again may help."""
+    return classify(error) in TRANSIENT
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Return the seconds that the server asked to wait, given as a number or as a date."""
+    responses = (getattr(cause, "response", None) for cause in _causes(error))
+    headers = (getattr(response, "headers", {}) for response in responses)
+    value = next((h["retry-after"] for h in headers if "retry-after" in h), None)
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        return _seconds_until(value)
+
+
+def explain(error: BaseException, model: str, attempts: int) -> CwmError:
+    """Say in one line what happened and what to do, without a key."""
+    kind = classify(error)
+    provider = _provider(model)
+    missing = _missing_keys(model)
+    if kind is Kind.WRONG_KEY and missing:
+        kind = Kind.NO_KEY
+    message = kind.value.format(
+        model=model,
+        name=model.removeprefix(f"{provider}/"),
+        provider=provider,
+        hint=_hint(model),
+        keys=missing or _present_key(provider),
+        attempts=attempts,
+        address=_address(error),
+        reason=_reason(error),
+    )
+    return CwmError(message)
+
+
+def _unsent(error: BaseException) -> Kind | None:
+    """Recognise what failed before anything was sent."""
+    if "LLM Provider NOT provided" in str(error):
+        return Kind.NO_PROVIDER
+    if _cause(error, httpx.HTTPError) or _cause(error, JSONDecodeError):
+        return None
+    if re.search(r"credential|api.?key", str(error), re.IGNORECASE):
+        return Kind.NO_KEY
+    return Kind.REFUSED if any(type(cause) is ValueError for cause in _causes(error)) else None
+
+
+def _unanswered(error: BaseException) -> Kind | None:
+    """Recognise what failed for want of a whole answer."""
+    if _cause(error, httpx.ConnectError) or _cause(error, httpx.UnsupportedProtocol):
+        return Kind.UNREACHABLE
+    return Kind.BROKEN if _cause(error, JSONDecodeError) else None
+
+
+def _refused(error: BaseException) -> Kind:
+    """Recognise what the server said."""
+    if any("insufficient_quota" in str(cause) for cause in _causes(error)):
+        return Kind.NO_CREDIT
+    if isinstance(error, litellm.ContextWindowExceededError):
+        return Kind.TOO_LONG
+    status = int(getattr(error, "status_code", None) or 500)
+    return BY_STATUS.get(status) or (Kind.BROKEN if status >= 500 else Kind.REFUSED)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _cause(error: BaseException, kind: type[E]) -> E | None:
+    """Return the first cause of a kind."""
+    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
+
+
+def _seconds_until(date: str) -> float | None:
+    """Return the seconds until an HTTP date."""
+    try:
+        return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _provider(model: str) -> str:
+    """Return the name of the model's provider."""
+    if "/" in model:
+        return model.partition("/")[0]
+    try:
+        return str(litellm.get_llm_provider(model)[1])
+    except litellm.BadRequestError:
+        return model
+
+
+def _hint(model: str) -> str:
+    """Return how to name a model whose provider is not known."""
+    provider, _, name = model.partition("/")
+    known = [str(getattr(known, "value", known)) for known in litellm.provider_list]
+    close = get_close_matches(provider, known, n=1) if name else []
+    if close:
+        return f"did you mean {close[0]}/{name}? Models are named PROVIDER/NAME"
+    return "name it PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
+
+
+def _missing_keys(model: str) -> str:
+    """Return the names of the environment variables that hold no key yet."""
+    missing = litellm.validate_environment(model)["missing_keys"]
+    keys = [name for name in missing if "KEY" in name or "TOKEN" in name]
+    alternatives = all(name.endswith("_API_KEY") for name in keys)
+    return (" or " if alternatives else " and ").join(keys)
+
+
+def _present_key(provider: str) -> str:
+    """Return the name of the environment variable that holds the key."""
+    name = f"{provider.upper()}_API_KEY"
+    return name if name in os.environ else "its key in the environment"
+
+
+def _address(error: BaseException) -> str:
+    """Return the server that was called; a URL's path and query may hold keys."""
+    cause = _cause(error, httpx.TransportError)
+    try:
+        url = cause.request.url if cause else None
+    except RuntimeError:  # the request is not known
+        url = None
+    return f"{url.scheme}://{url.netloc.decode()}" if url and url.host else "the server"
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong, in one short line."""
+    if _cause(error, JSONDecodeError):
+        return "its answer is not JSON"
+    transport = _cause(error, httpx.TransportError)
+    text = str(transport or error).split("Exception - ", 1)[-1].partition("\nTraceback")[0]
+    return clean(_without_keys(text), limit=160) or type(error).__name__
+
+
+def _without_keys(text: str) -> str:
+    """Mask what looks like a key and the keys of the environment."""
+    text = re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+|(?<=Bearer )\S+", "***", text)
+    for name, value in os.environ.items():
+        if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8:
+            text = text.replace(value, "***")
+    return text

@@ -1,0 +1,200 @@
+"""A server on the loopback that speaks OpenAI's chat completions, well or badly, as scripted."""
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+
+Behaviour = Callable[["Handler"], None]
+Script = Sequence[Behaviour] | Callable[[dict[str, Any]], str | Behaviour]
+
+
+class Received(NamedTuple):
+    """A request as it came in; `seconds` is a monotonic time."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+    seconds: float
+
+    @property
+    def prompt(self) -> str:
+        """The text of all its messages."""
+        return "\n".join(message["content"] for message in self.body["messages"])
+
+
+@dataclass
+class OpenAIServer:
+    """Answers requests as its script says, and keeps them.
+
+    A script is a list of behaviours, one per request in the order of arrival,
+    of which the last goes on for ever, or a function of a request's body that
+    returns a behaviour or the text of an answer.
+    """
+
+    script: Script
+    requests: list[Received] = field(default_factory=list, init=False)
+    closing: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __enter__(self) -> Self:
+        self._lock = threading.Lock()
+        self._http = _Server(("127.0.0.1", 0), Handler)
+        self._http.openai = self
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.closing.set()
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    @property
+    def url(self) -> str:
+        """What clients call `api_base`."""
+        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def respond(self, request: Received) -> Behaviour:
+        """Take a request in and return what to do about it."""
+        with self._lock:
+            self.requests.append(request)
+            count = len(self.requests)
+        if callable(self.script):
+            made = self.script(request.body)
+            return answer(made) if isinstance(made, str) else made
+        return self.script[min(count, len(self.script)) - 1]
+
+
+class _Server(ThreadingHTTPServer):
+    """The HTTP server of an `OpenAIServer`."""
+
+    daemon_threads = True
+    block_on_close = False
+    openai: OpenAIServer
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    request_body: dict[str, Any]
+
+    def do_POST(self) -> None:
+        """Serve a completion."""
+        self.request_body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        received = Received(self.request_body, dict(self.headers), time.monotonic())
+        try:
+            self.server.openai.respond(received)(self)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client gave up, as some tests want it to
+
+    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        """Send a JSON response."""
+        self.send_response(status)
+        sent = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        for name, value in {**sent, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+def answer(text: str | None, prompt_tokens: int = 100, completion_tokens: int = 10) -> Behaviour:
+    """Answer with a text, or with a content of null."""
+
+    def behave(handler: Handler) -> None:
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": "stop",
+        }
+        handler.reply(200, _completion(handler, [choice], prompt_tokens, completion_tokens))
+
+    return behave
+
+
+def no_choices(handler: Handler) -> None:
+    """Answer with an empty list of choices."""
+    handler.reply(200, _completion(handler, [], 100, 0))
+
+
+def truncated_json(handler: Handler) -> None:
+    """Send the first half of an answer as if it were all of it."""
+    body = _completion(handler, [], 100, 10)
+    handler.reply(200, body[: len(body) // 2])
+
+
+def cut_off(handler: Handler) -> None:
+    """Announce an answer, send half of it and close the connection."""
+    body = _completion(handler, [], 100, 10)
+    handler.reply(200, body[: len(body) // 2], {"Content-Length": str(len(body))})
+    handler.close_connection = True
+
+
+def hang(handler: Handler) -> None:
+    """Say nothing for as long as the server lives."""
+    handler.server.openai.closing.wait(60)
+    handler.close_connection = True
+
+
+def reset(handler: Handler) -> None:
+    """Reset the connection."""
+    linger = struct.pack("ii", 1, 0)
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    handler.connection.close()
+    handler.close_connection = True
+
+
+def error(
+    status: int, message: str = "it broke", code: str | None = None, **headers: str
+) -> Behaviour:
+    """Refuse with an HTTP status, OpenAI's error body and headers such as Retry_After."""
+    body = json.dumps({"error": {"message": message, "type": code, "param": None, "code": code}})
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda handler: handler.reply(status, body.encode(), named)
+
+
+def rate_limited(retry_after: str | None = None) -> Behaviour:
+    """Refuse because too much was asked in too little time."""
+    headers = {} if retry_after is None else {"Retry_After": retry_after}
+    return error(429, "Rate limit reached for requests", "rate_limit_exceeded", **headers)
+
+
+OUT_OF_QUOTA = error(
+    429,
+    "You exceeded your current quota, please check your plan and billing details.",
+    "insufficient_quota",
+)
+WRONG_KEY = error(401, "Incorrect API key provided: sk-secret.", "invalid_api_key")
+UNKNOWN_MODEL = error(404, "The model `gpt-nonsense` does not exist.", "model_not_found")
+TOO_LONG = error(
+    400,
+    "This model's maximum context length is 128000 tokens. However, your messages resulted in "
+    "130000 tokens. Please reduce the length of the messages.",
+    "context_length_exceeded",
+)
+
+
+def _completion(handler: Handler, choices: list[Any], prompt: int, completion: int) -> bytes:
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": handler.request_body["model"],
+        "choices": choices,
+        "usage": usage,
+    }
+    return json.dumps(body).encode()

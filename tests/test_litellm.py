@@ -1,0 +1,352 @@
+"""Language models through LiteLLM, against a server on the loopback."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.llm import Action, Message, Move, Request
+from cwm_litellm.backend import LiteLLM
+from openai_server import (
+    OUT_OF_QUOTA,
+    TOO_LONG,
+    UNKNOWN_MODEL,
+    WRONG_KEY,
+    OpenAIServer,
+    answer,
+    cut_off,
+    error,
+    hang,
+    no_choices,
+    rate_limited,
+    reset,
+    truncated_json,
+)
+
+PRICED = "openai/gpt-4o-mini"  # $0.15 and $0.60 per million tokens
+UNPRICED = "openai/some-local-model"
+KEY = "a-very-secret-key"
+DATE = "Fri, 20 Nov 2020 12:00:00 GMT"
+MESSAGES = (
+    Message(role="system", content="You write programs."),
+    Message(role="user", content="Write one."),
+)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@pytest.fixture(autouse=True)
+def silence(capfd):
+    """Whatever happens, nothing is printed over the live view."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def request(seed=7):
+    return Request(MESSAGES, seed, Move(Action.GENERATE), problem=None)
+
+
+def ask(server, model=PRICED, **options):
+    quick = {"api_base": server.url, "timeout": 20, "retries": 2, "backoff": 0.01}
+    return LiteLLM(model, **quick | options).complete(request())
+
+
+def failure(server, model=PRICED, **options):
+    """Ask in vain and return what the user is told, which is one line without the key."""
+    with pytest.raises(CwmError) as caught:
+        ask(server, model, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert KEY not in message
+    assert "sk-" not in message
+    assert "litellm" not in message.lower()
+    return message
+
+
+def pauses(server):
+    """Return the seconds between one request and the next."""
+    times = [received.seconds for received in server.requests]
+    return [after - before for before, after in pairwise(times)]
+
+
+def test_an_answer_comes_with_its_tokens_cost_and_time():
+    with OpenAIServer([answer("a program", prompt_tokens=1000, completion_tokens=500)]) as server:
+        completion = ask(server)
+    assert completion.text == "a program"
+    assert completion.usage.prompt_tokens == 1000
+    assert completion.usage.completion_tokens == 500
+    assert completion.usage.cost == pytest.approx(1000 * 0.15e-6 + 500 * 0.60e-6)
+    assert 0 < completion.usage.seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("model", "behaviour"),
+    [(UNPRICED, answer("x")), (PRICED, answer("x", prompt_tokens=0, completion_tokens=0))],
+    ids=["price not known", "tokens not counted"],
+)
+def test_a_cost_that_nobody_knows_is_none(model, behaviour):
+    with OpenAIServer([behaviour]) as server:
+        assert ask(server, model).usage.cost is None
+
+
+@pytest.mark.parametrize("behaviour", [answer(None), answer(""), no_choices])
+def test_an_empty_completion_is_an_answer(behaviour):
+    with OpenAIServer([behaviour]) as server:
+        completion = ask(server)
+        assert len(server.requests) == 1
+    assert completion.text == ""
+    assert completion.usage.prompt_tokens == 100
+
+
+def test_messages_seed_and_sampling_settings_reach_the_server():
+    settings = {"temperature": 0.5, "top_p": 0.8, "top_k": 100, "max_tokens": 1500}
+    with OpenAIServer([answer("x")]) as server:
+        ask(server, "hosted_vllm/llama", **settings)
+        (received,) = server.requests
+    assert received.body["messages"] == [message.model_dump() for message in MESSAGES]
+    assert received.body["seed"] == 7
+    assert settings.items() <= received.body.items()
+
+
+def test_a_reasoning_model_is_not_sent_what_it_refuses():
+    with OpenAIServer([answer("x")]) as server:
+        ask(server, "openai/o3-mini", temperature=0.5, top_p=0.8)
+        (received,) = server.requests
+    assert not {"temperature", "top_p", "max_tokens"} & received.body.keys()
+    assert received.body["max_completion_tokens"] == 4096
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(rate_limited(), id="rate limit"),
+        pytest.param(rate_limited("0.01"), id="rate limit with a number"),
+        pytest.param(rate_limited(DATE), id="rate limit with a date"),
+        pytest.param(rate_limited("soon"), id="rate limit with neither"),
+        pytest.param(error(500), id="500"),
+        pytest.param(error(503), id="503"),
+        pytest.param(error(529), id="529"),
+        pytest.param(truncated_json, id="truncated JSON"),
+        pytest.param(cut_off, id="truncated body"),
+        pytest.param(reset, id="connection reset"),
+    ],
+)
+def test_a_failure_that_may_pass_is_retried(behaviour):
+    with OpenAIServer([behaviour, behaviour, answer("at last")]) as server:
+        assert ask(server).text == "at last"
+        assert len(server.requests) == 3
+
+
+def test_a_hung_connection_is_cut_and_retried():
+    with OpenAIServer([hang, answer("at last")]) as server:
+        assert ask(server, timeout=0.5).text == "at last"
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (rate_limited(), "openai still limits the rate after 3 attempts: lower --parallel"),
+        (error(500), "openai still fails after 3 attempts (it broke): try again later"),
+        (truncated_json, "openai still fails after 3 attempts (its answer is not JSON)"),
+        (reset, "openai still fails after 3 attempts ([Errno 104] Connection reset by peer)"),
+    ],
+)
+def test_retries_come_to_an_end(behaviour, message):
+    with OpenAIServer([behaviour]) as server:
+        assert failure(server).startswith(message)
+        assert len(server.requests) == 3
+
+
+def test_a_server_that_never_answers_is_given_up():
+    with OpenAIServer([hang]) as server:
+        message = failure(server, timeout=0.2, retries=1)
+        assert len(server.requests) == 2
+    assert message.startswith(f"{PRICED} gave no answer in time, 2 times: raise -o timeout=SECONDS")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (WRONG_KEY, "openai refused the key: check OPENAI_API_KEY"),
+        (OUT_OF_QUOTA, "the quota of openai is exhausted: add credit or choose another model"),
+        (error(402), "the quota of openai is exhausted: add credit or choose another model"),
+        (UNKNOWN_MODEL, "openai has no model 'gpt-4o-mini': check --model"),
+        (TOO_LONG, f"the prompt is too long for {PRICED}: choose a model with a longer context"),
+        (error(400, "top_k is\nunknown"), "openai refused the request (top_k is unknown): change"),
+        (error(403, f"{KEY} or sk-x may not"), "openai refused the request (*** or *** may not)"),
+    ],
+)
+def test_what_the_user_has_to_mend_is_not_retried(behaviour, message):
+    with OpenAIServer([behaviour]) as server:
+        assert failure(server).startswith(message)
+        assert len(server.requests) == 1
+
+
+def test_pauses_grow_from_attempt_to_attempt():
+    with OpenAIServer([error(500)] * 3 + [answer("x")]) as server:
+        ask(server, retries=3, backoff=0.05)
+        first, second, third = pauses(server)
+    assert first >= 0.05
+    assert second >= 0.10
+    assert third >= 0.20
+
+
+def test_the_server_says_how_long_to_wait():
+    with OpenAIServer([rate_limited("0.3"), answer("x")]) as server:
+        ask(server)
+        assert pauses(server)[0] >= 0.3
+
+
+def test_the_server_says_until_when_to_wait():
+    in_two_seconds = formatdate(time.time() + 2, usegmt=True)
+    with OpenAIServer([error(503, Retry_After=in_two_seconds), answer("x")]) as server:
+        ask(server)
+        assert pauses(server)[0] >= 0.9
+
+
+def test_no_server_makes_anyone_wait_for_ever():
+    with OpenAIServer([rate_limited("3600"), answer("x")]) as server:
+        ask(server, longest_wait=0.2)
+        assert 0.2 <= pauses(server)[0] < 30
+
+
+def test_a_server_that_is_not_there_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    backend = LiteLLM(PRICED, api_base=f"{address}/v1?key=secret", backoff=0.01)
+    with pytest.raises(CwmError) as caught:
+        backend.complete(request())
+    assert str(caught.value) == (
+        f"no connection to {address} ([Errno 111] Connection refused):"
+        " check the network and --api-base"
+    )
+
+
+def test_an_address_without_a_scheme_is_refused():
+    with pytest.raises(CwmError, match="missing an 'http://' or 'https://' protocol"):
+        LiteLLM(PRICED, api_base="localhost:8000", backoff=0.01).complete(request())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("gibberish", "unknown model 'gibberish': name it PROVIDER/NAME, such as openai/"),
+        ("opnai/gpt-4o", "unknown model 'opnai/gpt-4o': did you mean openai/gpt-4o?"),
+    ],
+)
+def test_a_model_of_no_known_provider_is_refused_before_anything_is_sent(model, message):
+    with OpenAIServer([answer("x")]) as server:
+        assert failure(server, model).startswith(message)
+        assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("openai/gpt-4o", "OPENAI_API_KEY"),
+        ("gpt-4o", "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gemini/gemini-2.0-flash", "GOOGLE_API_KEY or GEMINI_API_KEY"),
+        ("mistral/mistral-small", "MISTRAL_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_asked_for_by_its_name(model, names, monkeypatch):
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    with OpenAIServer([WRONG_KEY]) as server:
+        assert failure(server, model).endswith(f": set {names}")
+
+
+def test_four_threads_ask_at_once():
+    together = threading.Barrier(4, timeout=10)
+
+    def meet(body):
+        together.wait()
+        return f"answer {body['seed']}"
+
+    with OpenAIServer(meet) as server, ThreadPoolExecutor(4) as pool:
+        backend = LiteLLM(PRICED, api_base=server.url, retries=0, timeout=20)
+        answers = pool.map(lambda seed: backend.complete(request(seed)).text, range(4))
+        assert list(answers) == ["answer 0", "answer 1", "answer 2", "answer 3"]
+
+
+def test_the_worst_cost_covers_the_longest_answer():
+    backend = LiteLLM(PRICED, max_tokens=1000)
+    worst = backend.worst_cost(request())
+    assert 1000 * 0.60e-6 < worst < 1000 * 0.60e-6 + 50 * 0.15e-6
+    long = request()._replace(messages=(Message(role="user", content="word " * 10_000),))
+    assert backend.worst_cost(long) == pytest.approx(1000 * 0.60e-6 + 10_000 * 0.15e-6, rel=0.01)
+
+
+@pytest.mark.parametrize("model", [UNPRICED, "gibberish"])
+def test_a_model_of_unknown_price_has_no_worst_cost(model):
+    assert LiteLLM(model).worst_cost(request()) is None
+
+
+def test_pricing_a_model_fetches_no_tokenizer():
+    start = time.monotonic()
+    model = "together_ai/meta-llama/Llama-3-8b-chat-hf"
+    assert LiteLLM(model).worst_cost(request()) > 0
+    assert time.monotonic() - start < 10
+
+
+def python(code, *arguments):
+    """Run code in a fresh interpreter and return what it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parent,
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_starts_with_four_calls_at_once_prints_nothing_else():
+    code = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from test_litellm import LiteLLM, PRICED, request
+backend = LiteLLM(PRICED, api_base=sys.argv[1], backoff=0.01)
+with ThreadPoolExecutor(4) as pool:
+    print([c.text for c in pool.map(backend.complete, map(request, range(4)))])
+"""
+    with OpenAIServer([error(500), rate_limited(), answer("x")]) as server:
+        assert python(code, server.url) == ("['x', 'x', 'x', 'x']\n", "")
+
+
+def test_without_the_extra_the_user_learns_how_to_install_it():
+    code = """
+import sys
+sys.modules["litellm"] = None
+from test_litellm import LiteLLM, PRICED, request
+try:
+    LiteLLM(PRICED).complete(request())
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+    expected = "CwmError: language models need an extra: pip install 'cwm-cli[llm]'\n"
+    assert python(code) == (expected, "")
+
+
+def test_loading_the_plugin_imports_nothing_heavy():
+    code = """
+import sys
+import cwm_litellm, cwm_replay
+print(sorted({"litellm", "tenacity", "pydantic", "numpy"} & sys.modules.keys()))
+"""
+    assert python(code) == ("[]\n", "")

@@ -1,0 +1,175 @@
+"""Replayed answers: a search that is answered as before grows the same tree."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.llm import ROOT, Action, Message, Move, Request, Usage
+from cwm_cli.packing import Space
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.runs import JOURNAL, Header, Run, RunConfig
+from cwm_cli.search import Node, Record, Search
+from cwm_cli.transitions import Dataset, Transition
+from cwm_replay.backend import Replay
+from cwm_zero_shot.strategy import ZeroShot
+
+BUDGET = 6
+CONFIG = RunConfig(env="Count-v0", dataset="", strategy="any", backend="replay")
+HEADER = Header(config=CONFIG, description="It counts.", versions={}, source="", created="now")
+SPACE = Space("discrete", low=(0,), high=(1,))
+DATASET = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=SPACE, action_space=SPACE)
+
+
+class LongestProgram:
+    """Asks for long programs: a tenth of a point per line."""
+
+    def messages(self, move):
+        return (Message(role="user", content=f"{move.action} {move.program}"),)
+
+    def evaluate(self, program):
+        mismatch = Failure(kind="mismatch", message="too short")
+        return Verdict(score=len(program.splitlines()) / 10, failure=mismatch)
+
+
+@dataclass
+class Refine:
+    """Improves the newest program, and now and then one of the older ones again."""
+
+    def __post_init__(self):
+        self.nodes = []
+
+    def select(self, rng, pending):
+        if not self.nodes:
+            return Move(Action.GENERATE)
+        node = self.nodes[max(0, len(self.nodes) - int(rng.integers(1, 4)))]
+        return Move(Action.IMPROVE, node.id, node.program, node.verdict)
+
+    def update(self, node):
+        self.nodes.append(node)
+
+    def state(self, node):
+        return ""
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A folder of answers, the last of which has the first name."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(BUDGET):
+        lines = "\n".join(f"x{line} = {number}" for line in range(number + 1))
+        (folder / f"{number}.md").write_text(f"```python\n{lines}\n```\n")
+    (folder / "notes.json").write_text("{}")
+    return folder
+
+
+def search(folder, strategy, backend, budget=BUDGET):
+    """Search with a run folder, new or continued, and return the run."""
+    run = Run.load(folder) if folder.exists() else Run.start(folder, HEADER, DATASET)
+    with run:
+        searching = Search(LongestProgram(), strategy, backend, seed=3, journal=run.append)
+        searching.resume(run.nodes())
+        list(searching.run(budget))
+    return run
+
+
+def question(text, occurrence=0, step=0):
+    messages = (Message(role="user", content=text),)
+    return Request(messages, 0, Move(Action.GENERATE), None, step, occurrence)
+
+
+@pytest.mark.parametrize("strategy", [ZeroShot, Refine])
+def test_a_replayed_run_has_the_same_journal(strategy, texts, tmp_path):
+    first = search(tmp_path / "first", strategy(), Replay(str(texts)))
+    again = search(tmp_path / "again", strategy(), Replay(str(first.folder)))
+    assert len(list(first.nodes())) == BUDGET
+    assert (again.folder / JOURNAL).read_bytes() == (first.folder / JOURNAL).read_bytes()
+
+
+@pytest.mark.parametrize("strategy", [ZeroShot, Refine])
+@pytest.mark.parametrize("cut", range(BUDGET))
+def test_a_replay_that_was_interrupted_goes_on_where_it_stopped(strategy, cut, texts, tmp_path):
+    first = search(tmp_path / "first", strategy(), Replay(str(texts)))
+    search(tmp_path / "again", strategy(), Replay(str(first.folder)), budget=cut)
+    again = search(tmp_path / "again", strategy(), Replay(str(first.folder)))
+    assert (again.folder / JOURNAL).read_bytes() == (first.folder / JOURNAL).read_bytes()
+
+
+def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
+    node = Node(
+        id=0,
+        step=0,
+        parent=ROOT,
+        action=Action.GENERATE,
+        program="",
+        verdict=Verdict(score=0.5),
+        prompt=question("hi").key,
+        usage=Usage(prompt_tokens=7, completion_tokens=5, cost=0.25, seconds=3.5),
+    )
+    with Run.start(tmp_path / "paid", HEADER, DATASET) as run:
+        run.append(Record(node, "Hello."))
+    replay = Replay(str(run.folder))
+    usage = Usage(prompt_tokens=7, completion_tokens=5, cost=0.0, seconds=0.0)
+    assert replay.complete(question("hi")) == ("Hello.", usage)
+    assert replay.worst_cost(question("hi")) == 0.0
+
+
+def test_the_same_question_gets_its_answers_in_the_order_of_asking(texts, tmp_path):
+    """The journal has them in the order of arrival."""
+    run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
+    journal = run.folder / JOURNAL
+    journal.write_bytes(b"".join(reversed(journal.read_bytes().splitlines(keepends=True))))
+    replay = Replay(str(run.folder))
+    answers = [replay.complete(question("generate ", n)).text for n in range(BUDGET)]
+    assert answers == [file.read_text() for file in sorted(texts.glob("*.md"))]
+
+
+def test_a_question_that_was_never_asked_has_no_answer(texts, tmp_path):
+    run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
+    replay = Replay(str(run.folder))
+    with pytest.raises(CwmError, match="never asked this question: replay with the environment"):
+        replay.complete(question("something else"))
+    with pytest.raises(CwmError, match="asked this question only 6 times: lower --budget"):
+        replay.complete(question("generate ", BUDGET))
+
+
+def test_the_nth_text_file_answers_the_nth_question(texts):
+    replay = Replay(str(texts))
+    answers = [replay.complete(question("?", step=step)).text for step in reversed(range(BUDGET))]
+    assert answers[::-1] == [file.read_text() for file in sorted(texts.glob("*.md"))]
+    with pytest.raises(CwmError, match="holds only 6 answers: lower --budget or add files"):
+        replay.complete(question("one more", step=BUDGET))
+
+
+@pytest.mark.parametrize("cut", range(BUDGET))
+def test_text_files_answer_on_when_a_search_is_resumed(cut, texts, tmp_path):
+    whole = search(tmp_path / "whole", Refine(), Replay(str(texts)))
+    search(tmp_path / "cut", Refine(), Replay(str(texts)), budget=cut)
+    cut_run = search(tmp_path / "cut", Refine(), Replay(str(texts)))
+    assert (cut_run.folder / JOURNAL).read_bytes() == (whole.folder / JOURNAL).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["", "nowhere", "empty"])
+def test_a_folder_without_answers_is_refused_at_once(name, texts, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(texts)  # no name does not mean the working directory
+    with pytest.raises(CwmError, match="holds no answers: give --model the folder of a run"):
+        Replay(name and str(tmp_path / name))
+
+
+def test_a_journal_that_was_cut_short_replays_up_to_the_cut(texts, tmp_path):
+    run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
+    whole = (run.folder / JOURNAL).read_bytes()
+    (run.folder / JOURNAL).write_bytes(whole[:-10])
+    replay = Replay(str(run.folder))
+    assert replay.complete(question("generate ", BUDGET - 2)).text.startswith("```python")
+    with pytest.raises(CwmError, match="only 5 times"):
+        replay.complete(question("generate ", BUDGET - 1))
+
+
+def test_a_journal_with_a_broken_line_is_refused_by_its_number(texts, tmp_path):
+    run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
+    (run.folder / JOURNAL).write_bytes(b'{"node": 1}\n' + (run.folder / JOURNAL).read_bytes())
+    with pytest.raises(CwmError, match=r"nodes\.jsonl, line 1: "):
+        Replay(str(run.folder))
