@@ -37,7 +37,8 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
 ]
 MetricOption = Annotated[
-    Literal["accuracy", "paper"], typer.Option("--metric", help="accuracy, or paper: the published score.")
+    Literal["accuracy", "paper"],
+    typer.Option("--metric", help="accuracy, or paper: the published score."),
 ]
 
 

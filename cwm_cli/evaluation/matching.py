@@ -1,0 +1,58 @@
+"""Which parts of each predicted transition are right."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_cli.packing import Columns
+from cwm_cli.transitions import Dataset
+
+TOLERANCE = 1e-5
+"""Numbers are equal when they differ by at most this much, absolutely plus relatively."""
+
+
+class Matches(NamedTuple):
+    """What is right in each row: a share of the observation, the reward, the termination."""
+
+    observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+
+    def losses(self, terminal: np.ndarray) -> np.ndarray:
+        """Return one minus the score of each row; 0.0 exactly where all that counts is right.
+
+        What is seen after the end has no consequence, so rows in `terminal`
+        are scored by reward and termination alone.
+        """
+        ends = 2.0 - self.reward - self.terminated
+        losses: np.ndarray = np.where(terminal, ends / 2, (ends + 1.0 - self.observation) / 3)
+        return losses
+
+
+def close(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return where numbers are finite and equal within the tolerance."""
+    target = np.asarray(target, dtype=np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(predicted - target) <= TOLERANCE + TOLERANCE * np.abs(target)
+    right: np.ndarray = near & np.isfinite(predicted) & np.isfinite(target)
+    return right
+
+
+def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
+    """Return for each leaf of the observation which components are right, one line per row."""
+    right = []
+    for name, space in dataset.observation_space.leaves("next_observations"):
+        predicted, target = predictions[name], dataset.columns[name]
+        same = close(predicted, target) if space.is_float else predicted == target
+        right.append(same.reshape(len(dataset), space.size))
+    return right
+
+
+def match(predictions: Columns, dataset: Dataset) -> Matches:
+    """Compare predictions with what was recorded."""
+    shares = [right.mean(axis=1) for right in components(predictions, dataset)]
+    return Matches(
+        np.mean(shares, axis=0),
+        close(predictions["rewards"], dataset.columns["rewards"]),
+        predictions["terminations"] == dataset.columns["terminations"],
+    )

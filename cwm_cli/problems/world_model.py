@@ -1,0 +1,137 @@
+"""The problem of writing a world model: prompts from a description, verdicts from transitions."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Literal
+
+import numpy as np
+
+from cwm_cli.evaluation import Evaluation, Metric, evaluate
+from cwm_cli.llm import Message, Move
+from cwm_cli.packing import Columns
+from cwm_cli.problems.feedback import counterexample, report
+from cwm_cli.problems.interface import describe
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.transitions import Dataset
+
+OPTIONS = ("feedback",)
+"""The fields that a user may set with `-o`."""
+
+UNSEEN = (
+    "Every transition that may be shown to you is predicted correctly, but {wrong} of {rows} "
+    "transitions of other episodes, which are not shown, are not: the program fits the examples "
+    "and not the environment. Replace what was fitted to single rows by the rule behind them."
+)
+INEXACT = (
+    "Every transition is predicted within the tolerance. What the score lacks comes from its "
+    "exact comparison with rewards that were stored as float32, and from time limits that "
+    "count as the end."
+)
+
+
+@dataclass(frozen=True)
+class WorldModelProblem:
+    """Find a program that predicts the train rows of an environment.
+
+    `dataset[dataset.fitted]` is the part that may be fitted to and shown in
+    prompts; the other rows only tell whether a program is right in general.
+    `feedback` chooses what an improve prompt says: "full" is a report on all
+    of that part, "paper" the single counterexample of the publication.
+    """
+
+    description: str
+    dataset: Dataset
+    sandbox: Sandbox
+    metric: Metric
+    seed: int = 0
+    feedback: Literal["full", "paper"] = "full"
+
+    def messages(self, move: Move) -> tuple[Message, ...]:
+        """Fill the template of the move's action."""
+        failure = move.verdict.failure if move.verdict else None
+        content = _template(move.action).substitute(
+            description=self.description.strip(),
+            interface=self._interface(),
+            prefix=_prefix(move.prefix),
+            program=move.program.rstrip() or "# the last answer held no program",
+            feedback=failure.message if failure else "Nothing is known to be wrong with it.",
+            error=_located(failure, move.program) if failure else "",
+        )
+        system = _template("system").substitute().strip()
+        return (
+            Message(role="system", content=system),
+            Message(role="user", content=content.strip()),
+        )
+
+    def evaluate(self, program: str) -> Verdict:
+        """Score the program on every train row."""
+        found = evaluate(program, self.dataset, self.sandbox, self.metric, self.seed)
+        if found.failure is not None:
+            return Verdict(score=0.0, failure=found.failure)
+        hidden = ~self.dataset.fitted
+        score = found.score.value
+        parts = found.score.model_dump(include={"observation", "reward", "terminated", "exact"})
+        return Verdict(
+            score=score,
+            validation=self._score(found.predictions, hidden) if hidden.any() else score,
+            parts={name: share for name, share in parts.items() if share is not None},
+            failure=None if score == 1.0 else self._mismatch(found, hidden),
+        )
+
+    def _score(self, predictions: Columns, mask: np.ndarray) -> float:
+        """Score predictions on some of the rows."""
+        return self.metric.score(_rows(predictions, mask), self.dataset[mask]).value
+
+    def _mismatch(self, found: Evaluation, hidden: np.ndarray) -> Failure:
+        """Say what is predicted wrongly, showing nothing of the hidden rows."""
+        wrong = found.rows < 1.0
+        if (wrong & ~hidden).any():
+            write = counterexample if self.feedback == "paper" else report
+            shown = self.dataset[~hidden]
+            message = write(shown, _rows(found.predictions, ~hidden), self.metric, self.description)
+        elif wrong.any():
+            message = UNSEEN.format(wrong=int(wrong.sum()), rows=int(hidden.sum()))
+        else:
+            message = INEXACT
+        return Failure(kind="mismatch", message=message)
+
+    def _interface(self) -> str:
+        """Describe the class that a program has to define."""
+        return (
+            _template("interface")
+            .substitute(
+                observation=describe(self.dataset.observation_space),
+                action=describe(self.dataset.action_space),
+            )
+            .strip()
+        )
+
+
+def _rows(columns: Columns, mask: np.ndarray) -> Columns:
+    """Select rows of columns."""
+    return {name: column[mask] for name, column in columns.items()}
+
+
+def _prefix(prefix: str) -> str:
+    """Ask for a program that begins with these lines, if there are any."""
+    if not prefix.strip():
+        return ""
+    return "\n\n" + _template("prefix").substitute(prefix=prefix.rstrip("\n")).strip()
+
+
+def _located(failure: Failure, program: str) -> str:
+    """Return an error with the line of the program that raised it."""
+    lines = program.splitlines()
+    if failure.line is None or not 1 <= failure.line <= len(lines):
+        return failure.message
+    return f"{failure.message}\n\nLine {failure.line}:\n    {lines[failure.line - 1].strip()}"
+
+
+@cache
+def _template(name: str) -> Template:
+    """Read a prompt template."""
+    file = files("cwm_cli.problems") / "prompts" / "world_model" / f"{name}.md"
+    return Template(file.read_text(encoding="utf-8"))

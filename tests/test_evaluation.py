@@ -1,0 +1,199 @@
+"""Programs in the sandbox: their scores, how far they drift, and `cwm evaluate`."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cwm_cli.evaluation import Metric, evaluate, rollouts
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.transitions import Dataset, Transition
+from recordings import COUNTER, MOVES, POINT, dataset
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+COUNTING = """
+class Environment:
+    def set_state(self, observation):
+        self.count = observation
+    def step(self, action):
+        self.count += {step}
+        return self.count, 0.0, self.count >= 5
+"""
+
+
+class TestPrograms:
+    data = dataset([(n, n + 1, 0, n == 4) for n in range(5)])
+
+    def test_a_right_program_scores_one(self, sandbox):
+        found = evaluate(COUNTING.format(step=1), self.data, sandbox, Metric.of(self.data))
+        assert found.failure is None
+        assert found.score.accuracy == 1.0
+        assert found.rows.tolist() == [1.0] * 5
+
+    def test_a_wrong_program_gets_a_score_for_each_row_in_order(self, sandbox):
+        found = evaluate(COUNTING.format(step=2), self.data, sandbox, Metric.of(self.data))
+        assert found.rows.tolist() == pytest.approx([2 / 3] * 3 + [1 / 3, 1])
+
+    def test_a_program_that_raises_scores_zero_and_says_where(self, sandbox):
+        program = COUNTING.format(step="missing")
+        found = evaluate(program, self.data, sandbox, Metric.of(self.data))
+        assert (found.score.accuracy, found.score.exact) == (0.0, 0.0)
+        assert found.failure.kind == "step_error"
+        assert found.failure.line == 6
+        assert found.rows.tolist() == [0.0] * 5
+
+
+DRIFTING = """
+import numpy as np
+class Environment:
+    def set_state(self, observation):
+        self.point = np.array(observation)
+    def step(self, action):
+        self.point = self.point + [1.0, {drift}]
+        {more}
+        return self.point, 0.0, False
+"""
+
+
+def walk(length, episode, start=0.0):
+    """Record an episode in which the first number grows by one each step."""
+    return [
+        Transition([start + n, 0.0], 0, [start + n + 1, 0.0], 0.0, False, False, episode)
+        for n in range(length)
+    ]
+
+
+class TestRollouts:
+    data = Dataset.of(
+        walk(30, 0) + walk(7, 1, start=50.0), observation_space=POINT, action_space=MOVES
+    )
+
+    def roll(self, sandbox, count=2, drift="0.0", more="pass", **options):
+        return rollouts(
+            DRIFTING.format(drift=drift, more=more), self.data, sandbox, count, **options
+        )
+
+    def test_a_right_program_does_not_drift(self, sandbox):
+        assert self.roll(sandbox) == [(1, 0.0), (5, 0.0), (20, 0.0)]
+
+    def test_errors_add_up_because_the_program_lives_on_its_own_predictions(self, sandbox):
+        errors = self.roll(sandbox, drift="0.5")
+        # the second number never changes in the recording, so its deviation counts as 1
+        assert errors == [(1, 0.5 / 2), (5, 2.5 / 2), (20, 10.0 / 2)]
+
+    def test_the_error_is_in_units_of_the_standard_deviation(self, sandbox):
+        program = DRIFTING.format(drift="0.0", more="self.point[0] += 3")
+        short = self.data[np.arange(5)]  # the first number is 1, 2, 3, 4 and 5 in turn
+        assert rollouts(program, short, sandbox, 1, [1]) == [(1, 3 / np.sqrt(2) / 2)]
+
+    def test_a_horizon_that_no_recording_reaches_is_left_out(self, sandbox):
+        assert [steps for steps, _ in self.roll(sandbox, horizons=[1, 31])] == [1]
+
+    def test_recordings_that_end_before_do_not_count(self, sandbox):
+        errors = dict(self.roll(sandbox, more="self.point[1] += 9 * (self.point[0] > 50)"))
+        assert errors[5] == pytest.approx(45 / 2 / 2)  # one of two rollouts is off by 45
+        assert errors[20] == 0.0
+
+    def test_from_where_the_program_breaks_down_there_is_no_error(self, sandbox):
+        errors = self.roll(sandbox, more="assert self.point[0] < 53", horizons=[1, 2, 3, 5])
+        assert errors == [(1, 0.0), (2, 0.0), (3, None), (5, None)]
+
+    def test_what_is_not_finite_has_no_error(self, sandbox):
+        assert self.roll(sandbox, more="self.point[1] = np.inf", horizons=[1]) == [(1, None)]
+
+    def test_rows_that_do_not_follow_on_are_not_rolled_over(self, sandbox):
+        gap = self.data[np.r_[0:3, 10:14]]
+        program = DRIFTING.format(drift="0.0", more="pass")
+        steps = [steps for steps, _ in rollouts(program, gap, sandbox, 7, [1, 3, 4, 5])]
+        assert steps == [1, 3, 4]
+
+    def test_the_same_seed_chooses_the_same_starts(self, sandbox):
+        drift = "0.1 * (self.point[0] > 10)"
+        first, again = (self.roll(sandbox, count=9, drift=drift, seed=3) for _ in range(2))
+        assert first == again
+        assert first != self.roll(sandbox, count=9, drift=drift, seed=4)
+
+    def test_differences_of_whole_numbers_count_one(self, sandbox):
+        data = dataset([(n, n + 1, 0, False) for n in range(4)])
+        assert rollouts(COUNTING.format(step=2), data, sandbox, 1, [1]) == [(1, 1.0)]
+
+
+@pytest.fixture
+def counting(cwm):
+    """A folder with recorded transitions of a counter, train and held-out."""
+    rows = [
+        Transition(n, 0, n + 1, 0.0, n == 4, False, episode, int(episode == 2))
+        for episode in range(3)
+        for n in range(5)
+    ]
+    spaces = {"observation_space": COUNTER, "action_space": MOVES}
+    Dataset.of(rows, **spaces).save(cwm.folder / "counter.npz")
+    (cwm.folder / "right.py").write_text(COUNTING.format(step=1))
+    (cwm.folder / "wrong.py").write_text(COUNTING.format(step=2))
+    (cwm.folder / "broken.py").write_text(COUNTING.format(step="missing"))
+
+    def evaluate(program, *options):
+        data = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
+        return cwm("evaluate", program, *data, *options)
+
+    return evaluate
+
+
+class TestCommand:
+    def test_it_scores_train_and_held_out_rows(self, counting):
+        done = counting("right.py", "--rollouts", "2", "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["train"]["accuracy"] == result["test"]["accuracy"] == 1.0
+        assert (result["train"]["transitions"], result["test"]["transitions"]) == (10, 5)
+        assert result["failure"] is None
+        assert result["rollouts"] == [{"steps": 1, "error": 0.0}, {"steps": 5, "error": 0.0}]
+
+    def test_one_part_can_be_scored_alone_and_by_the_published_score(self, counting):
+        done = counting("wrong.py", "--split", "test", "--metric", "paper", "--json")
+        result = json.loads(done.stdout)
+        assert result["train"] is None
+        assert 0 < result["test"]["paper"] == result["test"]["accuracy"] < 1
+        assert result["rollouts"] == []
+
+    def test_people_see_scores_mismatches_and_drift(self, counting):
+        done = counting("wrong.py", "--rollouts", "2")
+        assert "held-out" in done.stdout
+        assert "next observation  recorded  1\n                  predicted 2" in done.stdout
+        assert "Open-loop error" in done.stdout
+
+    def test_a_program_that_fails_is_a_result(self, counting):
+        done = counting("broken.py", "--rollouts", "2", "--json")
+        assert done.returncode == 0
+        result = json.loads(done.stdout)
+        assert result["train"]["accuracy"] == result["test"]["accuracy"] == 0.0
+        assert (result["failure"]["kind"], result["failure"]["line"]) == ("step_error", 6)
+        assert "missing" in result["failure"]["message"]
+        assert result["rollouts"] == []
+        assert "the program failed: step_error, line 6" in done.stderr
+
+    def test_a_program_that_is_not_there_is_told_in_one_line(self, counting):
+        done = counting("nowhere.py")
+        assert done.returncode == 1
+        assert done.stderr == "Error: there is no nowhere.py: name a .py file or a run folder\n"
+        assert counting("right.py", "--split", "half").returncode == 2
+
+    def test_a_run_is_scored_on_its_own_transitions(self, cwm, counting):
+        ran = cwm(
+            "synthesize", "--env", "FrozenLake-v1", "--dataset", "counter.npz", "--backend",
+            "induction", "--run", "here", "--budget", "1", "--json",
+        )  # fmt: skip
+        expected = json.loads(ran.stdout)
+        (cwm.folder / "counter.npz").unlink()
+        done = cwm("evaluate", "here", "--env", "FrozenLake-v1", "--json")
+        result = json.loads(done.stdout)
+        assert (result["train"], result["test"]) == (expected["train"], expected["test"])
+        other = cwm("evaluate", "here", "--env", "Taxi-v4")
+        assert other.returncode == 1
+        assert "here is a run of FrozenLake-v1: name --env FrozenLake-v1" in other.stderr

@@ -1,0 +1,198 @@
+"""What an improve prompt says about a program, shown on real environments."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cwm_cli.evaluation import Metric
+from cwm_cli.packing import Space
+from cwm_cli.problems.feedback import counterexample, report, worst
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.transitions import Dataset, Transition
+from recordings import FROZEN_LAKE, PENDULUM, cartpole, record, said
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def poles():
+    return record("CartPole-v1", episodes=20)
+
+
+class TestContinuousReport:
+    def test_components_are_named_by_the_documentation_and_wrong_ones_explained(
+        self, poles, sandbox
+    ):
+        text = said(poles, cartpole(gravity=9.0), sandbox)
+        assert "observation[3] (Pole Angular Velocity): right in" in text
+        assert re.search(r"adding 0\.0\d+ \* observation\[2\] to the prediction", text)
+        assert "always right: observation[0], observation[2]" in text
+
+    def test_a_wrong_integrator_shows_as_the_rule_that_the_recordings_obey(self, poles, sandbox):
+        text = said(poles, cartpole(position="x + 0.02 * (v + 0.02 * pull)"), sandbox)
+        assert "adding -0.02 * (next_observation[1] - observation[1])" in text
+        assert "recorded: it changes by 0.02 * observation[1], in 100 % of the transitions" in text
+
+    def test_missed_ends_come_with_the_value_that_tells_them(self, poles, sandbox):
+        text = said(poles, cartpole(limit=0.3), sandbox)
+        ends = int(poles[0][poles[0].fitted].columns["terminations"].sum())
+        assert f"{ends} of {ends} ends missed" in text
+        told = re.search(
+            r"abs\(next_observation\[2\]\) is at least (\S+) when .* at most (\S+)", text
+        )
+        assert float(told[2]) < 12 * np.pi / 180 < float(told[1])
+        assert f"the episode terminates ({ends}): terminated right in 0 %, elsewhere 100 %" in text
+
+    def test_examples_show_every_digit(self, poles, sandbox):
+        data, _ = poles
+        text = said(poles, cartpole(gravity=9.0), sandbox)
+        shown = re.findall(r"recorded  (\[.*\])", text)
+        recorded = data[data.fitted].columns["next_observations"].tolist()
+        assert len(shown) >= 3
+        assert all(repr_ in map(repr, recorded) for repr_ in shown)
+
+    def test_only_rows_of_the_fit_part_are_shown(self, poles, sandbox):
+        data, _ = poles
+        text = said(poles, cartpole(gravity=5), sandbox)
+        hidden = data[~data.fitted].columns["observations"].tolist()
+        assert not any(repr(row) in text for row in hidden)
+
+    def test_a_wrong_reward_is_explained_by_the_term_that_is_missing(self, sandbox):
+        text = said(record("Pendulum-v1", episodes=10), PENDULUM, sandbox)
+        assert "The reward" in text
+        assert re.search(r"adding -0\.(001|00099999\d*) \* action\[0\]\*\*2 .* 100 % of them", text)
+
+    def test_clipped_values_show_as_a_kind_of_their_own(self, sandbox):
+        text = said(record("Pendulum-v1", episodes=10, limit=200), PENDULUM, sandbox)
+        clipped = r"- observation\[2\] is at its m\w+, -?8.0 \(\d+\): observation right in"
+        assert re.search(rf"{clipped} \S+ %, elsewhere 99", text)
+
+    def test_what_the_data_leave_open_is_said(self, sandbox):
+        text = said(record("Pendulum-v1", episodes=3), PENDULUM, sandbox)
+        assert "the transitions are right" in text
+        assert "no episode terminates" in text
+        assert "integrator" in text
+
+
+class TestDiscreteReport:
+    lake = staticmethod(lambda **options: record("FrozenLake-v1", episodes=60, **options))
+
+    def test_mistakes_are_counted_by_action_and_part(self, sandbox):
+        recorded = self.lake(is_slippery=False)
+        data = recorded[0][recorded[0].fitted]
+        actions, cells = data.columns["actions"], data.columns["observations"]
+        walled = (actions == 2) & (cells % 4 == 3)
+        text = said(recorded, FROZEN_LAKE, sandbox)
+        counts = dict(re.findall(r"action (\d) +\d+ +(\d+)", text))
+        assert counts == {"0": "0", "1": "0", "2": str(walled.sum()), "3": "0"}
+        assert "next observation  recorded  3\n                      predicted 0" in text
+
+    def test_each_transition_is_shown_once(self, sandbox):
+        text = said(self.lake(is_slippery=False), FROZEN_LAKE, sandbox)
+        blocks = [block.split("\n", 1)[1] for block in re.split(r"\n\(\d\) ", text)[1:]]
+        assert len(blocks) == len(set(blocks))
+
+    def test_chance_is_named_as_chance(self, sandbox):
+        text = said(self.lake(is_slippery=True), FROZEN_LAKE, sandbox)
+        assert "pairs of observation and action were recorded with different outcomes" in text
+
+    def test_wrong_rewards_are_counted_by_value(self, sandbox):
+        recorded = record("Blackjack-v1", episodes=60)
+        program = (
+            "class Environment:\n"
+            "    def set_state(self, observation): self.seen = observation\n"
+            "    def step(self, action): return self.seen, 0.0, False\n"
+        )
+        text = said(recorded, program, sandbox)
+        lost = recorded[0][recorded[0].fitted].columns["rewards"] == -1
+        assert f"recorded -1.0, predicted 0.0: {lost.sum()} times" in text
+
+
+class TestPublishedFeedback:
+    def test_it_is_a_single_transition(self, poles, sandbox):
+        text = said(poles, cartpole(gravity=5), sandbox, feedback="paper")
+        assert text.startswith("This transition is predicted wrongly:")
+        assert text.count("next observation") == 1
+        assert len(text.splitlines()) <= 8
+
+    def test_it_is_the_one_that_loses_the_most_weight(self):
+        space = Space("discrete", low=(0,), high=(9,))
+        rows = [Transition(1, 0, 1, 0.0, False)] * 9 + [Transition(2, 0, 2, 1.0, False)]
+        data = Dataset.of(rows, observation_space=space, action_space=space)
+        wrong = data.select("next_observations", "rewards", "terminations")
+        wrong["next_observations"] = wrong["next_observations"] + 5
+        assert "observation       2\n" in counterexample(data, wrong, Metric.of(data))
+
+
+def wide(size, rows=60):
+    """Make transitions of many numbers, and predictions that are wrong in all of them."""
+    rng = np.random.default_rng(size)
+    space = Space("box", "float64", (size,), (-np.inf,) * size, (np.inf,) * size)
+    action = Space("box", "float32", (3,), (-1.0,) * 3, (1.0,) * 3)
+    columns = {
+        "observations": rng.normal(size=(rows, size)),
+        "actions": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "next_observations": rng.normal(size=(rows, size)),
+        "rewards": rng.normal(size=rows),
+        "terminations": np.zeros(rows, dtype=np.bool_),
+        "truncations": np.zeros(rows, dtype=np.bool_),
+        "episodes": np.arange(rows) // 10,
+        "split": np.zeros(rows, dtype=np.int8),
+    }
+    data = Dataset(columns, space, action)
+    guess = {"next_observations": columns["observations"], "rewards": np.zeros(rows)}
+    return data, guess | {"terminations": columns["truncations"]}
+
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=300)
+
+
+class TestAnyObservation:
+    @pytest.mark.parametrize("size", [1, 4, 17, 105, 2000])
+    def test_the_length_is_bounded_whatever_the_size(self, size):
+        data, guess = wide(size)
+        assert 1000 < len(report(data, guess, Metric.of(data))) < 5000
+
+    def test_predictions_that_are_no_numbers_are_counted(self):
+        data, guess = wide(4)
+        broken = guess["next_observations"].copy()
+        broken[:7, 2], broken[:, 3] = np.nan, np.inf
+        text = report(data, guess | {"next_observations": broken}, Metric.of(data))
+        assert "not a finite number in 7 rows" in text
+        assert "observation[3]: right in 0 %; never a finite number" in text
+
+    @settings(max_examples=25, deadline=None)
+    @given(texts, texts, st.text(min_size=1, max_size=30))
+    def test_control_characters_of_texts_and_keys_never_get_through(self, one, other, key):
+        space = Space("dict", keys=(key,), children=(Space("text", max_length=300),))
+        rows = [
+            Transition({key: one}, 0, {key: other + "!"}, 0.0, False),
+            Transition({key: other}, 1, {key: one}, 1.0, True),
+        ]
+        data = Dataset.of(
+            rows, observation_space=space, action_space=Space("discrete", low=(0,), high=(1,))
+        )
+        guess = {f"next_{name}": column for name, column in data.select("observations").items()}
+        guess |= {"rewards": np.array([0.0, 3.0]), "terminations": np.array([True, True])}
+        texts = [write(data, guess, Metric.of(data)) for write in (report, counterexample)]
+        for text in (*texts, *worst(data, guess, Metric.of(data), 3)):
+            assert all(c == "\n" or c.isprintable() for c in text)
+            assert len(text) < 5000
+
+    def test_of_long_texts_the_place_where_they_differ_is_shown(self):
+        space = Space("text", max_length=2000)
+        before, after = "." * 1500, "." * 1200 + "@" + "." * 299
+        data = Dataset.of(
+            [Transition(before, 0, after, 0.0, False)],
+            observation_space=space,
+            action_space=Space("discrete", low=(0,), high=(0,)),
+        )
+        guess = data.select("rewards", "terminations") | {"next_observations": np.array([before])}
+        assert re.search(r"\[1180:\] '\.{20}@\.+'", report(data, guess, Metric.of(data)))

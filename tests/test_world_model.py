@@ -1,0 +1,164 @@
+"""The problem of writing a world model: verdicts on programs, and the prompts for them."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.llm import Action, Move
+from cwm_cli.packing import Space
+from cwm_cli.problems.interface import component_names, describe
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.sandbox import Sandbox
+from recordings import PENDULUM, cartpole, problem, record, said
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def poles():
+    return record("CartPole-v1", episodes=20)
+
+
+class TestVerdicts:
+    def test_a_right_program_has_nothing_to_improve(self, poles, sandbox):
+        verdict = problem(poles, sandbox).evaluate(cartpole())
+        assert verdict == Verdict(
+            score=1.0,
+            validation=1.0,
+            parts={"observation": 1.0, "reward": 1.0, "terminated": 1.0, "exact": 1.0},
+        )
+
+    def test_the_validation_score_is_that_of_the_episodes_held_back(self, poles, sandbox):
+        data, _ = poles
+        task = problem(poles, sandbox)
+        hidden = data[~data.fitted]
+        alone = evaluate(cartpole(gravity=5), hidden, sandbox, task.metric)
+        assert task.evaluate(cartpole(gravity=5)).validation == alone.score.accuracy
+
+    def test_without_episodes_to_hold_back_validation_is_the_score(self, sandbox):
+        recorded = record("CartPole-v1", episodes=1)
+        verdict = problem(recorded, sandbox).evaluate(cartpole(gravity=5))
+        assert 0 < verdict.score == verdict.validation < 1
+
+    def test_a_program_that_raises_scores_zero_with_its_error(self, poles, sandbox):
+        verdict = problem(poles, sandbox).evaluate(cartpole(position="1 / 0"))
+        assert (verdict.score, verdict.validation, verdict.failure.kind) == (0, 0, "step_error")
+
+    def test_a_memorised_fit_part_is_told_so_without_showing_the_rest(self, poles, sandbox):
+        data, _ = poles
+        shown = data[data.fitted]
+        keys = [tuple(row) for row in shown.columns["observations"].astype(float).tolist()]
+        memory = f"KNOWN = set({keys!r})\n" + cartpole().replace(
+            "moved = x", "moved = (0 if tuple(self.state.tolist()) in KNOWN else 9) + x"
+        )
+        message = said(poles, memory, sandbox)
+        hidden = data[~data.fitted]
+        wrong = int((~hidden.columns["terminations"]).sum())
+        assert f"{wrong} of {len(hidden)} transitions of other episodes" in message
+        assert "\n" not in message
+        assert not re.search(r"\d\.\d", message)
+
+    def test_the_paper_score_names_what_it_alone_takes_off(self, poles, sandbox):
+        data, documentation = record("Pendulum-v1", episodes=3, limit=20)
+        right = PENDULUM.replace("+ 0.1 * speed**2", "+ 0.1 * speed**2 + 0.001 * torque**2")
+        right = right.replace(
+            "* 0.05\n        angle", "* 0.05\n        speed = min(8, max(-8, speed))\n        angle"
+        )
+        task = WorldModelProblem(documentation, data, sandbox, Metric.of(data, "paper"))
+        verdict = task.evaluate(right)
+        assert verdict.parts["exact"] == 1.0
+        assert verdict.score < 0.7
+        assert "float32" in verdict.failure.message
+
+
+class TestPrompts:
+    wrong = Verdict(score=0.5, failure=Failure(kind="mismatch", message="THE REPORT"))
+    raised = Verdict(
+        score=0.0, failure=Failure(kind="step_error", message="NameError: GRAVITY", line=2)
+    )
+
+    def content(self, poles, **move):
+        task = problem(poles, sandbox=None)
+        system, user = task.messages(Move(**move))
+        assert (system.role, user.role) == ("system", "user")
+        assert not re.search(r"\$[a-z]{2}", user.content)
+        assert "Pole Angular Velocity" in user.content
+        assert "a numpy float64 array of shape (4,)" in user.content
+        assert "an int from 0 to 1" in user.content
+        return user.content
+
+    def test_generate_describes_environment_and_interface(self, poles):
+        text = self.content(poles, action=Action.GENERATE)
+        assert "def set_state(self, observation)" in text
+        assert "exactly these lines" not in text
+
+    def test_generate_asks_to_continue_a_prefix(self, poles):
+        text = self.content(poles, action=Action.GENERATE, prefix="import math\nA = {1: '$b'}\n")
+        assert "must begin with exactly these lines" in text
+        assert "```python\nimport math\nA = {1: '$b'}\n```" in text
+
+    def test_improve_shows_program_and_feedback(self, poles):
+        move = {"action": Action.IMPROVE, "parent": 3, "program": "A = 1\n", "verdict": self.wrong}
+        text = self.content(poles, **move)
+        assert "```python\nA = 1\n```" in text
+        assert "THE REPORT" in text
+        parts = ("Explanation", "Location", "Suggestion", "Corrected program")
+        assert sorted(parts, key=text.index) == list(parts)
+
+    def test_fix_shows_the_offending_line(self, poles):
+        program = "import math\nprint(GRAVITY)\n"
+        move = {"action": Action.FIX, "parent": 3, "program": program, "verdict": self.raised}
+        text = self.content(poles, **move)
+        assert "NameError: GRAVITY\n\nLine 2:\n    print(GRAVITY)" in text
+        parts = ("Explanation", "Suggestion", "Corrected program")
+        assert sorted(parts, key=text.index) == list(parts)
+
+    def test_an_answer_without_a_program_can_be_fixed_too(self, poles):
+        verdict = Verdict(score=0.0, failure=Failure(kind="no_program", message="no program"))
+        text = self.content(poles, action=Action.FIX, parent=0, verdict=verdict)
+        assert "the last answer held no program" in text
+
+    @pytest.mark.parametrize(
+        ("space", "words"),
+        [
+            (Space("discrete", low=(2,), high=(9,)), "an int from 2 to 9"),
+            (Space("text", max_length=40), "a str of at most 40 characters"),
+            (
+                Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0)),
+                "a numpy float64 array of shape (2,), each from -1 to 1",
+            ),
+            (
+                Space("multidiscrete", "int64", (2,), (0, 1), (3, 5)),
+                "a numpy int64 array of shape (2,), from [0, 1] to [3, 5]",
+            ),
+            (
+                Space("multibinary", "int8", (3,), (0, 0, 0), (1, 1, 1)),
+                "a numpy int64 array of shape (3,), each from 0 to 1",
+            ),
+            (
+                Space("box", "float64", (1,), (-np.inf,), (np.inf,)),
+                "a numpy float64 array of shape (1,)",
+            ),
+        ],
+    )
+    def test_values_are_described_as_they_arrive(self, space, words):
+        assert describe(space) == words
+        pair = Space("tuple", children=(space, space))
+        assert describe(pair) == f"a tuple of 2 values: [0] {words}; [1] {words}"
+        named = replace(pair, kind="dict", keys=("a", "b"))
+        assert describe(named) == f"a dict of 2 values: ['a'] {words}; ['b'] {words}"
+
+    def test_components_are_named_as_python_reads_them(self):
+        board = Space("box", "int64", (1, 2), (0, 0), (5, 5))
+        space = Space("dict", keys=("b.c",), children=(Space("tuple", children=(board, board)),))
+        names = component_names(space, "observation")
+        row = {"b.c": (np.array([[1, 2]]), np.array([[3, 4]]))}
+        assert [eval(name, {"observation": row}) for name in names] == [1, 2, 3, 4]
