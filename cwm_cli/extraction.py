@@ -16,8 +16,12 @@ WORLD_MODEL = re.compile(r"^class[ \t]+Environment\b", re.MULTILINE)
 BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 INTERFACE = {"set_state", "step"}
-MAX_NESTED = 8
-"""How many closing fences are tried for a block, whose strings may hold fences."""
+STRING_MARKS = ('"""', "'''")
+MAX_NESTED = 16
+"""How many fences may be within a string before the first of them closes the block after all."""
+
+MAX_OVERLAP = 20
+"""How many of the last lines of a prefix a block may repeat before it continues them."""
 
 PARSED = "<completion>"
 warnings.filterwarnings("ignore", module=PARSED)  # "\d" in a program is not this program's matter
@@ -91,19 +95,16 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _closing(lines: list[str], start: int, opening: re.Match[str]) -> int:
-    """Return the line that closes a block.
-
-    The first fence that closes it may be part of a string in the program: the
-    first that leaves a program which parses is the one.
-    """
+    """Return the line that closes a block: the first fence that is not within a string."""
     mark = opening["mark"]
     close = re.compile(rf"[ \t]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*")
-    ends = (n for n in range(start + 1, len(lines)) if close.fullmatch(lines[n]))
-    tried = list(islice(ends, MAX_NESTED))
-    for end in tried:
-        if _read(textwrap.dedent(_content(lines, start, end, opening))).parses:
+    closing = (n for n in range(start + 1, len(lines)) if close.fullmatch(lines[n]))
+    ends = list(islice(closing, MAX_NESTED))
+    for end in ends:
+        content = "\n".join(lines[start + 1 : end])
+        if all(content.count(quotes) % 2 == 0 for quotes in STRING_MARKS):
             return end
-    return tried[0] if tried else len(lines)
+    return ends[0] if ends else len(lines)
 
 
 def _content(lines: list[str], start: int, end: int, opening: re.Match[str]) -> str:
@@ -157,12 +158,10 @@ def _join(prefix: str, block: str) -> str:
     joined = prefix + block
     if _read(joined).parses:
         return joined
-    known, lines = prefix.rstrip("\n").split("\n"), block.split("\n")
-    for overlap in range(min(len(known), len(lines)), 0, -1):
-        if known[-overlap:] == lines[:overlap]:
-            shorter = prefix + "\n".join(lines[overlap:])
-            return shorter if _read(shorter).parses else joined
-    return joined
+    known, lines = prefix.rstrip("\n").split("\n")[-MAX_OVERLAP:], block.split("\n")
+    overlaps = [n for n in range(1, len(known) + 1) if known[-n:] == lines[:n]]
+    shorter = prefix + "\n".join(lines[max(overlaps, default=0) :])
+    return shorter if _read(shorter).parses else joined
 
 
 def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:

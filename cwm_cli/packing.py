@@ -9,7 +9,7 @@ observation of `Tuple(Discrete, Box)` becomes `observations.0` and
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isinf
+from math import isinf, prod
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -46,7 +46,7 @@ class Space:
         """Number of components, summed over the leaves."""
         if self.kind in ("tuple", "dict"):
             return sum(child.size for child in self.children)
-        return int(np.prod(self.shape, dtype=int))
+        return prod(self.shape)
 
     def leaves(self, name: str) -> Iterator["Leaf"]:
         """Yield the columns that values of this space have under `name`."""
@@ -93,7 +93,7 @@ class Space:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
         shape = tuple(data.get("shape", ()))
-        size = int(np.prod(shape, dtype=int))
+        size = prod(shape)
         return cls(
             kind=data["kind"],
             dtype=data.get("dtype", "int64"),

@@ -11,12 +11,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from cwm_gymnasium import cwm_environments
 
 from cwm_cli.collection import collect, default_dataset
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.transitions import Dataset
+from cwm_gymnasium import cwm_environments
 
 SMALL = [
     "Acrobot-v1",

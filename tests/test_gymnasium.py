@@ -7,10 +7,10 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from cwm_gymnasium import cwm_environments
 
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_gymnasium import cwm_environments
 
 LISTED = sorted(cwm_environments())
 DOCUMENTED = [

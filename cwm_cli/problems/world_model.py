@@ -58,7 +58,7 @@ class WorldModelProblem:
             prefix=_prefix(move.prefix),
             program=move.program.rstrip() or "# the last answer held no program",
             feedback=failure.message if failure else "Nothing is known to be wrong with it.",
-            error=_located(failure, move.program) if failure else "",
+            error=failure.message if failure else "",
         )
         system = _template("system").substitute().strip()
         return (
@@ -120,14 +120,6 @@ def _prefix(prefix: str) -> str:
     if not prefix.strip():
         return ""
     return "\n\n" + _template("prefix").substitute(prefix=prefix.rstrip("\n")).strip()
-
-
-def _located(failure: Failure, program: str) -> str:
-    """Return an error with the line of the program that raised it."""
-    lines = program.splitlines()
-    if failure.line is None or not 1 <= failure.line <= len(lines):
-        return failure.message
-    return f"{failure.message}\n\nLine {failure.line}:\n    {lines[failure.line - 1].strip()}"
 
 
 @cache

@@ -1,0 +1,192 @@
+"""Between columns and the values that programs see: inputs row by row, answers checked."""
+
+from collections.abc import Callable, Iterator
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.packing import Space
+from cwm_cli.sandbox.arena import NEVER
+
+Write = Callable[[int, Any], None]
+"""Puts the answer for a row into its slot."""
+
+_LARGEST = 2**63 - 1
+
+
+class Complaint(Exception):
+    """What is wrong with a program, in words that need no exception type beside them."""
+
+
+def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
+    """Return the values whose leaves lie in the next of the columns, each a copy of its own."""
+    if space.kind in ("tuple", "dict"):
+        rows = zip(*[values(child, columns) for child in space.children], strict=True)
+        if space.kind == "tuple":
+            return rows
+        return (dict(zip(space.keys, row, strict=True)) for row in rows)
+    column = next(columns)
+    if space.kind in ("discrete", "text"):
+        return iter(column.tolist())
+    return (row.copy() for row in column)
+
+
+def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observation") -> Write:
+    """Return what checks an answer and writes its leaves into the next of the slots."""
+    if space.kind == "tuple":
+        labels = [f"{label}[{index}]" for index in range(len(space.children))]
+    elif space.kind == "dict":
+        labels = [f"{label}[{key!r}]" for key in space.keys]
+    else:
+        return _leaf_writer(space, next(slots), label)
+    parts = [writer(child, slots, part) for child, part in zip(space.children, labels, strict=True)]
+    if space.kind == "tuple":
+        return _tuple_writer(parts, label)
+    return _dict_writer(dict(zip(space.keys, parts, strict=True)), label)
+
+
+def reward_of(value: Any) -> float:
+    """Accept any number, also in an array of one element."""
+    array = _numbers(value, "the reward")
+    if array.size != 1:
+        raise Complaint(f"the reward should be a number, got an array of shape {array.shape}")
+    return float(array.reshape(())[()])
+
+
+def terminated_of(value: Any) -> bool:
+    """Accept a bool of Python or numpy, 0 and 1."""
+    if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
+        return bool(value)
+    raise Complaint(f"terminated should be True or False, got {_brief(value)}")
+
+
+def triple(result: Any) -> Any:
+    """Accept what `step` returned if it has three parts."""
+    if isinstance(result, tuple | list) and len(result) == 3:
+        return result
+    raise Complaint(f"step should return (observation, reward, terminated), got {_brief(result)}")
+
+
+def _tuple_writer(parts: list[Write], label: str) -> Write:
+    """Write each part of a tuple."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, tuple | list) or len(value) != len(parts):
+            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {_brief(value)}")
+        for write_part, part in zip(parts, value, strict=True):
+            write_part(row, part)
+
+    return write
+
+
+def _dict_writer(parts: dict[str, Write], label: str) -> Write:
+    """Write each part of a dict."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, dict) or value.keys() != parts.keys():
+            keys = ", ".join(map(repr, parts))
+            raise Complaint(f"{label} should be a dict with the keys {keys}, got {_brief(value)}")
+        for key, write_part in parts.items():
+            write_part(row, value[key])
+
+    return write
+
+
+def _leaf_writer(space: Space, slot: np.ndarray, label: str) -> Write:
+    """Choose the writer for a leaf."""
+    if space.kind == "text":
+        return _text_writer(slot, label)
+    if space.kind == "discrete":
+        return _integer_writer(slot, label)
+    return _float_array_writer(slot, label) if space.is_float else _int_array_writer(slot, label)
+
+
+def _float_array_writer(slot: np.ndarray, label: str) -> Write:
+    """Write arrays of real numbers; the common case is decided in three comparisons."""
+    shape, array_type = slot.shape[1:], np.ndarray
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "fiub":
+            value = _shaped(value, shape, label)
+        slot[row] = value
+
+    return write
+
+
+def _int_array_writer(slot: np.ndarray, label: str) -> Write:
+    """Write arrays of integers."""
+    shape, array_type = slot.shape[1:], np.ndarray
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "ib":
+            value = _whole(_shaped(value, shape, label))
+        slot[row] = value
+
+    return write
+
+
+def _integer_writer(slot: np.ndarray, label: str) -> Write:
+    """Write single integers."""
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
+            value = _whole(_shaped(value, (), label))
+        slot[row] = value
+
+    return write
+
+
+def _text_writer(slot: np.ndarray, label: str) -> Write:
+    """Write texts."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, str):
+            raise Complaint(f"{label} should be a str, got {_brief(value)}")
+        slot[row] = value.encode("utf-8", "surrogatepass")
+
+    return write
+
+
+def _shaped(value: Any, shape: tuple[int, ...], label: str) -> np.ndarray:
+    """Turn a value into an array of numbers of the right shape."""
+    array = _numbers(value, label)
+    if array.shape != shape:
+        raise Complaint(f"{label} should have the shape {shape}, got the shape {array.shape}")
+    return array
+
+
+def _numbers(value: Any, label: str) -> np.ndarray:
+    """Turn a value into an array of numbers."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and all(isinstance(number, Real) for number in array.flat):
+            array = array.astype(np.float64)  # integers beyond 64 bits
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Complaint(f"{label} should hold numbers, got {_brief(value)} ({error})") from error
+    if array.dtype.kind not in "fiub":
+        raise Complaint(f"{label} should hold numbers, got {_brief(value)}")
+    return array
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    """Turn numbers into integers; what is none becomes one that matches nothing."""
+    if array.dtype.kind in "ib":
+        return array
+    if array.dtype.kind == "u":
+        return np.where(array > _LARGEST, NEVER, array.astype(np.int64))
+    fits = (np.floor(array) == array) & (np.abs(array) < 2.0**63)
+    return np.where(fits, np.where(fits, array, 0).astype(np.int64), NEVER)
+
+
+def _brief(value: Any) -> str:
+    """Name a value by its type and size, or by itself when it is a plain number."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(map(repr, list(value)[:20]))[:200]}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} parts"
+    if value is None or isinstance(value, bool | float) or value in range(-999, 1000):
+        return str(value)
+    return f"a value of type {type(value).__name__}"

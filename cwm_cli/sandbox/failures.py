@@ -1,0 +1,147 @@
+"""Say in words why a program failed; everything that it left behind may be forged."""
+
+import re
+import signal
+import unicodedata
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.packing import Columns
+from cwm_cli.programs import Failure, FailureKind
+from cwm_cli.sandbox.arena import KINDS, Phase
+from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.process import Outcome
+from cwm_cli.sandbox.protocol import Ending
+
+KILLED_WORKERS = Failure(
+    kind="crash", message="the program ended the process that watches over it, twice"
+)
+
+_TEXT_CHARACTERS = 1000
+_LINE_CHARACTERS = 200
+_VALUE_CHARACTERS = 300
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
+_STACK = b"(most recent call first):"
+_DUMP = re.compile(rb"(Fatal Python error: |Stack \(most recent call first\):).*", re.DOTALL)
+_PRINTED_LINES = 5
+
+
+class Cause(NamedTuple):
+    """Why a program ended before its time; line 0 is unknown."""
+
+    kind: FailureKind
+    text: str
+    line: int = 0
+
+
+def failure_of(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Failure | None:
+    """Return what went wrong, or None when every row was answered."""
+    report = outcome.report
+    finished = report.ending is Ending.EXITED and report.code == 0
+    if finished and views["phase"] == Phase.DONE and views["status"].all():
+        return None
+    cause = _cause(outcome, views, limits)
+    source = _source_line(job.program, cause.line)
+    parts = [
+        clean(cause.text, _TEXT_CHARACTERS),
+        "" if source is None else f"at line {cause.line}: {source}",
+        _asked(job, views),
+    ]
+    line = None if source is None else cause.line
+    return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
+
+
+def clean(text: str, characters: int) -> str:
+    """Shorten a text and remove what could steer a terminal or hide in it."""
+    kept = "".join(
+        character
+        for character in text[: 2 * characters].replace("\t", " ")
+        if character == "\n" or unicodedata.category(character) not in _UNPRINTABLE
+    ).strip()
+    return kept if len(kept) <= characters else f"{kept[:characters]}..."
+
+
+def _cause(outcome: Outcome, views: Columns, limits: Limits) -> Cause:
+    """Tell the endings apart: first those that the worker saw, then what the program reports."""
+    ending, code = outcome.report.ending, outcome.report.code
+    if ending is Ending.FORKED:
+        return Cause("crash", "the program started another process, which is not allowed")
+    if ending is not Ending.EXITED or code == -signal.SIGXCPU:
+        return Cause("timeout", _overrun(ending, views, limits), _stuck_line(outcome.log))
+    if 0 < views["kind"] <= len(KINDS):
+        text = bytes(views["message"][()]).decode("utf-8", "replace")
+        return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
+    if code < 0:
+        text = f"the process of the program was ended by {_signal_name(-code)}"
+        return Cause("crash", text, _stuck_line(outcome.log))
+    return Cause("early_exit", _farewell(code, outcome.log))
+
+
+def _overrun(ending: Ending, views: Columns, limits: Limits) -> str:
+    """Say which limit was exceeded, and at what."""
+    if ending is Ending.OUT_OF_TIME:
+        return f"the program took more than {limits.wall_seconds:g} s"
+    if ending is not Ending.STALLED:
+        return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
+    loading = views["phase"] == Phase.LOADING
+    what = "importing the program and making an Environment" if loading else "a single step"
+    return f"{what} took more than {limits.stall_seconds:g} s of CPU time"
+
+
+def _signal_name(number: int) -> str:
+    """Name a signal; those for real-time use have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _farewell(code: int, log: bytes) -> str:
+    """Say that a program ended itself, with the last that it printed."""
+    text = f"the program ended its own process (exit code {code}) before every row was answered"
+    printed = _DUMP.sub(b"", log).decode("utf-8", "replace").strip().splitlines()
+    return "\n".join([text, *(["it had printed:"] if printed else []), *printed[-_PRINTED_LINES:]])
+
+
+def _stuck_line(log: bytes) -> int:
+    """Return the innermost line of the program in the last stack in the log, or 0."""
+    _, stack, calls = log.rpartition(_STACK)
+    place = _PLACE.search(calls) if stack else None
+    return int(place[1]) if place else 0
+
+
+def _source_line(program: str, number: int) -> str | None:
+    """Return a line of the program, numbered as Python does, or None when there is none."""
+    lines = program.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return clean(lines[number - 1], _LINE_CHARACTERS) if 0 < number <= len(lines) else None
+
+
+def _asked(job: Job, views: Columns) -> str:
+    """Describe the row at which the program ended, or return "" when it was at none."""
+    row = int(views["progress"])
+    if views["phase"] != Phase.STEPPING or row >= len(job.rows):
+        return ""
+    observation = job.observation_space.unpack("observations", job.columns, row)
+    action = job.action_space.unpack("actions", job.columns, row)
+    asked = f"set_state({_shown(observation)}) and step({_shown(action)})"
+    return f"when asked for {asked}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a short text."""
+    with np.printoptions(threshold=20, floatmode="maxprec", precision=8):
+        return clean(_literal(value), _VALUE_CHARACTERS)
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python writes it, arrays as lists."""
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, separator=", ").replace("\n", " ")
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
+    return repr(value)

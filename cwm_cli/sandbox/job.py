@@ -1,0 +1,90 @@
+"""What a program is asked: its text and the inputs of every row, as raw bytes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from cwm_cli.packing import Columns, Space
+
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program and its inputs, in the order in which it is asked.
+
+    `rows` are the numbers that the rows had before they were shuffled.
+    """
+
+    program: str
+    seed: int
+    rows: np.ndarray
+    observation_space: Space
+    action_space: Space
+    columns: Columns
+
+    def encode(self) -> bytes:
+        """Return the length of a JSON header, the header, and the columns one after the other."""
+        arrays = [self.rows, *self.observations, *self.actions]
+        header = {
+            "program": self.program,
+            "seed": self.seed,
+            "observation_space": self.observation_space.to_json(),
+            "action_space": self.action_space.to_json(),
+            "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
+        }
+        text = json.dumps(header).encode()
+        parts = [len(text).to_bytes(8, "little"), text]
+        for array in arrays:
+            parts.append(bytes(-sum(map(len, parts)) % _ALIGNMENT))
+            parts.append(array.tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, buffer: Any) -> Self:
+        """Read what `encode` wrote; the columns are views of the buffer."""
+        start = 8 + int.from_bytes(buffer[:8], "little")
+        header = json.loads(bytes(buffer[8:start]))
+        observation_space = Space.from_json(header["observation_space"])
+        action_space = Space.from_json(header["action_space"])
+        rows, *arrays = _arrays(buffer, start, header["columns"])
+        leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
+        columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
+        seed = header["seed"]
+        return cls(header["program"], seed, rows, observation_space, action_space, columns)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the program may draw random numbers, which takes seeding them."""
+        return "random" in self.program
+
+    @property
+    def observations(self) -> list[np.ndarray]:
+        """The leaves of the observations, in the types that programs see."""
+        leaves = self.observation_space.leaves("observations")
+        return [_plain(self.columns[name], space) for name, space in leaves]
+
+    @property
+    def actions(self) -> list[np.ndarray]:
+        """The leaves of the actions, in the types that programs see."""
+        leaves = self.action_space.leaves("actions")
+        return [_plain(self.columns[name], space) for name, space in leaves]
+
+
+def _plain(column: np.ndarray, leaf: Space) -> np.ndarray:
+    """Return a column of float64, of int64, or of texts as they are."""
+    if leaf.kind == "text":
+        return column
+    return column.astype("<f8" if leaf.is_float else "<i8", copy=False)
+
+
+def _arrays(buffer: Any, offset: int, columns: list[Any]) -> Iterator[np.ndarray]:
+    """Yield views of the columns that begin after `offset`."""
+    for dtype, shape in columns:
+        offset += -offset % _ALIGNMENT
+        array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
+        offset += array.nbytes
+        yield array

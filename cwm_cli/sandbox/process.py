@@ -1,0 +1,159 @@
+"""A worker process, seen from the trusted side."""
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.protocol import HELLO, Descriptors, Report, Request, receive_exactly
+
+LOG_TAIL_BYTES = 1 << 16
+
+_START_SECONDS = 60.0
+_GRACE_SECONDS = 10.0
+_COMMAND = "from cwm_cli.sandbox.worker import main; main()"
+_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed; says nothing about the program that it was running."""
+
+
+class WorkerLost(SandboxError):
+    """A worker ended or fell silent in the middle of a job."""
+
+
+class Outcome(NamedTuple):
+    """What is left of a job: how it ended, its arena, and the end of what it printed."""
+
+    report: Report
+    arena: bytes
+    log: bytes
+
+
+class Worker:
+    """A warm worker process with a connection to it and an empty folder that it lives in."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="cwm-sandbox-")
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-s", "-P", "-B", "-c", _COMMAND, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        try:
+            self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, job: bytes, arena_bytes: int, limits: Limits) -> Outcome:
+        """Run a job to its end; a worker that raises is to be closed."""
+        with _file(job) as inputs, _file(size=arena_bytes) as arena, _file() as log:
+            files = Descriptors(inputs.fileno(), arena.fileno(), log.fileno())
+            try:
+                self._control.settimeout(limits.wall_seconds + _GRACE_SECONDS)
+                Request(len(job), arena_bytes, limits).send(self._control, files)
+                report = Report.receive(self._control)
+            except (EOFError, OSError) as error:
+                raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
+            except ValueError as error:
+                raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
+            outcome = Outcome(report, arena.read(), _tail(log))
+        if not report.ready:
+            raise SandboxError(f"the sandbox could not be set up: {_text(outcome.log)}")
+        return outcome
+
+    def close(self) -> None:
+        """Hang up, upon which the worker ends with all that it has started."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self.process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._control.close()
+        if self.process.stderr:
+            self.process.stderr.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _greet(self) -> None:
+        """Wait until the worker is warm."""
+        self._control.settimeout(_START_SECONDS)
+        try:
+            hello = receive_exactly(self._control, len(HELLO))
+        except (EOFError, OSError) as error:
+            self.process.kill()
+            message = self.process.stderr.read() if self.process.stderr else b""
+            raise SandboxError(f"a worker did not start: {_text(message)}") from error
+        if hello != HELLO:
+            raise SandboxError(f"a worker did not start: it said {hello!r}")
+
+
+def _environment() -> dict[str, str]:
+    """Return variables that say nothing of ours but where modules and libraries are."""
+    modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+    libraries = {
+        name: os.environ[name]
+        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+        if name in os.environ
+    }
+    return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
+
+
+@contextmanager
+def _file(content: bytes = b"", size: int = 0) -> Iterator[IO[bytes]]:
+    """Make a file without a name; on Linux its size is fixed, and any content too."""
+    if sys.platform != "linux":
+        with tempfile.TemporaryFile() as file:
+            _fill(file, content, size)
+            yield file
+        return
+    with os.fdopen(os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b") as file:
+        _fill(file, content, size)
+        if content or size:
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals | (fcntl.F_SEAL_WRITE if content else 0))
+        yield file
+
+
+def _fill(file: IO[bytes], content: bytes, size: int) -> None:
+    """Give a file its content or its size."""
+    file.write(content)
+    file.truncate(max(len(content), size))
+    file.seek(0)
+
+
+def _tail(log: IO[bytes]) -> bytes:
+    """Return the end of a file."""
+    log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL_BYTES))
+    return log.read(LOG_TAIL_BYTES)
+
+
+def _text(output: bytes) -> str:
+    """Return the last line that was printed."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

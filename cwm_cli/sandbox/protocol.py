@@ -1,0 +1,97 @@
+"""The two messages between the trusted side and a worker, both of fixed size.
+
+The worker never sees a program, its inputs or its answers: these pass between
+the trusted side and the program's process in files whose descriptors go along
+with the request.
+"""
+
+import socket
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, Self
+
+from cwm_cli.sandbox.limits import Limits
+
+HELLO = b"cwm sandbox 1 is warm"
+"""What a worker says once it is ready for requests."""
+
+_MAGIC = b"cwm1"
+_REQUEST = Struct("<4s2Q3d2Q")
+_REPORT = Struct("<4sBBi")
+
+
+class Ending(IntEnum):
+    """Why a program's process is no more."""
+
+    EXITED = 0
+    STALLED = 1
+    OUT_OF_CPU = 2
+    OUT_OF_TIME = 3
+    FORKED = 4
+
+
+class Descriptors(NamedTuple):
+    """The files that go along with a request: the job, its answers, what it prints."""
+
+    job: int
+    arena: int
+    log: int
+
+
+class Request(NamedTuple):
+    """Asks a worker to run one job."""
+
+    job_bytes: int
+    arena_bytes: int
+    limits: Limits
+
+    def send(self, control: socket.socket, descriptors: Descriptors) -> None:
+        """Send the request and its files."""
+        limits = self.limits
+        seconds = (limits.wall_seconds, limits.cpu_seconds, limits.stall_seconds)
+        message = _REQUEST.pack(_MAGIC, *self[:2], *seconds, limits.memory_mb, limits.output_bytes)
+        socket.send_fds(control, [message], descriptors)
+
+    @classmethod
+    def receive(cls, control: socket.socket) -> tuple[Self, Descriptors] | None:
+        """Wait for a request; None when the other side is gone."""
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 3, socket.MSG_WAITALL)
+        if len(message) < _REQUEST.size:
+            return None
+        _, job_bytes, arena_bytes, *limits = _REQUEST.unpack(message)
+        return cls(job_bytes, arena_bytes, Limits(*limits)), Descriptors(*descriptors)
+
+
+class Report(NamedTuple):
+    """Says how a job ended.
+
+    `ready` is whether every guard was in place before the program began, and
+    `code` is the exit code, negative for a signal.
+    """
+
+    ready: bool
+    ending: Ending
+    code: int
+
+    def send(self, control: socket.socket) -> None:
+        """Send the report."""
+        control.sendall(_REPORT.pack(_MAGIC, self.ready, self.ending, self.code))
+
+    @classmethod
+    def receive(cls, control: socket.socket) -> Self:
+        """Wait for a report; EOFError when the worker is gone, ValueError when it is none."""
+        magic, ready, ending, code = _REPORT.unpack(receive_exactly(control, _REPORT.size))
+        if magic != _MAGIC:
+            raise ValueError(f"a report of the worker begins with {magic!r}")
+        return cls(bool(ready), Ending(ending), code)
+
+
+def receive_exactly(control: socket.socket, size: int) -> bytes:
+    """Read `size` bytes; EOFError when the other side hangs up before."""
+    message = b""
+    while len(message) < size:
+        part = control.recv(size - len(message))
+        if not part:
+            raise EOFError("the other side hung up")
+        message += part
+    return message

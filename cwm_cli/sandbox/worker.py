@@ -1,0 +1,210 @@
+"""The warm worker: forks one process per program, watches it and says how it ended.
+
+It never compiles, reads or relays anything of a program, so that nothing of
+one program is left for the next.
+"""
+
+import faulthandler
+import gc
+import importlib
+import mmap
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from cwm_cli.sandbox import candidate
+from cwm_cli.sandbox.arena import CONTROL_BYTES, Phase
+from cwm_cli.sandbox.linux import adopt_orphans
+from cwm_cli.sandbox.protocol import HELLO, Descriptors, Ending, Report, Request
+
+PRELOADED = """
+abc array bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions
+functools heapq inspect itertools json linecache math numbers operator random re statistics string
+struct textwrap time traceback types typing warnings
+numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random
+"""
+"""Modules that programs find imported."""
+
+_TICK_SECONDS = 0.05
+_POLLING_SECONDS = 0.002
+_DUMP_SECONDS = 0.02
+_SWEEP_SECONDS = 5.0
+_PROGRESS = Struct("<QB")
+
+
+class HungUp(Exception):
+    """The trusted side is gone, so there is nobody left to work for."""
+
+
+def main() -> None:
+    """Serve requests until the other side hangs up."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    folder = Path.cwd()
+    _warm_up()
+    control.sendall(HELLO)
+    with suppress(HungUp, ConnectionError):
+        while received := Request.receive(control):
+            _serve(control, *received)
+            _empty(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
+
+
+def _warm_up() -> None:
+    """Import and touch what programs use, so that no program pays for it."""
+    adopt_orphans()
+    faulthandler.enable(file=2, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    for name in PRELOADED.split():
+        importlib.import_module(name)
+    np.random.default_rng(0).normal(size=3)
+    np.linalg.inv(np.eye(2))
+    str(np.array([1.5]))
+    os.environ.clear()
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(control: socket.socket, request: Request, files: Descriptors) -> None:
+    """Run one job and report."""
+    worker = os.getpid()
+    ready, ready_child = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        candidate.run(request, files, ready_child, worker)
+    os.close(ready_child)
+    child = _Child(pid, control)
+    try:
+        with mmap.mmap(files.arena, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
+            ending = _watch(child, request, page)
+    finally:
+        code = child.end()
+    guarded = os.read(ready, 1) == candidate.READY  # does not wait: nobody is left to write
+    for descriptor in (ready, *files):
+        os.close(descriptor)
+    Report(guarded, ending, code).send(control)
+
+
+def _watch(child: "_Child", request: Request, page: mmap.mmap) -> Ending:
+    """Wait for the end of a program, or for a reason to end it.
+
+    Only moves forward count as progress, and progress can be feigned for no
+    longer than all the CPU time that a program has.
+    """
+    limits = request.limits
+    deadline = time.monotonic() + limits.wall_seconds
+    furthest, counted_from = (-1, -1), 0.0
+    while not child.has_ended():
+        rows, phase = _PROGRESS.unpack_from(page)
+        used = child.cpu_seconds()
+        if (phase, rows) > furthest and phase <= Phase.DONE:
+            furthest, counted_from = (phase, rows), used
+        if child.has_children():
+            return Ending.FORKED
+        if used - counted_from > limits.stall_seconds:
+            return child.dump(Ending.STALLED)
+        if used > limits.cpu_seconds:
+            return child.dump(Ending.OUT_OF_CPU)
+        if time.monotonic() > deadline:
+            return child.dump(Ending.OUT_OF_TIME)
+    return Ending.EXITED
+
+
+class _Child:
+    """The process of a program, seen from the worker."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self.pid = pid
+        self._started = time.monotonic()
+        self._status: int | None = None
+        self._control = control.fileno()
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
+        self._pidfd = _open_pidfd(pid)
+        if self._pidfd is not None:
+            self._poller.register(self._pidfd, select.POLLIN)
+
+    def has_ended(self) -> bool:
+        """Wait a moment for the end of the process."""
+        seconds = _POLLING_SECONDS if self._pidfd is None else _TICK_SECONDS
+        events = [descriptor for descriptor, _ in self._poller.poll(seconds * 1000)]
+        if self._control in events:
+            raise HungUp
+        if self._pidfd is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+            return bool(pid)
+        return self._pidfd in events
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used, or else the time it has had."""
+        if sys.platform == "linux":
+            with suppress(OSError):
+                return time.clock_gettime((~self.pid << 3) | 2)
+        return time.monotonic() - self._started
+
+    def has_children(self) -> bool:
+        """Return whether the process has started others, which no limit stops root from."""
+        with suppress(OSError):
+            return bool(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_bytes())
+        return False
+
+    def dump(self, ending: Ending) -> Ending:
+        """Have the process write to its log where it is, before it is ended."""
+        os.kill(self.pid, signal.SIGUSR1)
+        time.sleep(_DUMP_SECONDS)
+        return ending
+
+    def end(self) -> int:
+        """Kill and reap the process and all that it started; return its exit code."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+        _sweep()
+        return os.waitstatus_to_exitcode(self._status)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that tells the end of a process, where there are such."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _sweep() -> None:
+    """Kill and reap what programs leave behind; orphans are adopted one generation at a time."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    with suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                for child in Path("/proc/thread-self/children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+                time.sleep(0.001)
+        raise TimeoutError("processes of a program cannot be ended")
+
+
+def _empty(folder: Path) -> None:
+    """Remove the files that a program has left."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,565 @@
+"""Generated programs run in processes of their own, whatever they do."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from cwm_cli.environments import space_of
+from cwm_cli.packing import Space
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError
+from cwm_cli.sandbox.arena import NEVER, Layout
+from cwm_cli.sandbox.failures import failure_of
+from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.process import Outcome
+from cwm_cli.sandbox.protocol import Ending, Report
+from cwm_cli.transitions import Dataset, Transition
+
+LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, memory_mb=128)
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(LIMITS) as sandbox:
+        yield sandbox
+
+
+def program(
+    step: str = "return self.state, 1.0, False",
+    *,
+    set_state: str = "self.state = observation",
+    init: str = "pass",
+    top: str = "",
+) -> str:
+    """Write a program whose step begins in line 12 when `top` is one line."""
+    return f"""{top}
+import os, random, signal, sys, time
+import numpy as np
+
+class Environment:
+    def __init__(self):
+        {init}
+    def set_state(self, observation):
+        {set_state}
+
+    def step(self, action):
+        {step}
+"""
+
+
+def dataset_of(space: gym.Space, rows: int = 20) -> Dataset:
+    """Record transitions that stay where they are, with actions of the same space."""
+    space.seed(1)
+    transitions = []
+    for _ in range(rows):
+        observation = space.sample()
+        transitions.append(Transition(observation, space.sample(), observation, 1.0, False))
+    described = space_of(space)
+    return Dataset.of(transitions, observation_space=described, action_space=described)
+
+
+BOX = dataset_of(spaces.Box(-1, 1, (4,)))
+
+
+def processes() -> list[psutil.Process]:
+    """Return what descends from this process, the dead among them left out."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_until(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+LOOP = "while True: pass"
+FAILING = {
+    "a loop in step": (program(LOOP), "timeout", "0.3 s of CPU time\nat line 12: while True"),
+    "a loop in set_state": (program(set_state=LOOP), "timeout", "at line 9: while True: pass"),
+    "a loop at import": (program(top=LOOP), "timeout", "importing the program"),
+    "a loop in __init__": (program(init=LOOP), "timeout", "at line 7: while True: pass"),
+    "a loop that catches all": (
+        program("while True:\n            try: 1 / 0\n            except BaseException: pass"),
+        "timeout",
+        "a single step",
+    ),
+    "a loop inside C": (
+        program("import re; re.match('(a+)+$', 'a' * 60 + 'b')"), "timeout", "at line 12: import re"
+    ),
+    "a loop in the text of an exception": (
+        program("raise Evil", top="class Evil(Exception):\n def __str__(x):\n  while True: pass"),
+        "timeout",
+        "while True",
+    ),
+    "a little time for every row": (
+        program("t = time.process_time()\n        while time.process_time() < t + 0.2: pass\n"
+                "        return self.state, 0.0, False"),
+        "timeout",
+        "more than 1 s of CPU time",
+    ),
+    "a large array": (program("np.zeros(10**9)"), "memory", "Unable to allocate"),
+    "a list that grows": (program("x = [0]\n        while True: x += x"), "memory", "MemoryError"),
+    "memory at import": (program(top="x = ' ' * 10**10"), "memory", "at line 1"),
+    "os._exit": (program("print('bye'); os._exit(0)"), "early_exit", "had printed:\nbye"),
+    "os._exit at import": (program(top="import os; os._exit(3)"), "early_exit", "exit code 3"),
+    "sys.exit": (program("sys.exit()"), "step_error", "SystemExit\nat line 12: sys.exit()"),
+    "sys.exit at import": (program(top="raise SystemExit(2)"), "load_error", "SystemExit: 2"),
+    "KeyboardInterrupt": (program("raise KeyboardInterrupt"), "step_error", "KeyboardInterrupt"),
+    "SIGKILL to itself": (program("os.kill(os.getpid(), signal.SIGKILL)"), "crash", "SIGKILL"),
+    "a null pointer": (
+        program("import ctypes; ctypes.string_at(0)"), "crash", "SIGSEGV\nat line 12: import ctypes"
+    ),
+    "abort": (program("os.abort()"), "crash", "SIGABRT"),
+    "its worker killed": (program("os.kill(os.getppid(), 9); time.sleep(9)"), "crash", "twice"),
+    "a fork bomb": (
+        program("\n        while True: os.fork()"),
+        "crash" if ROOT else "step_error",
+        "another process" if ROOT else "BlockingIOError",
+    ),
+    "a daemon": (
+        program("os.fork() or os.setsid() or os.fork() or time.sleep(60)\n        time.sleep(60)"),
+        "crash" if ROOT else "step_error",
+        "another process" if ROOT else "BlockingIOError",
+    ),
+    "endless output past print": (
+        program("\n        while True: os.write(1, b'x' * 10000)"), "step_error", "File too large"
+    ),
+    "input()": (program("input()"), "step_error", "EOFError"),
+    "an exception": (program("return {}['speed']"), "step_error", "KeyError: 'speed'\nat line 12"),
+    "an exception without text": (program("assert False"), "step_error", "AssertionError\n"),
+    "an exception from numpy": (program("np.ones(2) + np.ones(3)"), "step_error", "at line 12"),
+    "an exception that cannot be printed": (
+        program("raise Evil", top="class Evil(Exception):\n    def __str__(self): return 1"),
+        "step_error",
+        "Evil\n",
+    ),
+    "recursion": (program("return self.step(action)"), "step_error", "RecursionError"),
+    "a syntax error": ("x = 1\nx = = 2\n", "load_error", "invalid syntax\nat line 2: x = = 2"),
+    "prose": ("Here is the program you asked for", "load_error", "SyntaxError"),
+    "nothing": ("", "load_error", "no class Environment"),
+    "a null byte": ("x = '\0'", "load_error", "null bytes"),
+    "a lone surrogate": ("x = '\ud800'", "load_error", "UnicodeEncodeError"),
+    "a deep nest": ("(" * 300 + ")" * 300, "load_error", "too many nested"),
+    "no class": ("class Env: pass", "load_error", "the program defines no class Environment"),
+    "an instance for a class": ("Environment = 3", "load_error", "no class Environment"),
+    "no step": (
+        "class Environment:\n    def set_state(self, o): pass", "load_error", "no method step"
+    ),
+    "no set_state": ("class Environment: pass", "load_error", "no method set_state"),
+    "an exception in __init__": (program(init="1 / 0"), "load_error", "at line 7: 1 / 0"),
+    "a required argument": (
+        "class Environment:\n    def __init__(self, size): pass", "load_error", "missing 1 required"
+    ),
+    "an import of gymnasium": (
+        program(top="import gymnasium as gym"), "load_error", "cannot import 'gymnasium'"
+    ),
+    "an import of what does not exist": (program("import torch"), "step_error", "only numpy and"),
+    "an observation of the wrong shape": (
+        program("return self.state[:2], 1.0, False"), "wrong_output", "(4,), got the shape (2,)"
+    ),
+    "an observation that would broadcast": (
+        program("return np.zeros(1), 1.0, False"), "wrong_output", "got the shape (1,)"
+    ),
+    "no observation": (program("return None, 1.0, False"), "wrong_output", "numbers, got None"),
+    "a ragged observation": (program("return [[1], [2, 3]], 1, False"), "wrong_output", "numbers"),
+    "an observation of texts": (
+        program("return np.array(list('1234')), 1, False"), "wrong_output", "numbers, got an array"
+    ),
+    "an observation of complex numbers": (
+        program("return self.state * 1j, 1.0, False"), "wrong_output", "numbers"
+    ),
+    "nothing returned": (program("pass"), "wrong_output", "terminated), got None"),
+    "five values": (
+        program("return self.state, 1.0, False, False, {}"), "wrong_output", "a tuple of 5 parts"
+    ),
+    "a reward of text": (program("return self.state, '1', False"), "wrong_output", "the reward"),
+    "two rewards": (program("return self.state, [1, 2], False"), "wrong_output", "shape (2,)"),
+    "terminated as text": (program("return self.state, 1.0, 'no'"), "wrong_output", "True or"),
+    "terminated as 2": (program("return self.state, 1.0, 2"), "wrong_output", "got 2"),
+    "terminated as a real number": (program("return self.state, 1.0, 1.0"), "wrong_output", "1.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_every_ending_has_a_name_and_nothing_survives_it(sandbox: Sandbox, name: str) -> None:
+    text, kind, words = FAILING[name]
+    failure = sandbox.predict(text, BOX).failure
+    assert failure is not None
+    assert (failure.kind, words in failure.message) == (kind, True), failure
+    assert len(processes()) <= 1
+    assert sandbox.predict(program(), BOX).failure is None
+
+
+HARMLESS = {
+    "print": program("print('\\033[2J' * 10**5, flush=True); return self.state, 1.0, False"),
+    "closing all descriptors": program(
+        "os.closerange(0, 99); print('x'); return self.state, 1.0, False"
+    ),
+    "an error that is caught": program(
+        "\n        try: import gymnasium\n        except ImportError: return self.state, 1.0, False"
+    ),
+    "annotations and dataclasses": program(
+        top="from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\n"
+        "class State:\n    x: float = 0.0\n"
+    ),
+    "a main block": program() + "\nif __name__ == '__main__':\n    input()\n",
+    "names that clash with ours": program(top="Sandbox = perform = np = None"),
+    "recovering from a lack of memory": program(
+        "\n        try: np.ones(10**9)\n        except MemoryError: return self.state, 1.0, False"
+    ),
+    "an empty environment": program(init="assert not dict(os.environ), list(os.environ)"),
+    "a clean worker": program(init="assert not {'pydantic', 'gymnasium'} & set(sys.modules)"),
+    "no descriptors": program(init="assert len(os.listdir('/dev/fd')) == 4"),
+    "an empty folder": program(init="assert os.listdir() == []; open('mine', 'w').close()"),
+    "plain values": program(
+        "return self.state.tolist(), np.ones(1), np.bool_(False)",
+        set_state="assert type(observation) is np.ndarray and observation.dtype == float;"
+        " observation += 0; self.state = observation",
+    ),
+    "numpy and integers for the rest": program("return tuple(self.state), np.float32(1), 0"),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_does_no_harm_is_left_alone(sandbox: Sandbox, name: str) -> None:
+    for _ in range(2):
+        columns, failure = sandbox.predict(HARMLESS[name], BOX)
+        assert failure is None
+        assert np.array_equal(columns["next_observations"], BOX.columns["observations"])
+        assert (columns["rewards"] == 1).all()
+        assert columns["terminations"].dtype == np.bool_
+        assert not columns["terminations"].any()
+
+
+SPACES = [
+    spaces.Box(-np.inf, np.inf, (3,)),
+    spaces.Box(-1, 1, (2, 2), np.float64),
+    spaces.Box(0, 1, ()),
+    spaces.Box(0, 255, (5,), np.uint8),
+    spaces.Discrete(5, start=-2),
+    spaces.MultiDiscrete([3, 4]),
+    spaces.MultiBinary([2, 3]),
+    spaces.Text(7, charset="abc é☃😀"),
+    spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,)), spaces.Text(4)]),
+    spaces.Dict({"a.b": spaces.Discrete(3), "c%": spaces.Tuple([spaces.MultiBinary(2)])}),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_values_of_every_space_come_back_as_they_went(sandbox: Sandbox, space: gym.Space) -> None:
+    dataset = dataset_of(space)
+    columns, failure = sandbox.predict(program(), dataset)
+    assert failure is None
+    predicted = {name: column for name, column in columns.items() if "observation" in name}
+    assert predicted.keys() == dataset.select("next_observations").keys()
+    for name, column in predicted.items():
+        assert column.dtype.kind in "fiU"
+        assert np.array_equal(column, dataset.columns[name])
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_actions_arrive_in_every_space(sandbox: Sandbox, space: gym.Space) -> None:
+    dataset = dataset_of(space)
+    columns, failure = sandbox.predict(program("return action, 0.0, True"), dataset)
+    assert failure is None
+    for name, column in dataset.select("actions").items():
+        assert np.array_equal(columns[f"next_observations{name[len('actions') :]}"], column)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "words"),
+    [
+        (spaces.Discrete(3), "'1'", "the observation should hold numbers"),
+        (spaces.Discrete(3), "np.zeros(2)", "should have the shape (), got the shape (2,)"),
+        (spaces.Text(3), "5", "the observation should be a str, got 5"),
+        (spaces.Tuple([spaces.Discrete(2)] * 2), "(1,)", "a tuple of 2 parts, got a tuple of 1"),
+        (spaces.Tuple([spaces.Discrete(2)] * 2), "(1, 'x')", "the observation[1] should hold"),
+        (spaces.Dict(a=spaces.Discrete(2)), "{'b': 1}", "keys 'a', got a dict with the keys 'b'"),
+        (spaces.Dict(a=spaces.Discrete(2)), "{'a': None}", "the observation['a'] should hold"),
+    ],
+)
+def test_a_wrong_structure_is_named(
+    sandbox: Sandbox, space: gym.Space, observation: str, words: str
+) -> None:
+    failure = sandbox.predict(
+        program(f"return {observation}, 0.0, False"), dataset_of(space)
+    ).failure
+    assert failure is not None
+    assert failure.kind == "wrong_output"
+    assert words in failure.message
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1.5", "float('nan')", "float('inf')", "-1e300", "2**63", "10**30", "np.uint64(2**64 - 1)"],
+)
+def test_what_no_integer_matches_is_wrong_but_no_failure(sandbox: Sandbox, value: str) -> None:
+    for space, answer in (
+        (spaces.Discrete(3), value),
+        (spaces.MultiDiscrete([3, 3]), f"[0, {value}]"),
+    ):
+        columns, failure = sandbox.predict(
+            program(f"return {answer}, 0.0, False"), dataset_of(space)
+        )
+        assert failure is None
+        assert columns["next_observations"].reshape(20, -1)[0, -1] == NEVER
+
+
+def test_whole_numbers_match_integers_whatever_their_type(sandbox: Sandbox) -> None:
+    for answer in ("2.0", "np.float32(2)", "np.int8(2)", "True + 1", "np.array(2)", "np.uint64(2)"):
+        columns, failure = sandbox.predict(
+            program(f"return {answer}, 0.0, False"), dataset_of(spaces.Discrete(3))
+        )
+        assert failure is None
+        assert (columns["next_observations"] == 2).all()
+
+
+def test_a_text_that_is_too_long_never_matches(sandbox: Sandbox) -> None:
+    dataset = dataset_of(spaces.Text(3))
+    columns, failure = sandbox.predict(program("return self.state + 'x' * 5, 0.0, False"), dataset)
+    assert failure is None
+    assert not (columns["next_observations"] == dataset.columns["next_observations"]).any()
+    columns, _ = sandbox.predict(program("return '\\ud800', 0.0, False"), dataset)
+    assert (np.char.str_len(columns["next_observations"]) > 0).all()
+
+
+def test_values_that_are_no_numbers_are_kept(sandbox: Sandbox) -> None:
+    step = "return self.state * np.nan, float('-inf'), False"
+    columns, failure = sandbox.predict(program(step), BOX)
+    assert failure is None
+    assert np.isnan(columns["next_observations"]).all()
+    assert (columns["rewards"] == -np.inf).all()
+
+
+def test_no_rows_are_no_failure(sandbox: Sandbox) -> None:
+    columns, failure = sandbox.predict(program(), BOX[np.arange(0)])
+    assert failure is None
+    assert columns["next_observations"].shape == (0, 4)
+
+
+def test_rows_are_shuffled_by_the_seed_and_put_back_in_order(sandbox: Sandbox) -> None:
+    counting = program("self.n += 1; return self.state, self.n, False", init="self.n = 0")
+    ranks = [sandbox.predict(counting, BOX, seed=seed)[0]["rewards"].tolist() for seed in (1, 1, 2)]
+    assert ranks[0] == ranks[1] != ranks[2]
+    assert sorted(ranks[0]) == list(range(1, 21)) != ranks[0]
+
+
+@pytest.mark.parametrize("draw", ["random.random()", "np.random.rand()"])
+def test_random_numbers_belong_to_a_row_and_not_to_its_turn(sandbox: Sandbox, draw: str) -> None:
+    drawing = program(f"return self.state, {draw}, False")
+    rewards = sandbox.predict(drawing, BOX, seed=5).columns["rewards"]
+    fewer = sandbox.predict(drawing, BOX[np.arange(10)], seed=5).columns["rewards"]
+    assert np.array_equal(rewards[:10], fewer)
+    assert len(set(rewards)) == 20
+    assert not np.isin(rewards, sandbox.predict(drawing, BOX, seed=6).columns["rewards"]).any()
+
+
+def test_a_failure_shows_the_row_on_which_it_happened(sandbox: Sandbox) -> None:
+    first = float(BOX.columns["observations"][7, 0])
+    step = f"assert self.state[0] != {first!r}, 'here'\n        return self.state, 1.0, False"
+    failure = sandbox.predict(program(step), BOX).failure
+    assert failure is not None
+    assert failure.line == 12
+    assert "AssertionError: here\nat line 12: assert self" in failure.message
+    assert f"when asked for set_state([ {first:.5f}" in failure.message
+    assert "and step([" in failure.message
+
+
+def test_a_long_row_is_shortened() -> None:
+    with Sandbox(LIMITS) as sandbox:
+        failure = sandbox.predict(program("1 / 0"), dataset_of(spaces.Box(0, 1, (5000,)))).failure
+    assert failure is not None
+    assert len(failure.message) < 800
+
+
+def test_a_message_cannot_steer_a_terminal_nor_go_on_for_ever(sandbox: Sandbox) -> None:
+    text = "\\x1b]0;title\\x07\\x9b2J\\u202eevil\\u200b\\r\\n" * 10**5
+    for failing in (
+        program(f'raise ValueError("{text[:500]}" * 10000)'),
+        program(top="x = = '\033[2J\u202e'"),
+    ):
+        failure = sandbox.predict(failing, BOX).failure
+        assert failure is not None
+        assert len(failure.message) < 2000
+        assert all(character.isprintable() or character == "\n" for character in failure.message)
+
+
+def test_a_program_that_sleeps_is_stopped_by_the_clock() -> None:
+    with Sandbox(Limits(wall_seconds=0.5)) as sandbox:
+        sandbox.predict(program(), BOX)
+        started = time.monotonic()
+        failure = sandbox.predict(program("time.sleep(60)"), BOX).failure
+    assert failure is not None
+    assert (failure.kind, failure.line) == ("timeout", 12)
+    assert "more than 0.5 s" in failure.message
+    assert time.monotonic() - started < 10
+
+
+def test_a_change_to_numpy_does_not_reach_the_next_program(sandbox: Sandbox) -> None:
+    vandal = program(
+        "return self.state, 1.0, False",
+        top="import random, numpy; numpy.asarray = numpy.sin = numpy.random = random.seed = None",
+    )
+    sandbox.predict(vandal, BOX)
+    assert (
+        sandbox.predict(program("return np.asarray(np.sin(self.state)), 1.0, False"), BOX).failure
+        is None
+    )
+
+
+SCRIBBLE = """
+import mmap
+        frame = sys._getframe()
+        while frame:
+            for value in frame.f_locals.values():
+                if isinstance(value, mmap.mmap) and len(value) < 10**6:
+                    value[:] = np.random.default_rng({seed}).bytes(len(value))
+            frame = frame.f_back
+        os._exit(0)
+""".replace("\nimport", "import")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_that_scribbles_over_its_answers_only_harms_itself(
+    sandbox: Sandbox, seed: int
+) -> None:
+    failure = sandbox.predict(program(SCRIBBLE.format(seed=seed)), BOX).failure
+    assert failure is not None
+    assert failure.kind in ("load_error", "step_error", "wrong_output", "memory", "early_exit")
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_garbage_in_the_arena_breaks_the_trusted_side(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    space = Space("tuple", children=(BOX.observation_space, Space("text", max_length=5)))
+    job = Job("\n\n", 0, np.arange(3), BOX.observation_space, BOX.action_space, BOX.columns)
+    layout = Layout(space, 3)
+    report = Report(True, Ending(rng.integers(5)), int(rng.integers(-70, 256)))
+    arena = bytearray(rng.bytes(layout.size))
+    arena[9] = rng.integers(6)
+    log = rng.bytes(99) + b'Stack (most recent call first):\n File "<program>", line 99999 in x'
+    views = layout.views(bytes(arena))
+    failure = failure_of(Outcome(report, bytes(arena), log), views, job, LIMITS)
+    assert failure is not None
+    assert failure.line in (None, 1, 2, 3)
+
+
+def test_two_threads_use_two_workers() -> None:
+    failures: list[object] = []
+    with Sandbox(LIMITS, workers=2) as sandbox:
+
+        def predict() -> None:
+            slow = program("return self.state, 1.0, False", init="time.sleep(0.3)")
+            failures.append(sandbox.predict(slow, BOX).failure)
+
+        threads = [threading.Thread(target=predict) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        assert wait_until(lambda: len(psutil.Process().children()) >= 2)
+        for thread in threads:
+            thread.join()
+        assert failures == [None] * 5
+        workers = [process for process in processes() if "sandbox" in " ".join(process.cmdline())]
+        assert len(workers) >= 2
+        assert sandbox.predict(program(), BOX).failure is None, "its workers outlive the threads"
+
+
+def test_nothing_runs_before_it_is_needed_and_nothing_is_left_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = len(processes())
+    with Sandbox(LIMITS) as sandbox:
+        assert len(processes()) == before
+        sandbox.predict(program(init="open('left', 'w').close(); os.mkdir('here')"), BOX)
+        assert len(processes()) == before + 1
+        assert len(list(tmp_path.iterdir())) == 1
+    assert len(processes()) == before
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SandboxError, match="closed"):
+        sandbox.predict(program(), BOX)
+
+
+def test_closing_ends_what_is_running() -> None:
+    before = len(processes())
+    sandbox = Sandbox()
+    outcome: list[str] = []
+
+    def predict() -> None:
+        with pytest.raises(SandboxError):
+            sandbox.predict(program("time.sleep(60)"), BOX)
+        outcome.append("ended")
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    assert wait_until(lambda: len(processes()) == before + 2)
+    sandbox.close()
+    thread.join(10)
+    assert outcome == ["ended"]
+    assert len(processes()) == before
+
+
+def test_a_worker_that_does_not_start_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with Sandbox() as sandbox, pytest.raises(SandboxError, match="did not start"):
+        sandbox.predict(program(), BOX)
+
+
+def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
+    hostile = [
+        program("os._exit(1)"),
+        program("os.kill(os.getpid(), 9)"),
+        program("[os.open('/dev/null', 0) for _ in range(99)]"),
+        program("return 1"),
+        "x = =",
+    ]
+    sandbox.predict(program(), BOX)
+    [worker] = processes()
+    before = psutil.Process().num_fds(), worker.num_fds()
+    for index in range(100):
+        assert sandbox.predict(hostile[index % len(hostile)], BOX).failure is not None
+    assert processes() == [worker]
+    assert (psutil.Process().num_fds(), worker.num_fds()) == before
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_sandbox as t
+print("ready", flush=True)
+with t.Sandbox() as sandbox:
+    sandbox.predict(t.program("time.sleep(60)"), t.BOX)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_when_the_command_line_dies_its_workers_and_programs_die(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], env=environment, stderr=subprocess.DEVNULL
+    )
+    with parent:
+        watched = psutil.Process(parent.pid)
+        assert wait_until(lambda: len(watched.children(recursive=True)) == 2, 30)
+        family = watched.children(recursive=True)
+        parent.send_signal(number)
+        parent.wait(20)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert (len(gone), alive) == (2, [])
+    assert wait_until(lambda: not list(tmp_path.iterdir()))
