@@ -82,7 +82,10 @@ class TestVerdicts:
 class TestPrompts:
     wrong = Verdict(score=0.5, failure=Failure(kind="mismatch", message="THE REPORT"))
     raised = Verdict(
-        score=0.0, failure=Failure(kind="step_error", message="NameError: GRAVITY", line=2)
+        score=0.0,
+        failure=Failure(
+            kind="step_error", message="NameError: GRAVITY\nat line 2: print(GRAVITY)", line=2
+        ),
     )
 
     def content(self, poles, **move):
@@ -117,7 +120,7 @@ class TestPrompts:
         program = "import math\nprint(GRAVITY)\n"
         move = {"action": Action.FIX, "parent": 3, "program": program, "verdict": self.raised}
         text = self.content(poles, **move)
-        assert "NameError: GRAVITY\n\nLine 2:\n    print(GRAVITY)" in text
+        assert "NameError: GRAVITY\nat line 2: print(GRAVITY)" in text
         parts = ("Explanation", "Suggestion", "Corrected program")
         assert sorted(parts, key=text.index) == list(parts)
 

@@ -1,0 +1,11 @@
+"""GIF-MCTS: Monte Carlo tree search over generate, improve and fix (Dainese et al., 2024)."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_strategies() -> Mapping[str, str]:
+    """Offer the `gif-mcts` strategy."""
+    return {"gif-mcts": "cwm_gif_mcts.strategy:GifMcts"}

@@ -1,0 +1,206 @@
+"""GIF-MCTS as a strategy: where to descend, and what a completion teaches."""
+
+from bisect import bisect_right
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import log, sqrt
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli.llm import ROOT, Action, Move
+from cwm_cli.search import Node
+from cwm_gif_mcts.estimates import Estimate, Mean
+from cwm_gif_mcts.tree import Branch, Tree, attach, chain, path, revalue, withdraw
+
+HIGHEST_BUG_VALUE = 0.99
+"""What a program is worth that raised and was not fixed yet."""
+
+
+class Option(NamedTuple):
+    """What selection may do at a node, and its upper confidence bound.
+
+    Either an action, or one of the open children from `start` to `end`, which are worth the same.
+    """
+
+    bound: float
+    action: Action | None = None
+    start: int = 0
+    end: int = 1
+
+
+@dataclass
+class GifMcts:
+    """Searches a tree of program prefixes by generate, improve and fix (Dainese et al., 2024).
+
+    `lines` of the program are fixed per node, `fixes` are tried per program
+    that raised. `generate`, `improve` and `fix` switch actions off: generate
+    below the root only, and without fix a program that raised is given up.
+
+    What the paper leaves open is settled as follows. Fix is the only action
+    where it is offered, so its value is not estimated. A program that raised
+    is fixed however short it is; only one that runs ends its branch when it
+    has too few new lines. Such an end is worth 0 itself and gives its score to
+    the nodes above it, but a chain of fixes that it solves takes the score. A
+    program without new nodes below it is closed: selection passes it by, and
+    since the root always offers generate, it always finds something.
+    """
+
+    exploration: Annotated[float, Field(ge=0)] = 0.1
+    epsilon: Annotated[float, Field(gt=0)] = 1.0
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0
+    lines: Annotated[int, Field(ge=1)] = 2
+    fixes: Annotated[int, Field(ge=0)] = 3
+    prior_generate: float = 0.5
+    prior_improve: float = 0.55
+    prior_count: Annotated[int, Field(ge=0)] = 2
+    generate: bool = True
+    improve: bool = True
+    fix: bool = True
+    _tree: dict[int, Branch] = field(init=False, repr=False)
+    _nodes: dict[int, Node] = field(default_factory=dict, init=False, repr=False)
+    _estimates: dict[Action, Estimate] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Start with a root that was visited once."""
+        self._tree = {ROOT: Branch(ROOT, offers=(Action.GENERATE,))}
+        priors = {Action.GENERATE: self.prior_generate, Action.IMPROVE: self.prior_improve}
+        self._estimates = {a: Estimate(Mean(self.prior_count, p)) for a, p in priors.items()}
+
+    def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
+        """Descend to the action with the highest bounds on the way; ties are drawn."""
+        tree = self._anticipated(pending)
+        branch = tree[ROOT]
+        while True:
+            option = self._draw(branch, rng)
+            if option.action is not None:
+                return self._move(branch, option.action)
+            branch = tree[branch.open[option.start].id]
+
+    def update(self, node: Node) -> None:
+        """Learn from an evaluated node."""
+        parent = self._tree[node.parent]
+        score = 0.0 if node.verdict.is_bug else node.verdict.score
+        if estimate := self._estimates.get(node.action):
+            estimate.learn(parent.mean(node.action), score)
+        branch = self._branch(node, parent, score)
+        self._nodes[node.id] = node
+        self._tree[node.id] = branch
+        attach(self._tree, branch)
+        if node.action is Action.FIX:
+            self._settle(branch, parent, score, solved=not node.verdict.is_bug)
+        self._back_up(branch, parent, score, solved=not node.verdict.is_bug)
+
+    def state(self, node: int) -> str:
+        """Say whether a program awaits its fix, or is not continued."""
+        branch = self._tree[node]
+        if branch.terminal:
+            return "terminal"
+        return "fix pending" if Action.FIX in branch.offers else ""
+
+    def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
+        """Make a branch of a node, visited once, by the step that wrote it."""
+        length = _line_count(node.program)
+        branch = Branch(node.id, parent.id, node.action, min(parent.lines + self.lines, length))
+        if node.verdict.is_bug:
+            branch.fixes = parent.fixes - 1 if node.action is Action.FIX else self._max_fixes
+            branch.value = self._bug_value(branch.fixes)
+            branch.terminal = branch.fixes <= 0
+            branch.offers = () if branch.terminal else (Action.FIX,)
+        elif length - parent.lines < self.lines:
+            branch.terminal = True
+        else:
+            branch.value = score
+            switches = {Action.GENERATE: self.generate, Action.IMPROVE: self.improve}
+            branch.offers = tuple(action for action, allowed in switches.items() if allowed)
+        return branch
+
+    def _settle(self, branch: Branch, parent: Branch, score: float, *, solved: bool) -> None:
+        """Value the programs that a fix came from by how the fix fared.
+
+        From now on selection passes through them to the fix, if it is open.
+        """
+        parent.offers = ()
+        withdraw(self._tree, parent)
+        for above in chain(self._tree, parent):
+            above.terminal = not solved and branch.terminal
+            value = score if solved else self._bug_value(branch.fixes)
+            revalue(self._tree, above, visits=above.visits, value=value)
+
+    def _back_up(self, branch: Branch, parent: Branch, score: float, *, solved: bool) -> None:
+        """Count the step in the branches above; one that raised leaves their values alone."""
+        value = score if branch.terminal else self.discount * score
+        for above in path(self._tree, parent):
+            mean = above.value + (value - above.value) / (above.visits + 1)
+            mean = mean if solved else above.value
+            revalue(self._tree, above, visits=above.visits + 1, value=mean)
+            value *= self.discount
+
+    def _anticipated(self, pending: Sequence[Move]) -> Tree:
+        """Return the tree in which every move in flight counts as a visit of value 0."""
+        if not pending:
+            return self._tree
+        parents = [self._tree[move.parent] for move in pending]
+        ids = {above.id for parent in parents for above in path(self._tree, parent)}
+        tree = ChainMap({id: self._tree[id].copy() for id in ids}, self._tree)
+        for move in pending:
+            parent = tree[move.parent]
+            parent.tried.setdefault(move.action, Mean()).add(0.0)
+            parent.offers = () if move.action is Action.FIX else parent.offers
+            withdraw(tree, parent)
+            for above in path(tree, parent):
+                visits = above.visits + 1
+                revalue(tree, above, visits=visits, value=above.value * above.visits / visits)
+        return tree
+
+    def _draw(self, branch: Branch, rng: np.random.Generator) -> Option:
+        """Return an option of the highest bound, any of them with equal chance."""
+        options = list(self._options(branch))
+        best = max(option.bound for option in options)
+        ties = [option for option in options if option.bound == best]
+        ends = list(accumulate(option.end - option.start for option in ties))
+        index = int(rng.integers(ends[-1])) if ends[-1] > 1 else 0
+        chosen = bisect_right(ends, index)
+        return ties[chosen]._replace(start=ties[chosen].end - ends[chosen] + index)
+
+    def _options(self, branch: Branch) -> Iterator[Option]:
+        """Yield the untried actions and the open children with their bounds."""
+        if Action.FIX in branch.offers:
+            yield Option(1.0, Action.FIX)
+            return
+        spread = log(branch.visits)
+        for action in branch.offers:
+            here = branch.mean(action)
+            value = min(max(self._estimates[action].mix(here), 0.0), 1.0)
+            bonus = self.exploration * sqrt(spread / (here.count + self.epsilon))
+            yield Option(value + bonus, action)
+        for group in branch.groups():
+            bonus = self.exploration * sqrt(spread / (group.visits + self.epsilon))
+            yield Option(group.value + bonus, None, group.start, group.end)
+
+    def _move(self, branch: Branch, action: Action) -> Move:
+        """Say what is asked of the language model."""
+        if branch.id == ROOT:
+            return Move(action)
+        node = self._nodes[branch.id]
+        prefix = ""
+        if action is Action.GENERATE:
+            prefix = "".join(f"{line}\n" for line in node.program.split("\n")[: branch.lines])
+        return Move(action, node.id, node.program, node.verdict, prefix)
+
+    @property
+    def _max_fixes(self) -> int:
+        """How many fixes a program that raised is given."""
+        return self.fixes if self.fix else 0
+
+    def _bug_value(self, fixes: int) -> float:
+        """Value a program that raised by the fixes it has left."""
+        return HIGHEST_BUG_VALUE * fixes / self._max_fixes if self._max_fixes else 0.0
+
+
+def _line_count(program: str) -> int:
+    """Return the number of lines of a program that ends with a line end, or with none."""
+    return program.rstrip("\n").count("\n") + 1 if program else 0

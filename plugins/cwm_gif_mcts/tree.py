@@ -1,0 +1,132 @@
+"""The tree of GIF-MCTS: what each node is worth and what it still offers."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+from cwm_cli.llm import Action
+from cwm_gif_mcts.estimates import Mean
+
+
+class Entry(NamedTuple):
+    """A child that can be selected. Sorted, the best of equally visited ones comes last."""
+
+    visits: int
+    value: float
+    id: int
+
+
+class Group(NamedTuple):
+    """The best of the equally visited children: positions `start` to `end` of `Branch.open`."""
+
+    visits: int
+    value: float
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Branch:
+    """A node of the tree: `lines` of its program are fixed, `value` is a mean over `visits`.
+
+    `offers` are the actions not tried yet, `fixes` the fixes left for a program
+    that raised. A branch is closed when it offers nothing and no child is open.
+    """
+
+    id: int
+    parent: int | None = None
+    action: Action = Action.GENERATE
+    lines: int = 0
+    fixes: int = 0
+    offers: tuple[Action, ...] = ()
+    terminal: bool = False
+    visits: int = 1
+    value: float = 0.0
+    open: list[Entry] = field(default_factory=list)
+    tried: dict[Action, Mean] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        """Whether selection has nothing to find here."""
+        return not self.offers and not self.open
+
+    @property
+    def entry(self) -> Entry:
+        """How the parent lists this branch."""
+        return Entry(self.visits, self.value, self.id)
+
+    def mean(self, action: Action) -> Mean:
+        """Return the mean value of the children reached by `action`."""
+        return self.tried.get(action, NOTHING)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the best children of every number of visits.
+
+        Children visited equally often have the same exploration bonus, so only
+        the best of them matter: there are at most sqrt(2 * visits) groups.
+        """
+        end = len(self.open)
+        while end:
+            visits, value, _ = self.open[end - 1]
+            yield Group(visits, value, bisect_left(self.open, (visits, value), 0, end), end)
+            end = bisect_left(self.open, (visits,), 0, end)
+
+    def copy(self) -> Self:
+        """Return a branch that can be changed without changing this one."""
+        tried = {action: replace(mean) for action, mean in self.tried.items()}
+        return replace(self, open=list(self.open), tried=tried)
+
+
+NOTHING = Mean()
+Tree = Mapping[int, Branch]
+
+
+def path(tree: Tree, branch: Branch) -> Iterator[Branch]:
+    """Yield a branch and those above it, up to the root."""
+    yield branch
+    while branch.parent is not None:
+        branch = tree[branch.parent]
+        yield branch
+
+
+def chain(tree: Tree, branch: Branch) -> Iterator[Branch]:
+    """Yield a program that raised and those it was fixed from, up to one that is no fix."""
+    for above in path(tree, branch):
+        yield above
+        if above.action is not Action.FIX:
+            return
+
+
+def attach(tree: Tree, branch: Branch) -> None:
+    """Make a new branch a child of its parent."""
+    parent = tree[branch.parent]  # type: ignore[index]
+    parent.tried.setdefault(branch.action, Mean()).add(branch.value)
+    if not branch.closed:
+        insort(parent.open, branch.entry)
+
+
+def revalue(tree: Tree, branch: Branch, *, visits: int, value: float) -> None:
+    """Change what a branch is worth, and what its parent knows of that."""
+    if branch.parent is not None:
+        parent = tree[branch.parent]
+        _unlist(parent, branch)
+        parent.tried[branch.action].replace(branch.value, value)
+        if not branch.closed:
+            insort(parent.open, Entry(visits, value, branch.id))
+    branch.visits, branch.value = visits, value
+
+
+def withdraw(tree: Tree, branch: Branch) -> None:
+    """Let selection no longer reach branches that are closed, from this one upwards."""
+    for above in path(tree, branch):
+        if not above.closed or above.parent is None:
+            return
+        _unlist(tree[above.parent], above)
+
+
+def _unlist(parent: Branch, child: Branch) -> None:
+    """Take a child out of the open ones, if it is there."""
+    position = bisect_left(parent.open, child.entry)
+    if position < len(parent.open) and parent.open[position] == child.entry:
+        del parent.open[position]

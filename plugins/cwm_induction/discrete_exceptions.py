@@ -1,0 +1,152 @@
+"""What the nominal moves do not explain: where nothing moves, and what else changes."""
+
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.discrete_dynamics import (
+    Block,
+    Change,
+    Effect,
+    apply_block,
+    apply_change,
+)
+from cwm_induction.discrete_scene import Scene, Sizes
+from cwm_induction.tables import Column, Examples, Rules, error_bits
+from cwm_induction.tables_layers import fit_layers
+from cwm_induction.tables_trees import MAX_KINDS, fit_tree
+
+ROUGH_COLUMNS = 2
+FULL_COLUMNS = 4
+MOST_WEIGHT = 3
+
+
+class Options(NamedTuple):
+    """Which hypotheses are considered.
+
+    `rank` is the place of the layout among the best, `shapes` admits trees
+    and runs beside tables, `blocks` that all moves are blocked at once. Without
+    `moves` what follows is looked up.
+    """
+
+    rank: int = 0
+    shapes: bool = True
+    blocks: bool = True
+    moves: bool = True
+
+
+class Found(NamedTuple):
+    """Exceptions and their description length."""
+
+    block: Block | None
+    changes: tuple[Change, ...]
+    bits: float
+
+
+class Exceptions(NamedTuple):
+    """What the nominal moves of a layout do not explain; `full` looks at more combinations."""
+
+    scene: Scene
+    after: np.ndarray
+    counts: np.ndarray
+    noise: float
+    sizes: Sizes
+    options: Options
+    full: bool
+
+    def blocked(self) -> Found:
+        """Explain what can be by states in which nothing moves, the rest factor by factor."""
+        scene, sizes = self.scene, self.sizes
+        stays = (self.after == scene.old).all(axis=1)
+        ambiguous = (scene.aimed == scene.old).all(axis=1)
+        columns = sizes.columns(scene, "action", "old", "new", "edge")
+        rules = self._rules(columns, scene, stays.astype(np.int64), ~ambiguous)
+        block = Block(columns, rules)
+        rest = self.changes(apply_block(scene, block, sizes))
+        return rest._replace(block=block, bits=rest.bits + rules.bits)
+
+    def changes(self, scene: Scene) -> Found:
+        """Explain what is left factor by factor, each seeing those before it."""
+        sizes, changes, bits = self.sizes, [], 0.0
+        for factor in range(len(sizes.radices)):
+            effects, labels = self._effects(scene, factor)
+            if effects:
+                columns = sizes.columns(scene, "action", "old", "new", "aimed", "meets")
+                rules = self._rules(columns, scene, labels, labels >= 0)
+                bits += rules.bits
+                if rules.layers:
+                    bits += sum(map(self._price, effects))
+                    changes.append(Change(factor, effects, columns, rules))
+                    scene = apply_change(scene, changes[-1], sizes)
+        return Found(None, tuple(changes), bits)
+
+    def _rules(
+        self, columns: tuple[Column, ...], scene: Scene, labels: np.ndarray, rows: np.ndarray
+    ) -> Rules:
+        """Say in which of some rows which label holds."""
+        weights = np.minimum(self.counts, MOST_WEIGHT).astype(float)
+        kinds = max(2, int(labels.max(initial=0)) + 1)
+        price = error_bits(self.noise, kinds)
+        pool = scene.pool(columns, self.sizes)
+        examples = Examples(pool, labels, weights, price).select(rows)
+        if not self.full:
+            return fit_layers(examples, ROUGH_COLUMNS, runs=False)
+        return choose_rules(examples, self.options)
+
+    def _price(self, effect: Effect) -> float:
+        """Price the description of an effect; what is looked up is described by its keys."""
+        if not self.options.moves:
+            return 0.0
+        radices = self.sizes.radices
+        choices = len(radices) if effect.kind == "copy" else max(radices)
+        return _EFFECT_BITS[effect.kind] + log2(choices)
+
+    def _effects(self, scene: Scene, factor: int) -> tuple[tuple[Effect, ...], np.ndarray]:
+        """Cover the values that are not as foreseen with few effects; label every row."""
+        target, radix = self.after[:, factor], self.sizes.radices[factor]
+        labels = np.zeros(len(target), dtype=np.int64)
+        left = scene.new[:, factor] != target
+        if not left.any():
+            return (), labels
+        chosen: list[Effect] = []
+        candidates = self._candidates(scene, factor, left)
+        hits = np.stack([effect.apply(scene.old, factor, radix) == target for effect in candidates])
+        handicaps = np.array([_HANDICAP[effect.kind] for effect in candidates])
+        while left.any():
+            best = int((hits.astype(np.float32) @ left - handicaps).argmax())
+            chosen.append(candidates[best])
+            labels[left & hits[best]] = len(chosen)
+            left = left & ~hits[best]
+        return tuple(chosen), labels
+
+    def _candidates(self, scene: Scene, factor: int, left: np.ndarray) -> list[Effect]:
+        """List the effects that could explain the rows that are left."""
+        target, old = self.after[left, factor], scene.old[left]
+        radices = self.sizes.radices
+        values = [Effect("set", int(value)) for value in np.unique(target)]
+        if not self.options.moves:
+            return values
+        shifts = [
+            Effect("add", int(shift)) for shift in np.unique(target - old[:, factor]) if shift
+        ]
+        copies = [
+            Effect("copy", other)
+            for other in range(len(radices))
+            if other != factor and 2 < radices[other] <= radices[factor] + 1
+        ]
+        return [Effect("keep"), *values, *shifts, *copies]
+
+
+def choose_rules(examples: Examples, options: Options) -> Rules:
+    """Return the shorter of layers and, where shapes are admitted, a tree."""
+    layers = fit_layers(examples, FULL_COLUMNS, runs=options.shapes)
+    if not options.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
+        return layers
+    return min(layers, fit_tree(examples), key=lambda rules: rules.bits)
+
+
+_EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0}
+
+_HANDICAP = {"keep": 0.0, "set": 0.3, "add": 0.5, "copy": 1.2}
+"""How many more rows an effect must explain than a plainer one."""

@@ -1,0 +1,173 @@
+"""What each action nominally adds to a factor of the state."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+MAX_DELTAS = 24
+MAX_KEY = 8
+MISS_BITS = 6.0
+BLOCKED_WORTH = 0.7
+"""What a move explains of a transition in which nothing changed, as something was in the way."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """The nominal change of one factor.
+
+    `deltas` has a row per action and, where the change also depends on the
+    factor `key`, a column per value of that; otherwise one column. `wraps`
+    says whether the factor leaves its range by wrapping around or stops.
+    """
+
+    radix: int
+    wraps: bool
+    key: int | None
+    deltas: np.ndarray
+
+    @property
+    def moves(self) -> bool:
+        """Whether any action changes the factor."""
+        return bool(self.deltas.any())
+
+    @property
+    def steps(self) -> bool:
+        """Whether actions move the factor to its neighbours, up and down."""
+        return {-1, 1} <= set(self.deltas.ravel().tolist()) <= {-1, 0, 1}
+
+    def apply(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
+        """Return the factor's nominal next values."""
+        column = 0 if self.key is None else factors[:, self.key]
+        return _bounded(factors[:, factor] + self.deltas[action, column], self.radix, self.wraps)
+
+
+class Fit(NamedTuple):
+    """A move, its description length and the transitions it misses, blocked ones in part."""
+
+    move: Move
+    bits: float
+    misses: float
+
+    @property
+    def cost(self) -> float:
+        """Bits of the move and of a guess at what it misses."""
+        return self.bits + MISS_BITS * self.misses
+
+
+def fit_moves(
+    factors: np.ndarray,
+    action: np.ndarray,
+    after: np.ndarray,
+    radices: tuple[int, ...],
+    actions: int,
+) -> list[Fit]:
+    """Find for every factor the change per action that explains most transitions."""
+    stays = (factors == after).all(axis=1)
+    sides = _Sides(factors, action, after, stays, radices, actions)
+    return [min(sides.fits(factor), key=lambda fit: fit.cost) for factor in range(len(radices))]
+
+
+class Assumption(NamedTuple):
+    """An action that was never seen to change anything is taken for a move of a factor."""
+
+    action: int
+    factor: int
+
+
+def assume_opposites(
+    fits: list[Fit], factors: np.ndarray, action: np.ndarray, after: np.ndarray
+) -> tuple[list[Fit], tuple[Assumption, ...]]:
+    """Complete pairs of opposite moves with actions that may only have met the bounds.
+
+    An action is completed when what was seen of it agrees with exactly one
+    opposite move that no other action makes.
+    """
+    idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
+    assumed = []
+    for number in np.flatnonzero(idle).tolist():
+        rows = action == number
+        found = [
+            (factor, delta)
+            for factor, fit in enumerate(fits)
+            for delta in _missing_opposites(fit.move)
+            if (
+                _bounded(factors[rows, factor] + delta, fit.move.radix, wraps=False)
+                == after[rows, factor]
+            ).all()
+        ]
+        if len(found) == 1 and (factors[rows] == after[rows]).all():
+            factor, delta = found[0]
+            fits[factor].move.deltas[number] = delta
+            assumed.append(Assumption(number, factor))
+    return fits, tuple(assumed)
+
+
+def _missing_opposites(move: Move) -> list[int]:
+    """List the moves of which only the opposite is made."""
+    if move.wraps or move.key is not None:
+        return []
+    deltas = set(move.deltas.ravel().tolist())
+    return sorted(-delta for delta in deltas if delta and -delta not in deltas)
+
+
+class _Sides(NamedTuple):
+    """Different transitions before and after, in factors."""
+
+    factors: np.ndarray
+    action: np.ndarray
+    after: np.ndarray
+    stays: np.ndarray
+    radices: tuple[int, ...]
+    actions: int
+
+    def fits(self, factor: int) -> Iterator[Fit]:
+        """Yield the moves of one factor: by action alone, then by action and another factor."""
+        yield from self.fits_by(factor, None)
+        changes = self.after[:, factor] != self.factors[:, factor]
+        if changes.any():
+            for key, radix in enumerate(self.radices):
+                if key != factor and radix <= MAX_KEY and len(self.radices) > 1:
+                    yield from self.fits_by(factor, key)
+
+    def fits_by(self, factor: int, key: int | None) -> Iterator[Fit]:
+        """Yield the best move that stops at the bounds, then the best that wraps around."""
+        size = 1 if key is None else self.radices[key]
+        group = self.action * size + (0 if key is None else self.factors[:, key])
+        before, after, radix = self.factors[:, factor], self.after[:, factor], self.radices[factor]
+        deltas = _candidates(after - before)
+        for wraps in (False, True):
+            landing = _bounded(before[:, None] + deltas, radix, wraps)
+            right = landing == after[:, None]
+            plain = right & (before[:, None] + deltas == after[:, None])
+            worth = np.where(right, 1 + 0.01 * plain, BLOCKED_WORTH * self.stays[:, None])
+            support = _sum_by(group, worth, self.actions * size)
+            table = deltas[support.argmax(axis=1)].reshape(self.actions, size)
+            misses = max(0.0, len(before) - support.max(axis=1).sum())
+            bits = 2.0 + wraps + np.count_nonzero(table) * (log2(radix) + 2)
+            if key is not None:
+                bits += 4.0 + table.size
+            yield Fit(Move(radix, wraps, key, table), bits, misses)
+
+
+def _candidates(changes: np.ndarray) -> np.ndarray:
+    """Return the commonest changes, no change first, then small before large."""
+    values, counts = np.unique(changes, return_counts=True)
+    values = values[np.lexsort((values, np.abs(values), -counts))][:MAX_DELTAS]
+    values = values[values != 0]
+    return np.concatenate([[0], values[np.lexsort((values, np.abs(values)))]])
+
+
+def _bounded(values: np.ndarray, radix: int, wraps: bool) -> np.ndarray:
+    """Bring values back into the range of a factor."""
+    result: np.ndarray = values % radix if wraps else np.clip(values, 0, radix - 1)
+    return result
+
+
+def _sum_by(group: np.ndarray, columns: np.ndarray, groups: int) -> np.ndarray:
+    """Sum the rows of every group."""
+    totals = np.zeros((groups, columns.shape[1]))
+    np.add.at(totals, group, columns)
+    return totals

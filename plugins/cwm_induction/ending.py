@@ -1,0 +1,74 @@
+"""When an episode ends."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.latents import Variable
+from cwm_induction.rounding import is_whole_degrees
+from cwm_induction.rules import Feature, Tree, learned
+from cwm_induction.samples import Samples
+from cwm_induction.terms import Term, hypotenuses
+
+
+class Ending(NamedTuple):
+    """The rule for the end, and in how many rows an end was seen."""
+
+    tree: Tree
+    seen: int
+
+    @property
+    def variables(self) -> set[str]:
+        """Names that the rule reads."""
+        return _read(self.tree)
+
+
+def ending(samples: Samples, variables: Sequence[Variable], *, depth: int) -> Ending:
+    """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them."""
+    seen = int(samples.terminated.sum())
+    if seen in (0, len(samples)):
+        return Ending(bool(seen), seen)
+    return Ending(learned(features(samples, variables), samples.terminated, depth), seen)
+
+
+def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
+    """Return the quantities that may decide, computed from what follows the step."""
+    found: list[Feature] = []
+    for variable in variables:
+        degrees = is_whole_degrees(variable.high)
+        label = f"{variable.name.upper()}_LIMIT"
+        if np.ptp(variable.then) > 1e-9:
+            found.append(Feature(variable.next, variable.then, 1.0, degrees, label))
+        if variable.then.min() < 0 < variable.then.max():
+            symmetric = 0.8 if variable.low == -variable.high else 0.9
+            size = np.abs(variable.then)
+            found.append(Feature(f"abs({variable.next})", size, symmetric, degrees, label))
+    turned = sums_of_angles(variables)
+    heights = [
+        Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
+    ]
+    moving = [v.next_column for v in variables if not v.is_angle and not v.still]
+    lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
+    return found + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]]
+
+
+def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:
+    """Return cosines and sines of angles and of sums of successive ones, after the step."""
+    angles = [variable for variable in variables if variable.is_angle]
+    found = []
+    for size in range(1, len(angles) + 1):
+        for group in combinations(angles, size):
+            text = " + ".join(variable.next for variable in group)
+            total = np.sum([variable.then for variable in group], axis=0)
+            found.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
+            found.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
+    return found
+
+
+def _read(tree: Tree) -> set[str]:
+    if isinstance(tree, bool):
+        return set()
+    own = Term(tree.feature.text, tree.feature.values, 1.0).names
+    return own | _read(tree.below) | _read(tree.above)

@@ -1,0 +1,180 @@
+"""Jointed mechanisms: a mass matrix, a potential and forces, stepped by a numerical integrator.
+
+    M(q) v' = push u + offset - damping v - spring q - dV/dq - (centrifugal forces of M)
+
+M and V are sums of cosines and sines of whole combinations of the angles.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.samples import Array
+
+
+class Parameter(NamedTuple):
+    """A number of a mechanism: what it weighs, and where in that array it stands."""
+
+    kind: str
+    place: tuple[int, ...]
+
+
+class Integrator(NamedTuple):
+    """A rule that advances time, and into how many equal parts it divides a step."""
+
+    rule: str
+    parts: int
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The form of a mechanism: which coordinates are angles, how many inputs, which waves.
+
+    `odd` admits sines into masses and cosines' partners into the potential;
+    `harmonics` is the largest multiple of an angle.
+    """
+
+    coordinates: int
+    angles: tuple[int, ...]
+    inputs: int
+    odd: bool = False
+    harmonics: int = 1
+
+    @cached_property
+    def waves(self) -> Array:
+        """The combinations of angles (K, coordinates), the constant first."""
+        rows = [np.zeros(self.coordinates, int)]
+        span = range(-self.harmonics, self.harmonics + 1)
+        for factors in product(span, repeat=len(self.angles)):
+            leading = next((factor for factor in factors if factor), 0)
+            if leading > 0 and (self.harmonics == 1 or sum(map(abs, factors)) <= 2):
+                row = np.zeros(self.coordinates, int)
+                row[list(self.angles)] = factors
+                rows.append(row)
+        return np.array(rows)
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """Every number that may be fitted."""
+        joints, waves = range(self.coordinates), range(len(self.waves))
+        pairs = list(combinations_with_replacement(joints, 2))
+        found = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
+        found += [Parameter("potential_cos", (k,)) for k in waves[1:]]
+        if self.odd:
+            found += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
+            found += [Parameter("potential_sin", (k,)) for k in waves[1:]]
+        found += [Parameter("offset", (i,)) for i in joints]
+        found += [Parameter("damping", (i,)) for i in joints]
+        found += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
+        found += [Parameter("push", (i, m)) for i in joints for m in range(self.inputs)]
+        return found
+
+    @property
+    def unit(self) -> int:
+        """Index of the mass that is 1 because only ratios of masses and forces can be seen."""
+        return self.parameters.index(Parameter("mass_cos", (0, 0, 0)))
+
+    def arrays(self, points: Array) -> dict[str, Array]:
+        """Arrange parameter vectors (B, P) as arrays with a leading axis of length B."""
+        joints, waves = self.coordinates, len(self.waves)
+        shapes = {
+            "mass_cos": (waves, joints, joints),
+            "mass_sin": (waves, joints, joints),
+            "potential_cos": (waves,),
+            "potential_sin": (waves,),
+            "offset": (joints,),
+            "damping": (joints,),
+            "spring": (joints,),
+            "push": (joints, self.inputs),
+        }
+        arrays = {kind: np.zeros((*shape, len(points))) for kind, shape in shapes.items()}
+        for index, parameter in enumerate(self.parameters):
+            array, place = arrays[parameter.kind], parameter.place
+            array[place] = points[:, index]
+            if parameter.kind.startswith("mass"):
+                array[place[0], place[2], place[1]] = points[:, index]
+        return {kind: np.moveaxis(array, -1, 0).copy() for kind, array in arrays.items()}
+
+    def accelerations(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Array:
+        """Return v' for every parameter vector and row: (B, rows, coordinates)."""
+        phase, spin = q @ self.waves.T, v @ self.waves.T
+        cos, sin = np.cos(phase), np.sin(phase)
+        mass = _weighed(cos, arrays["mass_cos"])
+        moved = _times_velocity(arrays["mass_cos"], v)
+        bent = -sin[..., None] * moved
+        slope = -sin * arrays["potential_cos"][:, None]
+        if self.odd:
+            mass = mass + _weighed(sin, arrays["mass_sin"])
+            bent = bent + cos[..., None] * _times_velocity(arrays["mass_sin"], v)
+            slope = slope + cos * arrays["potential_sin"][:, None]
+        energy = (bent * v[:, :, None]).sum(-1)
+        turning = (spin[..., None] * bent).sum(2) - 0.5 * energy @ self.waves
+        force = arrays["offset"][:, None] - arrays["damping"][:, None] * v - turning
+        force = force - arrays["spring"][:, None] * q - slope @ self.waves
+        force = force + u @ arrays["push"].transpose(0, 2, 1)
+        return _solved(mass, force)
+
+    def step(
+        self, points: Array, q: Array, v: Array, u: Array, time: float, integrator: Integrator
+    ) -> tuple[Array, Array]:
+        """Advance every row under every parameter vector."""
+        arrays = self.arrays(points)
+        q, v = (np.broadcast_to(x, (len(points), *x.shape)) for x in (q, v))
+        h = time / integrator.parts
+
+        def push(q: Array, v: Array) -> Array:
+            return self.accelerations(arrays, q, v, u)
+
+        for _ in range(integrator.parts):
+            if integrator.rule == "explicit":
+                q, v = q + h * v, v + h * push(q, v)
+            elif integrator.rule == "semi-implicit":
+                v = v + h * push(q, v)
+                q = q + h * v
+            else:
+                a1 = push(q, v)
+                v2 = v + h / 2 * a1
+                a2 = push(q + h / 2 * v, v2)
+                v3 = v + h / 2 * a2
+                a3 = push(q + h / 2 * v2, v3)
+                v4 = v + h * a3
+                a4 = push(q + h * v3, v4)
+                q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
+                v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
+        return q, v
+
+
+def _weighed(waves: Array, masses: Array) -> Array:
+    """Return the sum of the masses of every wave: (B, rows, coordinates, coordinates)."""
+    count, kinds, joints, _ = masses.shape
+    flat = waves @ masses.reshape(count, kinds, joints * joints)
+    total: Array = flat.reshape(*flat.shape[:2], joints, joints)
+    return total
+
+
+def _times_velocity(masses: Array, v: Array) -> Array:
+    """Return the masses of every wave times the velocities: (B, rows, K, coordinates)."""
+    count, waves, joints, _ = masses.shape
+    flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
+    moved: Array = (v @ flat).reshape(count, v.shape[1], waves, joints)
+    return moved
+
+
+def _solved(mass: Array, force: Array) -> Array:
+    """Solve mass times acceleration = force; nearly singular masses give large numbers."""
+    if force.shape[-1] == 1:
+        ratio: Array = force / mass[..., 0]
+        return ratio
+    if force.shape[-1] == 2:
+        a, b, d = mass[..., 0, 0], mass[..., 0, 1], mass[..., 1, 1]
+        f, g = force[..., 0], force[..., 1]
+        det = a * d - b * b
+        det = np.where(np.abs(det) < 1e-12, 1e-12, det)
+        return np.stack([(d * f - b * g) / det, (a * g - b * f) / det], -1)
+    singular = np.abs(np.linalg.det(mass)) < 1e-14
+    safe = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
+    solution: Array = np.linalg.solve(safe, force[..., None])[..., 0]
+    return solution

@@ -1,0 +1,67 @@
+"""The transitions to explain, as plain arrays."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from cwm_cli.packing import Space
+from cwm_cli.transitions import Dataset
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of a dataset whose observations are one box of real numbers.
+
+    `grain` is the relative rounding of stored observations. `learn` marks the
+    rows that equations are fitted to; the others of `smooth` check them. What
+    follows a terminal row has no consequence, so those rows serve the rules
+    for the end and the reward only.
+    """
+
+    before: Array
+    after: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    learn: Array
+    low: Array
+    high: Array
+    grain: float
+    shape: tuple[int, ...]
+    action_space: Space
+
+    @classmethod
+    def of(cls, data: Dataset, held_back: Array) -> Self:
+        """Flatten the columns; the rows held back are not fitted to."""
+        space, count = data.observation_space, len(data)
+        stored = data.columns["observations"]
+        return cls(
+            before=stored.reshape(count, -1).astype(float),
+            after=data.columns["next_observations"].reshape(count, -1).astype(float),
+            actions=data.columns["actions"].reshape(count, -1).astype(float),
+            rewards=data.columns["rewards"].astype(float),
+            terminated=data.columns["terminations"],
+            learn=~held_back,
+            low=np.array(space.low),
+            high=np.array(space.high),
+            grain=float(np.finfo(stored.dtype).eps) / 2,
+            shape=space.shape,
+            action_space=data.action_space,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def smooth(self) -> Array:
+        """Mask of the rows whose next observation matters."""
+        return ~self.terminated
+
+
+def serves(data: Dataset) -> bool:
+    """Whether the continuous family can read this dataset."""
+    actions = data.action_space.kind in ("box", "discrete", "multidiscrete", "multibinary")
+    return data.observation_space.is_float and actions and data.observation_space.size > 0

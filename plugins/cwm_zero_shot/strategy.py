@@ -1,0 +1,25 @@
+"""Zero-shot synthesis: ask for the whole program, again and again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cwm_cli.llm import Action, Move
+from cwm_cli.search import Node
+
+
+@dataclass
+class ZeroShot:
+    """Writes every program from scratch and learns nothing from how it fared."""
+
+    def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
+        """Ask for another program."""
+        return Move(Action.GENERATE)
+
+    def update(self, node: Node) -> None:
+        """Learn nothing: the programs are independent."""
+
+    def state(self, node: int) -> str:
+        """Return "": every program stands for itself."""
+        return ""

@@ -1,0 +1,148 @@
+"""Programs induced for classic control: right on episodes that nothing was fitted to."""
+
+import numpy as np
+import pytest
+
+from cwm_cli.collection import collect
+from cwm_cli.environments import EnvironmentSpec, space_of
+from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.extraction import extract_program
+from cwm_cli.llm import Action, Move, Request
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.transitions import Dataset, Transition
+from cwm_gymnasium import cwm_environments
+from cwm_induction.backend import Induction
+
+CHANGED = {
+    "CartPole-v1": {
+        "gravity": 20.0,
+        "masscart": 2.3,
+        "masspole": 0.37,
+        "total_mass": 2.67,
+        "length": 0.8,
+        "polemass_length": 0.37 * 0.8,
+    },
+    "MountainCar-v0": {"force": 0.0017, "gravity": 0.0031},
+    "Pendulum-v1": {"g": 5.3, "m": 1.7, "l": 0.8, "dt": 0.04},
+    "Acrobot-v1": {"LINK_LENGTH_1": 1.2, "LINK_MASS_2": 0.6, "LINK_COM_POS_2": 0.4},
+}
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+def recording(name, seed=0, constants=None):
+    """Record ten train and ten test episodes, possibly under other constants of nature."""
+    spec = cwm_environments()[name]()
+    if constants is None:
+        return collect(spec, seed=seed)
+
+    def make(**env_args):
+        env = spec.make(**env_args)
+        for constant, value in constants.items():
+            setattr(env.unwrapped, constant, value)
+        return env
+
+    return collect(EnvironmentSpec(spec.id, make, spec.describe, spec.versions), seed=seed)
+
+
+def induced(data, sandbox, description=""):
+    """Return the program that the backend writes first."""
+    problem = WorldModelProblem(description, data.train, sandbox, Metric.of(data.train))
+    request = Request((), 11, Move(Action.GENERATE), problem)
+    return extract_program(Induction().complete(request).text)
+
+
+def held_out_accuracy(data, sandbox):
+    """Score the first program on episodes that no part of it was fitted to."""
+    program = induced(data, sandbox)
+    return evaluate(program, data.test, sandbox, Metric.of(data.train)).score.accuracy
+
+
+def tracked(step, observation_space, action_space, episodes=10, length=60):
+    """Record a system: `step(state, action)` returns the next state, reward and end."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for episode in range(episodes):
+        state = rng.uniform(-1, 1, observation_space.shape)
+        for _ in range(length):
+            action = action_space.sample()
+            following, reward, terminated = step(state, action)
+            split = int(episode >= episodes // 2)
+            rows.append(
+                Transition(state, action, following, reward, terminated, False, episode, split)
+            )
+            state = following
+            if terminated:
+                break
+    return Dataset.of(
+        rows, observation_space=space_of(observation_space), action_space=space_of(action_space)
+    )
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1"])
+def test_classic_control_comes_out_exact_on_held_out_episodes(name, sandbox):
+    assert held_out_accuracy(recording(name), sandbox) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1"])
+def test_classic_control_comes_out_exact_for_other_recordings(name, seed, sandbox):
+    assert held_out_accuracy(recording(name, seed), sandbox) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGED)
+def test_changed_constants_of_nature_are_found(name, sandbox):
+    assert held_out_accuracy(recording(name, constants=CHANGED[name]), sandbox) == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Acrobot-v1", "MountainCarContinuous-v0"])
+def test_further_classic_control_comes_out_exact(name, sandbox):
+    assert held_out_accuracy(recording(name), sandbox) == 1.0
+
+
+def test_the_description_decides_nothing(sandbox):
+    data = recording("Pendulum-v1")
+    named = induced(data, sandbox, "## Pendulum-v1\ngravity is 10, the torque is clipped")
+    assert named == induced(data, sandbox)
+
+
+def test_a_program_says_what_the_data_cannot_decide(sandbox):
+    program = induced(recording("MountainCar-v0"), sandbox)
+    assert "No terminal transition was seen" in program
+    assert "which no transition reached" in program
+
+
+def test_a_ball_that_bounces_gets_an_equation_for_each_regime(sandbox):
+    import gymnasium as gym
+
+    def fall(state, action):
+        height, speed = state
+        speed = speed - 0.1 * 9.8 + 0.3 * float(action[0])
+        height = height + 0.1 * speed
+        if height < 0:
+            height, speed = -height, -0.8 * speed
+        return np.array([height, speed]), 0.0, False
+
+    observations = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    actions = gym.spaces.Box(-1, 1, (1,), np.float64, seed=5)
+    data = tracked(fall, observations, actions)
+    assert held_out_accuracy(data, sandbox) == 1.0
+
+
+def test_observations_of_another_shape_keep_it(sandbox):
+    import gymnasium as gym
+
+    def drift(state, action):
+        return state + 0.5 * action, float(-(state[0, 0] ** 2)), False
+
+    observations = gym.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+    actions = gym.spaces.Box(-1, 1, (2, 2), np.float64, seed=5)
+    assert held_out_accuracy(tracked(drift, observations, actions), sandbox) == 1.0
