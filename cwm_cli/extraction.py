@@ -12,6 +12,7 @@ from typing import NamedTuple
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)")
 INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 TOP_LEVEL = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
+HEADER = re.compile(r"[ \t]*(?:async[ \t]+def|def|class)[ \t]+\w")
 WORLD_MODEL = re.compile(r"^class[ \t]+Environment\b", re.MULTILINE)
 BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -128,10 +129,14 @@ def _complete(block: str, prefix: str) -> Candidate:
     alone = _dedented(block)
     if not prefix or _repeats(block, prefix) or _repeats(alone, prefix):
         return Candidate(alone, whole=True)
-    if set(TOP_LEVEL.findall(prefix)) & set(TOP_LEVEL.findall(alone)):
-        return Candidate(alone, whole=True)
-    joined = _join(prefix, block)
-    if not _read(joined).parses and _read(alone).defines:
+    plain, lines = prefix + block, block.split("\n")
+    overlap = _overlap(prefix, lines)
+    shorter = prefix + "\n".join(lines[overlap:])
+    if any(map(HEADER.match, lines[:overlap])):
+        return Candidate(shorter, whole=False)
+    anew = set(TOP_LEVEL.findall(prefix)) & set(TOP_LEVEL.findall(alone))
+    joined = plain if _read(plain).parses or not _read(shorter).parses else shorter
+    if anew or (_read(alone).defines and not _read(joined).parses):
         return Candidate(alone, whole=True)
     return Candidate(joined, whole=False)
 
@@ -144,24 +149,23 @@ def _dedented(block: str) -> str:
 
 def _repeats(block: str, prefix: str) -> bool:
     """Whether a block begins with the lines of the prefix, but for blanks."""
-    wanted = _solid(prefix)
-    return _solid(block)[: len(wanted)] == wanted
+    lines = _solid(block)
+    return all(line == next(lines, None) for line in _solid(prefix))
 
 
-def _solid(text: str) -> list[str]:
-    """Return the lines that are not blank, without trailing spaces."""
-    return [line.rstrip() for line in text.split("\n") if line.strip()]
+def _solid(text: str) -> Iterator[str]:
+    """Yield the lines that are not blank, without trailing spaces."""
+    return (line.rstrip() for line in text.split("\n") if line.strip())
 
 
-def _join(prefix: str, block: str) -> str:
-    """Continue the prefix by a block, which may repeat the last lines of it."""
-    joined = prefix + block
-    if _read(joined).parses:
-        return joined
-    known, lines = prefix.rstrip("\n").split("\n")[-MAX_OVERLAP:], block.split("\n")
-    overlaps = [n for n in range(1, len(known) + 1) if known[-n:] == lines[:n]]
-    shorter = prefix + "\n".join(lines[max(overlaps, default=0) :])
-    return shorter if _read(shorter).parses else joined
+def _overlap(prefix: str, lines: list[str]) -> int:
+    """Return how many lines of a block repeat the last lines of the prefix, but for blanks."""
+    known = list(_solid(prefix))[-MAX_OVERLAP:]
+    solid = [(n, line.rstrip()) for n, line in enumerate(lines, 1) if line.strip()][:MAX_OVERLAP]
+    for count in range(min(len(known), len(solid)), 0, -1):
+        if known[-count:] == [line for _, line in solid[:count]]:
+            return solid[count - 1][0]
+    return 0
 
 
 def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:
@@ -182,17 +186,16 @@ def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:
 def _is_code(candidate: Candidate, prefix: str) -> bool:
     """Whether text that no fence marks as a program is one, beyond the prefix."""
     known = 0 if candidate.whole else prefix.count("\n")
-    return _read(candidate.text).code_until > known
+    return _read(candidate.text).parses and _code_until(candidate.text) > known
 
 
 class Facts(NamedTuple):
-    """What is known of a text read as Python; `code_until` is the last line that is surely code."""
+    """What is known of a text read as Python."""
 
     parses: bool = False
     world_model: bool = False
     defines: bool = False
     acts: bool = False
-    code_until: int = 0
 
 
 @lru_cache(maxsize=32)
@@ -202,14 +205,19 @@ def _read(text: str) -> Facts:
         tree = ast.parse(text, PARSED)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Facts()
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     return Facts(
         parses=True,
         world_model=any(map(_is_world_model, tree.body)),
         defines=any(isinstance(node, DEFINITIONS) for node in tree.body),
         acts=any(map(_acts, tree.body)),
-        code_until=max((node.lineno for node in statements if _is_surely_code(node)), default=0),
     )
+
+
+def _code_until(program: str) -> int:
+    """Return the last line of a program that is surely code."""
+    nodes = ast.walk(ast.parse(program, PARSED))
+    statements = (node for node in nodes if isinstance(node, ast.stmt))
+    return max((node.lineno for node in statements if _is_surely_code(node)), default=0)
 
 
 def _is_world_model(statement: ast.stmt) -> bool:

@@ -155,7 +155,7 @@ def _read(owner: Owner, name: str, text: str) -> Any:
     """Read the text of an option as the type of its field."""
     from pydantic import TypeAdapter, ValidationError
 
-    hint = get_type_hints(owner.factory)[name]
+    hint = get_type_hints(owner.factory, include_extras=True)[name]
     try:
         return TypeAdapter(hint).validate_python(text)
     except ValidationError as error:

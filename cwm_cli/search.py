@@ -101,6 +101,7 @@ class Search:
     best: Node | None = field(default=None, init=False)
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
+    _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
     _arrivals: "queue.SimpleQueue[tuple[int, Record | BaseException]]" = field(
         default_factory=queue.SimpleQueue, init=False
@@ -114,6 +115,7 @@ class Search:
     def learn(self, node: Node) -> None:
         """Take a node into the search: one that was just found, or one of an earlier run."""
         self.nodes.append(node)
+        self._last_step = max(self._last_step, node.step)
         self.spent += node.usage.cost or 0.0
         if self.best is None or _rank(node) > _rank(self.best):
             self.best = node
@@ -173,8 +175,7 @@ class Search:
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""
-        taken = [node.step for node in self.nodes[-1 - self.parallel :]] + list(self.pending)
-        return max(taken, default=-1) + 1
+        return max(self._last_step, *self.pending, -1) + 1
 
     def _reserve(self, request: Request) -> float | None:
         """Return the worst cost of a request, or None when it might exceed the limit."""

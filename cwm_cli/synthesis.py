@@ -57,13 +57,16 @@ class Job:
 
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node when it is written down, learned and, if best, saved."""
+        stopped: CwmError | None = None
         try:
             for record in self.search.run(self.choices.budget):
                 yield self._learned(record.node)
-        except CwmError:
-            for record in self.search.drain():
-                yield self._learned(record.node)
-            raise
+        except CwmError as error:
+            stopped = error
+        for record in self.search.drain():  # what is in flight is paid for
+            yield self._learned(record.node)
+        if stopped:
+            raise stopped
 
     def finish(self) -> tuple[dict[str, Any], Score | None, Score | None]:
         """Score the best program on train and held-out rows, and write the result down."""
@@ -88,10 +91,10 @@ class Job:
     def next_command(self) -> str:
         """Return what a user would type next."""
         config = self.run.config
-        words = ["cwm", "evaluate", str(self.run.folder), "--env", config.env]
+        words = ["cwm", "plan", "--env", config.env]
         for key, value in config.env_args.items():
             words += ["--env-arg", f"{key}={json.dumps(value)}"]
-        return shlex.join([*words, "--rollouts", "20"])
+        return shlex.join([*words, "--run", str(self.run.folder)])
 
     def _cost(self) -> float | None:
         """Add up the costs, None when one of them is unknown."""

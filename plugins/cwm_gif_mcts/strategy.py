@@ -49,13 +49,13 @@ class GifMcts:
     since the root always offers generate, it always finds something.
     """
 
-    exploration: Annotated[float, Field(ge=0)] = 0.1
-    epsilon: Annotated[float, Field(gt=0)] = 1.0
+    exploration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
     lines: Annotated[int, Field(ge=1)] = 2
     fixes: Annotated[int, Field(ge=0)] = 3
-    prior_generate: float = 0.5
-    prior_improve: float = 0.55
+    prior_generate: Annotated[float, Field(ge=0, le=1)] = 0.5
+    prior_improve: Annotated[float, Field(ge=0, le=1)] = 0.55
     prior_count: Annotated[int, Field(ge=0)] = 2
     generate: bool = True
     improve: bool = True

@@ -74,7 +74,7 @@ class Branch:
 
     def copy(self) -> Self:
         """Return a branch that can be changed without changing this one."""
-        tried = {action: replace(mean) for action, mean in self.tried.items()}
+        tried = {action: Mean(mean.count, mean.mean) for action, mean in self.tried.items()}
         return replace(self, open=list(self.open), tried=tried)
 
 

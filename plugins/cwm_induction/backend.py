@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Completion, Request, Usage
+from cwm_cli.evaluation import evaluate
+from cwm_cli.llm import Action, Completion, Request, Usage
 from cwm_cli.packing import Space
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.transitions import Dataset
@@ -61,13 +62,28 @@ class Induction:
             best = Portfolio(problem, fit, request.seed, effort).best(request.move)
             if best is not None:
                 return f"This program predicts {best.fit:.1%} of {_rows(fit)}.", best.program
-        elif is_discrete(fit.observation_space):
-            rng = np.random.default_rng(request.seed)
-            variant = request.seed % 4
-            program = discrete.induce(fit, variant=variant, rng=rng)
+        elif is_discrete(fit.observation_space) and discrete.supports(fit):
+            program = _rules(request, problem, fit)
             if problem.sandbox.predict(program, fit, seed=problem.seed).failure is None:
                 return f"These rules were read off {_rows(fit)}.", program
         return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit)
+
+
+def _rules(request: Request, problem: WorldModelProblem, fit: Dataset) -> str:
+    """Write the rules of discrete states; the first asking gets the shortest description.
+
+    Improving a program that is wrong somewhere in the fit part remembers what
+    was seen there; any other request gets the next description.
+    """
+    move = request.move
+    if move.action is Action.IMPROVE:
+        found = evaluate(move.program, fit, problem.sandbox, problem.metric, problem.seed)
+        wrong = found.rows < 1.0
+        if found.failure is None and wrong.any():
+            return discrete.improve(move.program, fit, wrong)
+    again = move.action is not Action.GENERATE
+    rng = np.random.default_rng(request.seed)
+    return discrete.induce(fit, variant=request.occurrence + again, rng=rng)
 
 
 def is_discrete(space: Space) -> bool:

@@ -1,0 +1,389 @@
+"""GIF-MCTS chooses what its formulas say; bounds are worked out by hand where they matter.
+
+With the defaults, a bonus is 0.1 * sqrt(ln N(node) / (n + 1)).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cwm_cli.llm import ROOT, Action, Move, Usage
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.search import Node
+from cwm_gif_mcts.estimates import Estimate, Mean
+from cwm_gif_mcts.strategy import GifMcts
+from gif_mcts_reference import Reference
+
+GENERATE, IMPROVE, FIX = Action
+BUG = Verdict(score=0.0, failure=Failure(kind="step_error", message="KeyError: 3", line=4))
+
+
+def program(lines, name="x"):
+    return "".join(f"{name} = {number}\n" for number in range(lines))
+
+
+@dataclass
+class Grown:
+    """A strategy, and the nodes that it was taught in order."""
+
+    strategy: GifMcts = field(default_factory=GifMcts)
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, action, score, parent=ROOT, *, lines=20):
+        """Teach a node, which raised when its score is None, and return its id."""
+        number = len(self.nodes)
+        mismatch = Failure(kind="mismatch", message="row 1")
+        verdict = BUG if score is None else Verdict(score=score, failure=mismatch)
+        node = Node(
+            id=number,
+            step=number,
+            parent=parent,
+            action=action,
+            program=program(lines, f"x{number}"),
+            verdict=verdict,
+            prompt="",
+            usage=Usage(),
+        )
+        self.nodes.append(node)
+        self.strategy.update(node)
+        return number
+
+    def moves(self, *pending, draws=40):
+        """Return the moves that `draws` generators lead to."""
+        rngs = map(np.random.default_rng, range(draws))
+        found = (self.strategy.select(rng, pending) for rng in rngs)
+        return {(move.action, move.parent) for move in found}
+
+    def move(self, *pending):
+        return self.strategy.select(np.random.default_rng(0), pending)
+
+    def states(self):
+        return [self.strategy.state(node.id) for node in self.nodes]
+
+
+def test_a_search_begins_by_generating_a_whole_program():
+    assert Grown().move() == Move(GENERATE)
+
+
+def test_a_good_program_is_improved_first():
+    # At the root ln N = ln 2, and both bonuses are 0.1 * sqrt(ln 2 / 2) = 0.059.
+    # U(node 0) = 0.6 + 0.059; U(generate) = (v_G + v_L) / 2 + 0.059 with v_G = (2 * 0.5 + 0.6) / 3
+    # = 0.533 and v_L = 0.6: 0.567 + 0.059. At node 0, ln 1 = 0: generate 0.533, improve 0.55.
+    tree = Grown()
+    tree.add(GENERATE, 0.6)
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+def test_a_program_of_which_more_is_known_than_of_improve_is_continued():
+    # v_G(generate) = (2 * 0.5 + 0.9) / 3 = 0.633 at node 0, against 0.55 for improve.
+    tree = Grown()
+    tree.add(GENERATE, 0.9)
+    assert tree.moves() == {(GENERATE, 0)}
+
+
+def test_after_a_poor_program_another_is_generated():
+    # U(node 0) = 0.4 + 0.059; v_G = (1 + 0.4) / 3 = 0.467, U(generate) = (0.467 + 0.4) / 2 + 0.059.
+    tree = Grown()
+    tree.add(GENERATE, 0.4)
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+def test_ties_are_drawn():
+    # v_G = v_L = V(node 0) = 0.5, so U(generate) = U(node 0) at the root.
+    tree = Grown()
+    tree.add(GENERATE, 0.5)
+    assert tree.moves() == {(GENERATE, ROOT), (IMPROVE, 0)}
+    again = Grown()
+    again.add(GENERATE, 0.9)
+    again.add(GENERATE, 0.9)
+    assert again.moves() == {(GENERATE, 0), (GENERATE, 1)}
+
+
+def test_equal_generators_choose_equally():
+    tree = Grown()
+    for _ in range(5):
+        tree.add(GENERATE, 0.5)
+    assert all(tree.move() == tree.move() for _ in range(20))
+
+
+def test_exploration_prefers_what_was_tried_less():
+    # Node 0 has V = (0.8 + 0.8 + 0.8) / 3 = 0.8 at N = 3, node 1 has V = 0.76 at N = 1, root N = 5.
+    # c = 0.1: U(0) = 0.8 + 0.1 * sqrt(1.609 / 4) = 0.863, U(1) = 0.76 + 0.090 = 0.850.
+    # c = 1.0: U(0) = 0.8 + 0.634 = 1.434, U(1) = 0.76 + 0.897 = 1.657; U(generate) is about
+    # (0.64 + 0.78) / 2 + c * sqrt(1.609 / 3): 0.783 and 1.442.
+    for exploration, subtree in ((0.1, {0, 2, 3}), (1.0, {1})):
+        tree = Grown(GifMcts(exploration=exploration))
+        tree.add(GENERATE, 0.8)
+        tree.add(GENERATE, 0.76)
+        tree.add(IMPROVE, 0.8, parent=0)
+        tree.add(IMPROVE, 0.8, parent=0)
+        assert {parent for _, parent in tree.moves()} <= subtree
+
+
+def test_values_are_discounted_on_the_way_up():
+    # With discount 0.5, node 0 (0.7) falls to (0.7 + 0.5 * 0.7) / 2 = 0.525 when its child scores
+    # 0.7: below node 1 (0.6), which is 0.6 + 0.1 * sqrt(ln 4 / 2) = 0.683 against
+    # 0.525 + 0.1 * sqrt(ln 4 / 3) = 0.593. U(generate) = ((1 + 1.3) / 4 + 0.56) / 2 + 0.068 = 0.64.
+    tree = Grown(GifMcts(discount=0.5))
+    tree.add(GENERATE, 0.7)
+    tree.add(GENERATE, 0.6)
+    tree.add(IMPROVE, 0.7, parent=0)
+    assert {parent for _, parent in tree.moves()} == {1}
+
+
+def test_every_node_that_runs_offers_both_actions_again():
+    tree = Grown()
+    tree.add(GENERATE, 0.9)
+    for _ in range(4):
+        tree.add(GENERATE, 0.1, parent=0)
+    # improve: 0.55 + bonus with k = 0; generate: below 0.4 + bonus with k = 4.
+    assert (IMPROVE, 0) in tree.moves(*[Move(GENERATE)] * 3)
+    for _ in range(6):
+        tree.add(IMPROVE, 0.0, parent=0)
+    assert {action for action, _ in tree.moves()} == {GENERATE}
+
+
+def test_weights_follow_the_gradient_of_the_squared_error():
+    # Q = (0.5 * 0.5 + 0.5 * 0.6) / 1 = 0.55, 2 * (Q - 1) = -0.9, rate 1 / (1 + 2).
+    # dQ/dw_G = 0.5 - 0.55 = -0.05, dQ/dw_L = 0.6 - 0.55 = 0.05: each step is 0.9 * 0.05 / 3.
+    estimate = Estimate(Mean(2, 0.5))
+    estimate.learn(Mean(1, 0.6), 1.0)
+    assert estimate.weight_everywhere == pytest.approx(0.485)
+    assert estimate.weight_here == pytest.approx(0.515)
+    assert estimate.everywhere.mean == pytest.approx((0.5 + 0.5 + 1.0) / 3)
+    # Now Q = 0.485 * 2/3 + 0.515 * 0.6 = 0.632333, 2 * Q = 1.264667, rate 1 / 4.
+    estimate.learn(Mean(1, 0.6), 0.0)
+    assert estimate.weight_everywhere == pytest.approx(0.485 - 1.264667 / 4 * (2 / 3 - 0.632333))
+    assert estimate.weight_here == pytest.approx(0.515 - 1.264667 / 4 * (0.6 - 0.632333))
+
+
+def test_weights_stay_while_nothing_is_known_of_the_node():
+    estimate = Estimate(Mean(2, 0.5))
+    estimate.learn(Mean(), 1.0)
+    assert (estimate.weight_everywhere, estimate.weight_here) == (0.5, 0.5)
+    assert estimate.mix(Mean()) == pytest.approx(2 / 3)
+
+
+def test_a_program_that_raised_is_fixed_next():
+    # V(node 0) = 0.99 for all fixes left, U(generate) = ((1 + 0) / 3 + 0.99) / 2 + 0.059.
+    tree = Grown()
+    tree.add(GENERATE, None)
+    assert tree.states() == ["fix pending"]
+    move = tree.move()
+    assert move == Move(FIX, 0, tree.nodes[0].program, BUG, prefix="")
+
+
+def test_each_failed_fix_lowers_what_the_chain_is_worth():
+    # 2 left: U(0) = 0.66 + 0.1 * sqrt(ln 3 / 3) = 0.721, U(generate) = (0.333 + 0.66) / 2 + 0.074.
+    tree = Grown()
+    tree.add(GENERATE, None)
+    tree.add(FIX, None, parent=0)
+    assert tree.states() == ["", "fix pending"]
+    assert tree.moves() == {(FIX, 1)}
+    # 1 left: U(0) = 0.33 + 0.1 * sqrt(ln 4 / 4) = 0.389, U(generate) = (0.333 + 0.33) / 2 + 0.083.
+    tree.add(FIX, None, parent=1)
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+@pytest.mark.parametrize("fixes", [1, 3, 7])
+def test_a_chain_whose_fixes_are_spent_is_given_up(fixes):
+    tree = Grown(GifMcts(fixes=fixes, exploration=10.0))
+    tree.add(GENERATE, None)
+    for parent in range(fixes):
+        assert tree.strategy.state(parent) == "fix pending"
+        tree.add(FIX, None, parent=parent)
+    assert tree.states() == ["terminal"] * (fixes + 1)
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+def test_a_chain_that_was_given_up_is_worth_nothing():
+    # v_G = (2 * 0.5 + 0 + 0.3) / 4 = 0.325, v_L = (0 + 0.3) / 2: U(generate) at the root is about
+    # 0.24 + 0.1 * sqrt(ln 6 / 3) = 0.31 and U(node 4) = 0.3 + 0.1 * sqrt(ln 6 / 2) = 0.39; were the
+    # chain still worth 0.33 or more, v_L would be too, and U(generate) at least 0.39.
+    tree = Grown()
+    tree.add(GENERATE, None)
+    for parent in range(3):
+        tree.add(FIX, None, parent=parent)
+    tree.add(GENERATE, 0.3)
+    assert {parent for _, parent in tree.moves()} == {4}
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_a_chain_that_a_fix_solves_takes_the_value_of_the_solution(failed):
+    # The chain is worth 0.8, as its solution; at the solution generate has v_G = 1 / 3 and
+    # improve 0.55. Lines are fixed along the chain, two per node.
+    tree = Grown()
+    tree.add(GENERATE, None)
+    for parent in range(failed):
+        tree.add(FIX, None, parent=parent)
+    solution = tree.add(FIX, 0.8, parent=failed)
+    assert tree.states() == [""] * (failed + 2)
+    assert tree.moves() == {(IMPROVE, solution)}
+    tree.add(GENERATE, 0.79)
+    assert {parent for _, parent in tree.moves()} == {solution + 1}  # visited less
+    tree.add(GENERATE, 0.3, parent=solution + 1)
+    assert {parent for _, parent in tree.moves()} == {solution}
+
+
+def test_a_bug_below_a_solved_chain_begins_a_chain_of_its_own():
+    tree = Grown(GifMcts(fixes=1))
+    tree.add(GENERATE, None)
+    tree.add(FIX, 0.9, parent=0)
+    tree.add(IMPROVE, None, parent=1)
+    assert tree.states() == ["", "", "fix pending"]
+    tree.add(FIX, None, parent=2)
+    assert tree.states() == ["", "", "terminal", "terminal"]
+    assert {parent for _, parent in tree.moves()} == {1}
+
+
+def test_a_bug_leaves_the_means_above_it_alone():
+    # Node 0 keeps V = 0.6 at N = 2: U(0) = 0.6 + 0.1 * sqrt(ln 3 / 3) = 0.660 and
+    # U(generate) = (0.533 + 0.6) / 2 + 0.1 * sqrt(ln 3 / 2) = 0.641. With 0.6 / 2 it would lose.
+    tree = Grown()
+    tree.add(GENERATE, 0.6)
+    tree.add(IMPROVE, None, parent=0)
+    assert tree.moves() == {(FIX, 1)}
+
+
+def test_two_more_lines_are_fixed_at_every_level():
+    tree = Grown(GifMcts(improve=False))
+    parent = ROOT
+    for level in range(3):
+        parent = tree.add(GENERATE, 0.9, parent=parent, lines=20)
+        move = tree.move()
+        assert move.prefix == "".join(f"x{level} = {n}\n" for n in range(2 * level + 2))
+        assert move == Move(GENERATE, parent, tree.nodes[-1].program, move.verdict, move.prefix)
+
+
+def test_improve_and_fix_are_not_bound_to_the_prefix():
+    tree = Grown(GifMcts(lines=5))
+    tree.add(GENERATE, 0.6)
+    assert tree.move().prefix == ""
+    tree.add(IMPROVE, None, parent=0)
+    assert tree.move().action is FIX
+    assert tree.move().prefix == ""
+
+
+@pytest.mark.parametrize(("lines", "state"), [(1, "terminal"), (3, "terminal"), (4, "")])
+def test_a_program_with_too_few_new_lines_ends_its_branch(lines, state):
+    tree = Grown()
+    tree.add(GENERATE, 0.9)
+    child = tree.add(IMPROVE, 0.9, parent=0, lines=lines)
+    assert tree.strategy.state(child) == state
+    assert any(parent == child for _, parent in tree.moves()) == (state == "")
+
+
+def test_the_end_of_a_branch_gives_its_score_to_those_above():
+    # Node 0: (0.6 + 0.9) / 2 = 0.75 at N = 2. Node 2: 0.72 at N = 1. Root N = 4.
+    # U(0) = 0.75 + 0.1 * sqrt(ln 4 / 3) = 0.818; U(2) = 0.72 + 0.1 * sqrt(ln 4 / 2) = 0.803.
+    tree = Grown()
+    tree.add(GENERATE, 0.6)
+    tree.add(GENERATE, 0.9, parent=0, lines=3)
+    tree.add(GENERATE, 0.72)
+    assert {parent for _, parent in tree.moves()} == {0}
+
+
+def test_a_short_program_that_raised_is_fixed_all_the_same():
+    tree = Grown()
+    tree.add(GENERATE, None, lines=0)
+    assert tree.moves() == {(FIX, 0)}
+    tree.add(FIX, 0.8, parent=0)
+    assert tree.moves() == {(IMPROVE, 1)}
+    assert tree.strategy.state(1) == ""
+
+
+def test_where_all_branches_are_closed_the_root_generates():
+    tree = Grown(GifMcts(exploration=5.0))
+    for _ in range(4):
+        tree.add(GENERATE, 1e-9, lines=1)
+    bug = tree.add(GENERATE, None)
+    tree.add(FIX, 0.9, parent=bug, lines=3)
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+def test_a_move_in_flight_counts_as_a_visit_of_value_zero():
+    # With improve of node 0 in flight: V(0) = 0.9 / 2, U(0) = 0.45 + 0.1 * sqrt(ln 3 / 3) = 0.511,
+    # and U(generate) = (0.633 + 0.45) / 2 + 0.1 * sqrt(ln 3 / 2) = 0.616.
+    tree = Grown()
+    tree.add(GENERATE, 0.9)
+    flight = tree.move()
+    assert flight.parent == 0
+    assert tree.moves(flight) == {(GENERATE, ROOT)}
+    assert tree.moves() == {(GENERATE, 0)}
+
+
+def test_moves_in_flight_spread_over_the_tree():
+    tree = Grown()
+    for score in (0.7, 0.72, 0.74):
+        tree.add(GENERATE, score)
+    flights = []
+    for _ in range(4):
+        flights.append(tree.move(*flights))
+    assert {flight.parent for flight in flights} == {ROOT, 0, 1, 2}
+
+
+def test_a_fix_in_flight_is_not_asked_for_twice():
+    tree = Grown()
+    tree.add(GENERATE, None)
+    tree.add(FIX, None, parent=0)
+    flight = tree.move()
+    assert (flight.action, flight.parent) == (FIX, 1)
+    assert tree.moves(flight) == {(GENERATE, ROOT)}
+    assert tree.move() == flight
+
+
+def test_without_improve_programs_are_only_continued():
+    tree = Grown(GifMcts(improve=False))
+    tree.add(GENERATE, 0.6)
+    assert tree.moves() == {(GENERATE, 0)}
+
+
+def test_without_generate_programs_are_only_improved():
+    tree = Grown(GifMcts(generate=False))
+    assert tree.moves() == {(GENERATE, ROOT)}
+    tree.add(GENERATE, 0.9)
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+def test_without_fix_a_program_that_raised_is_given_up():
+    tree = Grown(GifMcts(fix=False))
+    tree.add(GENERATE, None)
+    assert tree.states() == ["terminal"]
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+def test_with_neither_generate_nor_improve_only_the_root_goes_on():
+    tree = Grown(GifMcts(generate=False, improve=False))
+    tree.add(GENERATE, 0.9)
+    assert tree.moves() == {(GENERATE, ROOT)}
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([0.0, 0.2, 0.6]))
+def test_every_choice_agrees_with_the_formulas(seed, parallel, bugs):
+    world = np.random.default_rng(seed)
+    tree, reference, flights = Grown(), Reference(), []
+    for _ in range(60):
+        while len(flights) < parallel:
+            flights.append(tree.strategy.select(world, flights))
+            move = flights[-1]
+            assert (move.action, move.parent) in reference.moves(flights[:-1])
+        move = flights.pop(int(world.integers(parallel)))
+        score = None if world.random() < bugs else float(world.choice([0.2, 0.5, world.random()]))
+        tree.add(move.action, score, move.parent, lines=int(world.integers(1, 25)))
+        reference.update(tree.nodes[-1])
+
+
+def test_choosing_changes_nothing():
+    world = np.random.default_rng(3)
+    asked, quiet = Grown(), Grown()
+    for _ in range(200):
+        move = quiet.move()
+        asked.moves(move, Move(GENERATE), draws=3)
+        assert asked.move() == move
+        score = None if world.random() < 0.3 else float(world.random())
+        for tree in (asked, quiet):
+            tree.add(move.action, score, move.parent)

@@ -1,0 +1,297 @@
+"""The loop that all strategies share: budget, best program, resuming, parallel runs, costs."""
+
+import threading
+from dataclasses import dataclass, field
+from random import Random
+from time import sleep
+
+import numpy as np
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Request, Usage
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.search import Search
+from cwm_gif_mcts.strategy import GifMcts
+from cwm_zero_shot.strategy import ZeroShot
+
+LENGTH = 16
+STRATEGIES = [GifMcts, ZeroShot]
+
+
+class Counting:
+    """Programs are right where line n is `xn = n`; those that say `raise` cannot run."""
+
+    def messages(self, move):
+        return (Message(role="user", content=f"{move.action} {move.program} {move.prefix}"),)
+
+    def evaluate(self, program):
+        lines = program.splitlines()
+        if "raise" in lines or not program:
+            return Verdict(score=0.0, failure=Failure(kind="step_error", message="it raised"))
+        right = [line == f"x{number} = {number}" for number, line in enumerate(lines)]
+        score, validation = sum(right) / LENGTH, sum(right[: LENGTH // 2]) / LENGTH
+        failure = None if score == 1 else Failure(kind="mismatch", message="row 1")
+        return Verdict(score=score, validation=validation, failure=failure)
+
+
+@dataclass
+class Writer:
+    """Answers by the request's seed, a little better than the program it is shown."""
+
+    cost: float = 0.0
+    worst: float | None = 0.0
+    skill: float = 0.1
+    asked: list[Move] = field(default_factory=list)
+
+    def complete(self, request):
+        self.asked.append(request.move)
+        draw = Random(request.seed)
+        shown = (request.move.prefix or request.move.program).splitlines()
+        lines = [self._line(draw, number, shown) for number in range(draw.choice([4, LENGTH]))]
+        lines += ["raise"] * (draw.random() < 0.2)
+        return Completion("\n".join(["```python", *lines, "```"]), Usage(cost=self.cost))
+
+    def worst_cost(self, request):
+        return self.worst
+
+    def _line(self, draw, number, shown):
+        known = number < len(shown) and shown[number] == f"x{number} = {number}"
+        right = draw.random() < (0.95 if known else self.skill)
+        return f"x{number} = {number if right else 0}"
+
+
+@dataclass
+class Scripted:
+    """Answers the completion of each step by a script: a text, or an error to raise.
+
+    The answers to `late` steps are held back until another one was given.
+    """
+
+    script: list[str | Exception]
+    late: tuple[int, ...] = ()
+    other: threading.Event = field(default_factory=threading.Event)
+
+    def complete(self, request):
+        if request.step in self.late:
+            assert self.other.wait(timeout=10)
+            sleep(0.05)
+        self.other.set()
+        answer = self.script[request.step]
+        if isinstance(answer, Exception):
+            raise answer
+        return Completion(answer)
+
+    def worst_cost(self, request):
+        return None
+
+
+def searching(strategy=ZeroShot, backend=None, **settings):
+    return Search(Counting(), strategy(), backend or Writer(), **settings)
+
+
+def program(*right):
+    """Write a program of which the given lines are right."""
+    return "".join(f"x{n} = {n if n in right else -1}\n" for n in range(LENGTH))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize("budget", [0, 1, 7])
+def test_a_search_spends_its_budget(strategy, parallel, budget):
+    backend = Writer()
+    search = searching(strategy, backend, parallel=parallel)
+    assert len(list(search.run(budget))) == len(backend.asked) == len(search.nodes) == budget
+    assert not search.solved
+    assert list(search.run(budget)) == []
+
+
+def test_a_larger_budget_continues_the_same_search():
+    search, uncut = searching(GifMcts), searching(GifMcts)
+    records = [*search.run(5), *search.run(12)]
+    assert records == list(uncut.run(12))
+
+
+def test_a_search_stops_at_a_program_that_is_right():
+    backend = Scripted([program(1), program(*range(LENGTH)), program(2)])
+    search = searching(backend=backend)
+    assert len(list(search.run(3))) == 2
+    assert search.solved
+    assert search.best is search.nodes[1]
+
+
+def test_a_tree_search_finds_the_right_program():
+    search = searching(GifMcts, Writer(skill=0.6), seed=1)
+    list(search.run(200))
+    assert search.solved
+    assert search.best.program == program(*range(LENGTH))
+    assert {node.action for node in search.nodes} == set(Action)
+
+
+def test_the_best_program_is_the_earliest_of_equals():
+    search = searching(backend=Scripted([program(1), program(2, 3), program(4, 5), program(6)]))
+    list(search.run(4))
+    assert search.best.id == 1
+
+
+def test_among_equal_scores_the_better_validated_program_is_best():
+    late, early = LENGTH - 1, 0
+    search = searching(backend=Scripted([program(late), program(early), program(early)]))
+    list(search.run(3))
+    assert search.best.id == 1
+
+
+def test_programs_that_raise_can_be_the_best_there_is():
+    search = searching(backend=Scripted(["no program", "```\nraise\n```"]))
+    list(search.run(2))
+    assert search.best.id == 0
+    assert search.best.program == ""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_cut_anywhere_resumes_to_the_same_nodes(strategy):
+    uncut = searching(strategy, seed=5)
+    records = list(uncut.run(30))
+    assert [node.step for node in uncut.nodes] == list(range(30))
+    for cut in range(31):
+        resumed = searching(strategy, seed=5)
+        resumed.resume(uncut.nodes[:cut])
+        assert [*records[:cut], *resumed.run(30)] == records
+        assert resumed.best == uncut.best
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_seed_gives_another_search(strategy):
+    one, other = searching(strategy, seed=1), searching(strategy, seed=2)
+    assert list(one.run(5)) != list(other.run(5))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_parallel_answers_are_learned_as_they_arrive(strategy):
+    script = [program(*range(number)) for number in range(9)]
+    search = searching(strategy, Scripted(script, late=(0, 4)), parallel=3)
+    records = list(search.run(9))
+    steps = [record.node.step for record in records]
+    assert sorted(steps) == list(range(9))
+    assert steps[0] != 0
+    assert [record.node.id for record in records] == list(range(9))
+    assert all(record.node.program == script[record.node.step] for record in records)
+
+
+@pytest.mark.parametrize("parallel", [3, 8])
+def test_replaying_a_parallel_journal_gives_the_same_strategy(parallel):
+    move = Move(Action.GENERATE)
+    script = [Writer().complete(Request((), seed, move, None)).text for seed in range(60)]
+    search = searching(GifMcts, Scripted(script, late=(0, 7, 20)), parallel=parallel)
+    list(search.run(60))
+    assert [node.step for node in search.nodes] != list(range(60))
+    replayed = GifMcts()
+    for node in search.nodes:
+        replayed.update(node)
+    for draw in range(50):
+        rngs = [np.random.default_rng(draw) for _ in range(2)]
+        assert search.strategy.select(rngs[0], []) == replayed.select(rngs[1], [])
+    for node in search.nodes:
+        assert search.strategy.state(node.id) == replayed.state(node.id)
+
+
+def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
+    wide = searching(GifMcts, Scripted([program(n) for n in range(8)], late=(6, 5, 4)), parallel=8)
+    arrived = [record.node for record in wide.run(8)]
+    latest_first = sorted(arrived, key=lambda node: -node.step)
+    resumed = searching(GifMcts, parallel=1)
+    resumed.resume(node.model_copy(update={"id": n}) for n, node in enumerate(latest_first))
+    assert [record.node.step for record in resumed.run(10)] == [8, 9]
+
+
+def test_an_error_keeps_the_other_answers_in_flight():
+    script = [CwmError("the key is refused: set another"), program(1), program(2)]
+    journal = []
+    search = searching(
+        backend=Scripted(script, late=(1, 2)), parallel=3, journal=lambda r: journal.append(r)
+    )
+    with pytest.raises(CwmError, match="the key is refused"):
+        list(search.run(3))
+    assert not journal
+    drained = list(search.drain())
+    assert sorted(record.node.program for record in drained) == sorted(script[1:])
+    assert journal == drained
+    assert search.nodes == [record.node for record in drained]
+    assert not search.pending
+
+
+def test_several_errors_at_once_are_one_error():
+    script = [CwmError("first"), CwmError("second"), program(2)]
+    search = searching(backend=Scripted(script, late=(1, 2)), parallel=3)
+    with pytest.raises(CwmError, match="first"):
+        list(search.run(3))
+    assert [record.node.program for record in search.drain()] == [program(2)]
+
+
+def test_a_record_is_in_the_journal_before_it_is_learned():
+    learned_before = []
+    search = searching(journal=lambda record: learned_before.append(len(search.nodes)))
+    list(search.run(4))
+    assert learned_before == [0, 1, 2, 3]
+
+
+def test_a_record_that_cannot_be_written_is_not_learned():
+    def refuse(record):
+        raise OSError("no space left on device")
+
+    search = searching(journal=refuse)
+    with pytest.raises(OSError, match="no space"):
+        list(search.run(4))
+    assert search.nodes == []
+    assert search.best is None
+
+
+@pytest.mark.parametrize("parallel", [1, 3, 10])
+@pytest.mark.parametrize(("cost", "completions"), [(0.25, 8), (0.0625, 29)])
+def test_a_limit_on_cost_is_used_up_and_never_exceeded(parallel, cost, completions):
+    # Every call reserves 0.25: with 2.0 to spend, calls of 0.0625 stop after 1.75 + 0.0625.
+    search = searching(
+        GifMcts, Writer(cost=cost, worst=0.25), parallel=parallel, max_cost=2.0, seed=4
+    )
+    for _ in search.run(40):
+        assert search.spent + sum(flight.reserved for flight in search.pending.values()) <= 2.0
+    assert search.out_of_money
+    assert len(search.nodes) == completions
+    assert search.spent == completions * cost
+
+
+def test_what_an_earlier_run_cost_counts():
+    first = searching(backend=Writer(cost=0.25, worst=0.25))
+    list(first.run(6))
+    resumed = searching(backend=Writer(cost=0.25, worst=0.25), max_cost=2.0)
+    resumed.resume(first.nodes)
+    assert len(list(resumed.run(40))) == 2
+
+
+def test_a_limit_on_cost_is_refused_where_the_price_is_unknown():
+    search = searching(backend=Writer(worst=None), max_cost=1.0)
+    with pytest.raises(CwmError, match="known price"):
+        list(search.run(3))
+    assert search.backend.asked == []
+
+
+def test_moves_that_are_in_flight_are_known_to_the_strategy():
+    seen = []
+
+    class Watching(ZeroShot):
+        def select(self, rng, pending):
+            seen.append(len(pending))
+            return super().select(rng, pending)
+
+    list(searching(Watching, parallel=3).run(3))
+    assert seen == [0, 1, 2]
+
+
+def test_nodes_tell_how_they_came_to_be():
+    search = searching(GifMcts, Writer(cost=0.5), seed=2)
+    list(search.run(12))
+    for node in search.nodes:
+        assert node.parent in {ROOT, *range(node.id)}
+        assert node.usage.cost == 0.5
+        assert len(node.prompt) == 64
+    assert search.spent == 6.0
