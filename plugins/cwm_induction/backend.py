@@ -70,10 +70,10 @@ class Induction:
 
 
 def _rules(request: Request, problem: WorldModelProblem, fit: Dataset) -> str:
-    """Write the rules of discrete states; the first asking gets the shortest description.
+    """Write the rules of discrete states: the first question gets the shortest description.
 
     Improving a program that is wrong somewhere in the fit part remembers what
-    was seen there; any other request gets the next description.
+    was seen there; any other question gets the next description.
     """
     move = request.move
     if move.action is Action.IMPROVE:
@@ -81,9 +81,7 @@ def _rules(request: Request, problem: WorldModelProblem, fit: Dataset) -> str:
         wrong = found.rows < 1.0
         if found.failure is None and wrong.any():
             return discrete.improve(move.program, fit, wrong)
-    again = move.action is not Action.GENERATE
-    rng = np.random.default_rng(request.seed)
-    return discrete.induce(fit, variant=request.occurrence + again, rng=rng)
+    return discrete.induce(fit, variant=request.step, rng=np.random.default_rng(request.seed))
 
 
 def is_discrete(space: Space) -> bool:

@@ -3,18 +3,23 @@
 import numpy as np
 
 from cwm_cli.transitions import Dataset
+from cwm_induction.discrete_dynamics import Dynamics
 from cwm_induction.discrete_emission import Model, write_program
 from cwm_induction.discrete_exceptions import Options
-from cwm_induction.discrete_factors import Transitions, join, supports
+from cwm_induction.discrete_factors import join
 from cwm_induction.discrete_findings import findings, title
+from cwm_induction.discrete_guesses import with_an_end
 from cwm_induction.discrete_layouts import fit_dynamics
 from cwm_induction.discrete_memory import remember, usual_outcomes
 from cwm_induction.discrete_outcomes import fit_outcomes
+from cwm_induction.discrete_transitions import Transitions, supports
 
 LEAST_COUNT = 3
 """How often an outcome must be seen to be remembered where outcomes vary."""
 
 SAMPLED = 0.8
+
+GUESS = "That the episode ends in one state which no transition led to is a guess."
 
 VARIANTS = (
     Options(),
@@ -30,16 +35,36 @@ __all__ = ["VARIANTS", "improve", "induce", "supports"]
 def induce(fit: Dataset, *, variant: int, rng: np.random.Generator) -> str:
     """Return a program that explains transitions of a dataset that `supports` accepts.
 
-    Variant 0 is the shortest description; the others change what may be used,
-    or take the next best reading of the state. Once all were had, rules are
-    fitted to some of the episodes, drawn at random.
+    Variant 0 is the shortest description. Of the others, every second one
+    adds a guess about a state that was never seen; the rest change what may be
+    used, or take the next best reading of the state, and once all were had,
+    fit the rules to some of the episodes, drawn at random.
     """
-    options = VARIANTS[variant % len(VARIANTS)]
     seen = Transitions.of(fit)
-    part = seen if variant < len(VARIANTS) else seen.part(_some_episodes(fit, rng))
-    dynamics = fit_dynamics(part, options)
-    model = Model(seen.frame, dynamics, fit_outcomes(part, dynamics, options), seen.rewards)
-    program = write_program(model, title(model), findings(seen, model))
+    if variant % 2 and (guessed := _guess(seen, variant // 2)):
+        return _written(fit, seen, guessed, GUESS)
+    number = (variant + 1) // 2
+    options = VARIANTS[number % len(VARIANTS)]
+    part = seen if number < len(VARIANTS) else seen.part(_some_episodes(fit, rng))
+    return _written(fit, seen, _model(part, fit_dynamics(part, options), options))
+
+
+def _model(part: Transitions, dynamics: Dynamics, options: Options) -> Model:
+    """Add the rules of termination and reward to those of motion."""
+    return Model(part.frame, dynamics, fit_outcomes(part, dynamics, options), part.rewards)
+
+
+def _guess(seen: Transitions, rank: int) -> Model | None:
+    """Return the shortest description that ends episodes in a state never seen, if there is one."""
+    options = VARIANTS[0]
+    dynamics = fit_dynamics(seen, options)
+    imagined = with_an_end(seen, dynamics, rank)
+    return _model(imagined, dynamics, options) if imagined else None
+
+
+def _written(fit: Dataset, seen: Transitions, model: Model, *more: str) -> str:
+    """Write the program of a model, which remembers what its rules do not foresee."""
+    program = write_program(model, title(model), findings(seen, model, *more))
     least = LEAST_COUNT if seen.is_noisy else 1
     wrong = _wrong(seen, model)[seen.rows]
     return remember(program, usual_outcomes(fit, wrong, least=least), fit)

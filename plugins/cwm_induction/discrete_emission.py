@@ -8,10 +8,10 @@ import numpy as np
 
 from cwm_induction.discrete_conditions import LINE, Condition, Constants, Speaker, either
 from cwm_induction.discrete_dynamics import Change, Dynamics, Effect
-from cwm_induction.discrete_factors import Frame
 from cwm_induction.discrete_names import factor_names
 from cwm_induction.discrete_outcomes import Outcomes
 from cwm_induction.discrete_shapes import action_lines, observation_expression, state_lines
+from cwm_induction.discrete_transitions import Frame
 from cwm_induction.tables import Column, Table
 
 
@@ -84,7 +84,7 @@ class _Writer:
         """Write the body of `step`."""
         moves, rules, outcomes = self.moves(), self.exceptions(), self.outcomes()
         text = "\n".join(rules + outcomes)
-        aims = [self.names[i] for i in self.moving if f"aimed_{self.names[i]}" in text]
+        aims = [self.names[i] for i in self.moving if _mentions(text, f"aimed_{self.names[i]}")]
         keep = [f"{_list('aimed_', aims)} = {_list('new_', aims)}"] if aims else []
         same = self._unchanged() if "unchanged" in text else []
         used = [name for name in self.names if _mentions("\n".join([*moves, text, *same]), name)]
@@ -197,6 +197,8 @@ class _Writer:
     def _unchanged(self) -> list[str]:
         """Write whether the state stays as it was."""
         names = [self.names[i] for i in self.changing]
+        if len(names) == 1:
+            return [f"unchanged = new_{names[0]} == {names[0]}"]
         return [f"unchanged = ({_list('new_', names)}) == ({_list('', names)})"]
 
 

@@ -114,10 +114,15 @@ class Exceptions(NamedTuple):
         hits = np.stack([effect.apply(scene.old, factor, radix) == target for effect in candidates])
         handicaps = np.array([_HANDICAP[effect.kind] for effect in candidates])
         while left.any():
-            best = int((hits.astype(np.float32) @ left - handicaps).argmax())
+            support = (hits & left).sum(axis=1)
+            best = int((support - handicaps).argmax())
+            if support.max() == 1:  # each explains one row: none is better than its value
+                break
             chosen.append(candidates[best])
             labels[left & hits[best]] = len(chosen)
             left = left & ~hits[best]
+        labels[left] = len(chosen) + 1 + np.unique(target[left], return_inverse=True)[1].reshape(-1)
+        chosen += [Effect("set", int(value)) for value in np.unique(target[left])]
         return tuple(chosen), labels
 
     def _candidates(self, scene: Scene, factor: int, left: np.ndarray) -> list[Effect]:

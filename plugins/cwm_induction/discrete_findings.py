@@ -5,8 +5,8 @@ import textwrap
 import numpy as np
 
 from cwm_induction.discrete_emission import Model
-from cwm_induction.discrete_factors import Transitions
 from cwm_induction.discrete_names import factor_names
+from cwm_induction.discrete_transitions import Transitions
 
 WIDTH = 92
 MOST_REWARDS = 8
@@ -16,12 +16,14 @@ def title(model: Model) -> str:
     """Say in one line how the state is read."""
     names, radices = factor_names(model.dynamics), model.dynamics.sizes.radices
     parts = [f"{name} 0 to {radix - 1}" for name, radix in zip(names, radices, strict=True)]
+    if len(parts) == 1:
+        return f"A state is one number from 0 to {radices[0] - 1}."
     text = f"A state is {_listed(parts)}."
     return text if len(text) <= WIDTH else f"A state has {len(parts)} parts."
 
 
-def findings(seen: Transitions, model: Model) -> list[str]:
-    """Say what was seen and what was not."""
+def findings(seen: Transitions, model: Model, *more: str) -> list[str]:
+    """Say what was seen and what was not, and whatever more there is to say."""
     sentences = [
         f"Induced from {_count(int(seen.count.sum()), 'transition')} of "
         f"{_count(seen.episodes, 'episode')}.",
@@ -38,7 +40,7 @@ def findings(seen: Transitions, model: Model) -> list[str]:
             f"Action {first + action} was only seen where it changes nothing; it is assumed to "
             f"be the opposite of the other move of the {names[factor]}."
         )
-    return textwrap.wrap(" ".join(sentences), WIDTH)
+    return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 
 
 def _coverage(seen: Transitions) -> str:

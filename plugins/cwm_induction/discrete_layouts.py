@@ -6,9 +6,10 @@ import numpy as np
 
 from cwm_induction.discrete_dynamics import Dynamics, aim
 from cwm_induction.discrete_exceptions import Exceptions, Options
-from cwm_induction.discrete_factors import Layout, Transitions, layouts, split
+from cwm_induction.discrete_factors import Layout, layouts, split
 from cwm_induction.discrete_moves import Fit, Move, assume_opposites, fit_moves
 from cwm_induction.discrete_scene import Sizes
+from cwm_induction.discrete_transitions import Transitions
 
 SCREENED = 16
 FINALISTS = 3
@@ -18,7 +19,7 @@ WORTHWHILE = 0.75
 def fit_dynamics(seen: Transitions, options: Options) -> Dynamics:
     """Find the layout whose moves and exceptions have the shortest description.
 
-    Moves that save little over looking everything up explain nothing.
+    Moves that save little over looking numbers up explain nothing.
     """
     noise = seen.disagreement(after=False)
     plans = [
@@ -28,6 +29,8 @@ def fit_dynamics(seen: Transitions, options: Options) -> Dynamics:
     plans = sorted(plans, key=lambda plan: plan.fit(full=False).bits)[: FINALISTS + options.rank]
     found = sorted((plan.fit(full=True) for plan in plans), key=lambda dynamics: dynamics.bits)
     best = found[min(options.rank, len(found) - 1)]
+    if len(seen.frame.sizes) > 1:
+        return best
     lookup = _lookup(seen, noise, options)
     return lookup if lookup.bits * WORTHWHILE < best.bits else best
 

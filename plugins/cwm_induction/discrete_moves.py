@@ -9,6 +9,7 @@ import numpy as np
 
 MAX_DELTAS = 24
 MAX_KEY = 8
+MAX_KEYED = 16
 MISS_BITS = 6.0
 BLOCKED_WORTH = 0.7
 """What a move explains of a transition in which nothing changed, as something was in the way."""
@@ -125,11 +126,11 @@ class _Sides(NamedTuple):
 
     def fits(self, factor: int) -> Iterator[Fit]:
         """Yield the moves of one factor: by action alone, then by action and another factor."""
-        yield from self.fits_by(factor, None)
-        changes = self.after[:, factor] != self.factors[:, factor]
-        if changes.any():
+        plain = list(self.fits_by(factor, None))
+        yield from plain
+        if all(fit.misses for fit in plain) and len(self.radices) <= MAX_KEYED:
             for key, radix in enumerate(self.radices):
-                if key != factor and radix <= MAX_KEY and len(self.radices) > 1:
+                if key != factor and radix <= MAX_KEY:
                     yield from self.fits_by(factor, key)
 
     def fits_by(self, factor: int, key: int | None) -> Iterator[Fit]:

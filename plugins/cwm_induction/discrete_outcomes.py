@@ -7,8 +7,9 @@ import numpy as np
 
 from cwm_induction.discrete_dynamics import Dynamics
 from cwm_induction.discrete_exceptions import MOST_WEIGHT, Options, choose_rules
-from cwm_induction.discrete_factors import Transitions, split
+from cwm_induction.discrete_factors import split
 from cwm_induction.discrete_scene import Scene, Sizes
+from cwm_induction.discrete_transitions import Transitions
 from cwm_induction.tables import Column, Examples, Rules, error_bits
 
 RARITY = 0.4
@@ -28,7 +29,7 @@ class Rule(NamedTuple):
 class Outcomes(NamedTuple):
     """The rules of termination and of reward, and which of them comes first.
 
-    Label 0 of the termination is `always`, label i of the reward the i-th
+    Label 0 of the termination is the usual case `always`, label i of the reward the i-th
     reward. The rule that comes second may look at the result of the first.
     """
 
@@ -58,7 +59,7 @@ def fit_outcomes(seen: Transitions, dynamics: Dynamics, options: Options) -> Out
     if not seen.is_noisy:
         scene = scene._replace(new=split(seen.after, dynamics.layout))
     fitting = _Fitting(seen, dynamics.sizes, options, noise)
-    always = bool(seen.done.all())
+    always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
     done, reward = fitting.rule(scene, labels), fitting.rule(scene, seen.codes)
     ended = scene._replace(done=done.predict(scene, dynamics.sizes) ^ int(always))

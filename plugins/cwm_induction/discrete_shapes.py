@@ -1,6 +1,7 @@
 """How a program reads observations and actions and gives observations back."""
 
-from cwm_induction.discrete_factors import Frame, Layout
+from cwm_induction.discrete_factors import Layout
+from cwm_induction.discrete_transitions import Frame
 
 VECTORS = ("multidiscrete", "multibinary", "box")
 

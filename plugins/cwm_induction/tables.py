@@ -60,7 +60,7 @@ class Pool:
         """
         numbers = range(len(self.columns))
         for size in range(1, most + 1):
-            if size > 2 and comb(len(numbers), size) > MAX_SUBSETS:
+            if size > 1 and comb(len(numbers), size) > MAX_SUBSETS:
                 return
             for chosen in combinations(numbers, size):
                 yield chosen, self.bits(chosen)

@@ -1,0 +1,302 @@
+"""Programs induced for environments of few integers."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cwm_cli.environments import space_of
+from cwm_cli.packing import Space
+from cwm_cli.transitions import Dataset, Transition
+from cwm_induction import discrete
+
+
+def collect(env: gym.Env[Any, Any], seed: int, *, train: int = 10, test: int = 10) -> Dataset:
+    """Record random episodes of at most 100 steps."""
+    rows = []
+    for episode in range(train + test):
+        env.action_space.seed(1000 * seed + episode)
+        observation, _ = env.reset(seed=1000 * seed + episode)
+        for _ in range(100):
+            action = env.action_space.sample()
+            following, reward, terminated, truncated, _ = env.step(action)
+            ends = bool(terminated), bool(truncated), episode, int(episode >= train)
+            rows.append(Transition(observation, action, following, float(reward), *ends))
+            observation = following
+            if terminated or truncated:
+                break
+    spaces = space_of(env.observation_space), space_of(env.action_space)
+    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+
+
+def induce(dataset: Dataset, variant: int = 0) -> str:
+    """Induce from the part of the train rows that may be fitted to."""
+    fit = dataset.train[dataset.train.fitted]
+    return discrete.induce(fit, variant=variant, rng=np.random.default_rng(0))
+
+
+def mistakes(program: str, dataset: Dataset) -> np.ndarray:
+    """Mark the rows that a program gets wrong; the observation after the end does not count."""
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    model, wrong = namespace["Environment"](), []
+    for row in dataset:
+        model.set_state(row.observation)
+        observation, reward, terminated = model.step(row.action)
+        same = row.terminated or np.array_equal(observation, row.next_observation)
+        wrong.append(not (same and reward == row.reward and terminated == row.terminated))
+    return np.array(wrong, dtype=bool)
+
+
+def situations(dataset: Dataset) -> list[tuple[Any, ...]]:
+    return [(*np.ravel(row.observation), *np.ravel(row.action)) for row in dataset]
+
+
+def unknowable(dataset: Dataset) -> set[Any]:
+    """Return the places where an episode was seen to end in validation rows alone."""
+    train = dataset.train
+    places = train.columns["next_observations"], train.columns["terminations"]
+    ends = [set(places[0][part & places[1]].tolist()) for part in (~train.fitted, train.fitted)]
+    return ends[0] - ends[1]
+
+
+class KeyAndDoor(gym.Env[np.ndarray, int]):
+    """A key opens a door; the door ends the episode."""
+
+    MAP: ClassVar = ["..#..", "..#.G", "K....", ".##D#", "....."]
+    observation_space = gym.spaces.MultiDiscrete([5, 5, 2])
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, Any]:
+        super().reset(seed=seed)
+        self.state = (4, int(self.np_random.integers(5)), 0)
+        return np.array(self.state), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        row, column, key = self.state
+        down, right = ((-1, 0), (1, 0), (0, -1), (0, 1))[action]
+        there = min(max(row + down, 0), 4), min(max(column + right, 0), 4)
+        what = self.MAP[there[0]][there[1]]
+        if what == "#" or (what == "D" and not key):
+            there = row, column
+        found = what == "K" and not key
+        self.state = (*there, int(key or found))
+        reward = 1.0 if what == "G" else 0.1 if found else 0.0
+        return np.array(self.state), reward, what == "G", False, {}
+
+
+class Twisted(gym.Env[int, int]):
+    """A grid whose cells have numbers in no order."""
+
+    observation_space = gym.spaces.Discrete(25)
+    action_space = gym.spaces.Discrete(4)
+    numbers: ClassVar = np.random.default_rng(5).permutation(25).tolist()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, Any]:
+        super().reset(seed=seed)
+        self.cell = 0
+        return self.numbers[self.cell], {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        row, column = divmod(self.cell, 5)
+        down, right = ((0, 1), (1, 0), (0, -1), (-1, 0))[action]
+        self.cell = min(max(row + down, 0), 4) * 5 + min(max(column + right, 0), 4)
+        ends = self.cell == 24
+        return self.numbers[self.cell], float(ends), ends, False, {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_frozen_lake_is_exact_where_the_train_rows_went(seed: int) -> None:
+    dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), seed)
+    known, never = set(situations(dataset.train)), unknowable(dataset)
+    test = dataset.test
+    asked = np.array([situation in known for situation in situations(test)])
+    asked &= ~np.isin(test.columns["next_observations"], sorted(never))
+    assert asked.any()
+    assert not mistakes(induce(dataset), test)[asked].any()
+
+
+def test_a_frozen_lake_reads_as_a_grid() -> None:
+    program = induce(collect(gym.make("FrozenLake-v1", is_slippery=False), 0))
+    assert "divmod(observation, 4)" in program
+    assert "ROW_STEP = {1: 1, 3: -1}" in program
+    assert "of 64 (observation, action) pairs were observed" in " ".join(program.split())
+    assert "import" not in program
+
+
+@pytest.mark.parametrize("name", ["8x8", "wide"])
+def test_larger_lakes_are_exact_where_the_train_rows_went(name: str) -> None:
+    wide = ["SFFFFHF", "FHFFFFF", "FFFHFFF", "FFFFFHF", "HFFHFFF", "FFFFFFG"]
+    layout = {"map_name": "8x8"} if name == "8x8" else {"desc": wide}
+    dataset = collect(gym.make("FrozenLake-v1", is_slippery=False, **layout), 0)
+    known = set(situations(dataset.train))
+    asked = np.array([situation in known for situation in situations(dataset.test)])
+    assert not mistakes(induce(dataset), dataset.test)[asked].any()
+
+
+def test_a_cliff_is_seen_as_one_stretch_of_cells() -> None:
+    dataset = collect(gym.make("CliffWalking-v1"), 1)
+    program = induce(dataset)
+    assert mistakes(program, dataset.test).mean() < 0.01
+    assert "new_row == 3 and 1 <= " in program
+
+
+@pytest.mark.slow
+def test_a_taxi_is_predicted_at_places_that_were_never_seen() -> None:
+    dataset = collect(gym.make("Taxi-v4"), 2)
+    known = set(situations(dataset.train))
+    fresh = np.array([situation not in known for situation in situations(dataset.test)])
+    assert fresh.sum() > 100
+    assert mistakes(induce(dataset), dataset.test)[fresh].mean() < 0.02
+
+
+def test_walls_a_key_and_a_door_are_found() -> None:
+    dataset = collect(KeyAndDoor(), 0, train=40)
+    program = induce(dataset)
+    assert mistakes(program, dataset.test).mean() < 0.01
+    assert "BLOCKED" in program
+
+
+def test_states_numbered_in_no_order_are_looked_up() -> None:
+    dataset = collect(Twisted(), 0)
+    fit = dataset.train[dataset.train.fitted]
+    program = induce(dataset)
+    assert "STATE_AFTER" in program
+    assert not mistakes(program, fit).any()
+
+
+def test_an_action_that_only_met_the_bounds_is_taken_for_the_missing_opposite() -> None:
+    moves = [(0, 0, 0), (0, 1, 1), (1, 1, 2), (2, 1, 3), (0, 0, 0)]
+    rows = [Transition(before, action, after, 0.0, False) for before, action, after in moves]
+    spaces = Space("discrete", low=(0,), high=(8,)), Space("discrete", low=(0,), high=(1,))
+    fit = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+    program = discrete.induce(fit, variant=0, rng=np.random.default_rng(0))
+    there_and_back = [Transition(5, 0, 4, 0.0, False), Transition(5, 1, 6, 0.0, False)]
+    asked = Dataset.of(there_and_back, observation_space=spaces[0], action_space=spaces[1])
+    assert not mistakes(program, asked).any()
+    assert "Action 0 was only seen where it changes nothing" in " ".join(program.split())
+
+
+SPACES = {
+    "tuple": gym.make("Blackjack-v1"),
+    "noisy": gym.make("FrozenLake-v1", is_slippery=True),
+    "matrix": gym.wrappers.TransformObservation(
+        gym.make("FrozenLake-v1", is_slippery=False),
+        lambda state: np.array([[state // 4 - 2, state % 4]]),
+        gym.spaces.Box(-2, 3, (1, 2), np.int64),
+    ),
+    "vector of actions": gym.wrappers.TransformAction(
+        gym.make("FrozenLake-v1", is_slippery=False),
+        lambda action: 2 * action[0] + action[1],
+        gym.spaces.MultiDiscrete([2, 2]),
+    ),
+    "bits": gym.wrappers.TransformObservation(
+        gym.make("FrozenLake-v1", is_slippery=False),
+        lambda state: np.array([int(bit) for bit in f"{state:04b}"], dtype=np.int8),
+        gym.spaces.MultiBinary(4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_improved_programs_give_the_commonest_outcome_in_every_space(name: str) -> None:
+    dataset = collect(SPACES[name], 0)
+    assert discrete.supports(dataset)
+    fit, program = dataset.train[dataset.train.fitted], induce(dataset)
+    improved = discrete.improve(program, fit, mistakes(program, fit))
+    outcomes: dict[Any, Counter[Any]] = {}
+    for situation, row in zip(situations(fit), fit, strict=True):
+        outcome = (*np.ravel(row.next_observation), row.reward, row.terminated)
+        outcomes.setdefault(situation, Counter())[outcome] += 1
+    rare = sum(seen.total() - max(seen.values()) for seen in outcomes.values())
+    assert mistakes(improved, fit).sum() <= rare
+
+
+@pytest.mark.parametrize("variant", range(len(discrete.VARIANTS) + 1))
+def test_every_variant_explains_what_it_was_fitted_to(variant: int) -> None:
+    dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), 0)
+    fit = dataset.train[dataset.train.fitted]
+    assert not mistakes(induce(dataset, variant), fit).any()
+
+
+def test_the_text_depends_on_nothing_but_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    collect(KeyAndDoor(), 0).save(path)
+    script = (
+        "import sys, numpy, pathlib; from cwm_cli.transitions import Dataset;"
+        "from cwm_induction import discrete; fit = Dataset.load(pathlib.Path(sys.argv[1]));"
+        "print(discrete.induce(fit, variant=5, rng=numpy.random.default_rng(0)))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
+
+
+def test_spaces_of_real_numbers_are_not_supported() -> None:
+    assert not discrete.supports(collect(gym.make("CartPole-v1"), 0, train=1, test=0))
+
+
+@st.composite
+def random_transitions(draw: st.DrawFn) -> Dataset:
+    """Draw a deterministic world of few states and a walk through it."""
+    states, actions = draw(st.integers(2, 12)), draw(st.integers(1, 3))
+    outcome = st.tuples(st.integers(0, states - 1), st.sampled_from([0.0, 1.0]), st.booleans())
+    world = draw(st.lists(outcome, min_size=states * actions, max_size=states * actions))
+    walk = draw(st.lists(st.integers(0, states * actions - 1), min_size=1, max_size=40))
+    rows = [Transition(pair // actions, pair % actions, *world[pair]) for pair in walk]
+    observations = Space("discrete", low=(0,), high=(states - 1,))
+    choices = Space("discrete", low=(0,), high=(actions - 1,))
+    return Dataset.of(rows, observation_space=observations, action_space=choices)
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_transitions(), st.integers(0, 6))
+def test_every_seen_transition_is_right_after_improving(fit: Dataset, variant: int) -> None:
+    program = discrete.induce(fit, variant=variant, rng=np.random.default_rng(0))
+    improved = discrete.improve(program, fit, mistakes(program, fit))
+    assert not mistakes(improved, fit).any()
+
+
+def test_improving_twice_keeps_what_was_remembered_first() -> None:
+    rows = [Transition(state, 0, 7 * state % 11, float(state % 3), False) for state in range(11)]
+    spaces = Space("discrete", low=(0,), high=(10,)), Space("discrete", low=(0,), high=(0,))
+    fit = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+    program = discrete.induce(fit[np.arange(2)], variant=0, rng=np.random.default_rng(0))
+    wrong = mistakes(program, fit)
+    first = wrong & (np.arange(11) < 6)
+    twice = discrete.improve(discrete.improve(program, fit, first), fit, wrong & ~first)
+    assert not mistakes(twice, fit).any()
+    assert twice.count("REMEMBERED = ") == 1
+
+
+def test_every_second_variant_guesses_about_one_state_never_seen():
+    walk = [(0, 1, 1), (1, 0, 0), (0, 1, 1), (1, 1, 2), (2, 0, 1)] * 3
+    rows = [Transition(s, a, n, 0.0, False) for s, a, n in walk]
+    space, actions = Space("discrete", low=(0,), high=(5,)), Space("discrete", low=(0,), high=(1,))
+    dataset = Dataset.of(rows, observation_space=space, action_space=actions)
+    rng = np.random.default_rng(0)
+    plain, guessed = (discrete.induce(dataset, variant=v, rng=rng) for v in (0, 1))
+    assert "is a guess" in guessed
+    assert "is a guess" not in plain
+    ends = {}
+    for name, program in (("plain", plain), ("guessed", guessed)):
+        exec(program, scope := {})
+        environment = scope["Environment"]()
+        environment.set_state(2)
+        ends[name] = environment.step(1)
+    assert ends == {"plain": (3, 0.0, False), "guessed": (3, 0.0, True)}
