@@ -168,10 +168,7 @@ class Search:
                 return
             self._asked[request.key] += 1
             self.pending[step] = Pending(step, move, reserved)
-            if self.parallel == 1:
-                self._answer(step, request)
-            else:
-                threading.Thread(target=self._answer, args=(step, request), daemon=True).start()
+            threading.Thread(target=self._answer, args=(step, request), daemon=True).start()
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""
@@ -189,7 +186,11 @@ class Search:
         return None if self.out_of_money else worst
 
     def _answer(self, step: int, request: Request) -> None:
-        """Ask, read and judge; the outcome, error or not, is put where `run` waits."""
+        """Ask, read and judge; the outcome, error or not, is put where `run` waits.
+
+        This happens in a thread of its own, also for a single completion, so
+        that an interrupt ends the wait for an answer that does not come.
+        """
         try:
             completion = self.backend.complete(request)
             record = self._judge(step, request, completion)

@@ -9,6 +9,7 @@ from cwm_cli.cli.boundary import boundary, complain, guarded
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
 from cwm_cli.cli.evaluate import evaluate
+from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
 from cwm_cli.cli.synthesize import synthesize
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",
 )
-for command in (collect, synthesize, evaluate, plugins):
+for command in (collect, synthesize, evaluate, plan, plugins):
     app.command(command.__name__)(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

@@ -45,6 +45,6 @@ def complain(text: str, kind: str = "Error") -> None:
     """Print one line to stderr; foreign text cannot do more than be read."""
     from cwm_cli.text import clean
 
-    line = clean(text).strip()
-    typer.secho(f"{kind}: " if kind else "", err=True, nl=False, fg=typer.colors.RED, bold=True)
-    typer.echo(line, err=True)
+    colour = typer.colors.RED if kind == "Error" else typer.colors.YELLOW
+    typer.secho(f"{kind}: " if kind else "", err=True, nl=False, fg=colour, bold=True)
+    typer.echo(clean(text).strip(), err=True)

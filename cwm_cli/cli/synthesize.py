@@ -120,9 +120,9 @@ def synthesize(
     order = Order(spec, env_args, transitions, str(source), choices)
     with open_job(order, folder=run, new=new) as job:
         err = Console(stderr=True)
-        err.print(f"data {source}", style="dim", highlight=False, markup=False)
         verb = f"continues with {len(job.search.nodes)} nodes" if job.search.nodes else "started"
-        err.print(f"run  {job.run.folder} {verb}", style="dim", highlight=False, markup=False)
+        complain(str(source), kind="Data")
+        complain(f"{job.run.folder} {verb}", kind="Run")
         _search(job, err)
         _report(job, json=json)
 

@@ -1,8 +1,9 @@
 """Run generated programs in processes of their own and hand back what they predict.
 
-`client` and what it imports are the trusted side; `worker`, `candidate` and
-`answers` run in the worker process. The exports are lazy because the worker
-imports this package too and must stay small: no pydantic, no Gymnasium.
+`client`, `session` and what they import are the trusted side; `worker`,
+`candidate`, `deciding` and `answers` run in the worker process. The exports are
+lazy because the worker imports this package too and must stay small: no
+pydantic, no Gymnasium.
 """
 
 from importlib import import_module
@@ -12,14 +13,17 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.client import Predictions, Sandbox
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.process import SandboxError
+    from cwm_cli.sandbox.session import Plan, Session
 
-__all__ = ["Limits", "Predictions", "Sandbox", "SandboxError"]
+__all__ = ["Limits", "Plan", "Predictions", "Sandbox", "SandboxError", "Session"]
 
 _HOMES = {
     "Limits": "limits",
+    "Plan": "session",
     "Predictions": "client",
     "Sandbox": "client",
     "SandboxError": "process",
+    "Session": "session",
 }
 
 

@@ -1,5 +1,6 @@
 """What happens in the process of one program: guards first, then the program, row by row."""
 
+import fcntl
 import io
 import mmap
 import os
@@ -8,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -17,6 +20,7 @@ from cwm_cli.packing import Columns
 from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
 from cwm_cli.sandbox.arena import KINDS, Layout, Phase
 from cwm_cli.sandbox.confinement import confine
+from cwm_cli.sandbox.deciding import decide
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.protocol import Descriptors, Request
 
@@ -27,6 +31,8 @@ READY = b"R"
 """Said once every guard is up, before the program is so much as compiled."""
 
 _READY_DESCRIPTOR = 3
+_CHANNEL_DESCRIPTOR = 4
+_SESSION_CPU_SECONDS = 86400.0
 _RESERVE_BYTES = 1 << 20
 
 
@@ -36,7 +42,10 @@ def run(request: Request, files: Descriptors, ready: int, worker: int) -> NoRetu
     try:
         os.setsid()
         job, arena = _settle(request, files, ready)
-        confine(request.limits, worker)
+        limits = request.limits
+        if files.channel:  # the worker counts each decision, the kernel all of them
+            limits = replace(limits, cpu_seconds=_SESSION_CPU_SECONDS)
+        confine(limits, worker)
         os.write(_READY_DESCRIPTOR, READY)
         os.close(_READY_DESCRIPTOR)
         perform(job, arena)
@@ -48,7 +57,7 @@ def run(request: Request, files: Descriptors, ready: int, worker: int) -> NoRetu
 
 
 def perform(job: Job, arena: mmap.mmap) -> None:
-    """Have the program answer every row; what it raises is reported in the arena."""
+    """Have the program answer every row, or plan with it; what it raises is reported."""
     views = Layout(job.observation_space, len(job.rows)).views(arena)
     reserve = mmap.mmap(-1, _RESERVE_BYTES)
     try:
@@ -56,7 +65,10 @@ def perform(job: Job, arena: mmap.mmap) -> None:
             _reseed(job.seed)
         environment = load(job.program)
         views["phase"][...] = Phase.STEPPING
-        answer(environment, job, views)
+        if job.planner is None:
+            answer(environment, job, views)
+        else:
+            decide(environment, job, views, _CHANNEL_DESCRIPTOR, partial(_reseeded_for, job))
         views["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # so that there is some memory to report with when the program took all
@@ -113,6 +125,12 @@ def _reseeded(pairs: Iterator[tuple[Any, Any]], job: Job) -> Iterator[tuple[Any,
         yield pair
 
 
+def _reseeded_for(job: Job, decision: int) -> None:
+    """Seed random numbers by the decision."""
+    if job.draws:
+        _reseed(job.seed, decision)
+
+
 def _reseed(*key: int) -> None:
     """Begin the random numbers of Python and numpy anew."""
     random.seed(repr(key))
@@ -120,7 +138,7 @@ def _reseed(*key: int) -> None:
 
 
 def _settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap.mmap]:
-    """Map what the program works on and close every descriptor but the log and the last word."""
+    """Map what the program works on; keep the log, the last word and a session's pipes open."""
     os.dup2(files.log, 1)
     os.dup2(files.log, 2)
     log = _Log(request.limits.output_bytes)
@@ -128,8 +146,11 @@ def _settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap
     sys.stderr = sys.stdout
     arena = mmap.mmap(files.arena, request.arena_bytes)
     job = Job.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
-    os.dup2(ready, _READY_DESCRIPTOR)
-    _close_from(_READY_DESCRIPTOR + 1)
+    kept = [ready, *(files.channel or ())[:2]]
+    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _READY_DESCRIPTOR + 3) for descriptor in kept]
+    for number, descriptor in enumerate(kept, start=_READY_DESCRIPTOR):
+        os.dup2(descriptor, number)
+    _close_from(_READY_DESCRIPTOR + len(kept))
     return job, arena
 
 

@@ -1,18 +1,23 @@
 """The trusted side of the sandbox: asks programs for predictions, whatever they do."""
 
 import queue
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from cwm_cli.packing import Columns
+from cwm_cli.packing import Columns, Space
 from cwm_cli.programs import Failure
 from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failures import KILLED_WORKERS, failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import Outcome, SandboxError, Worker, WorkerLost
+from cwm_cli.sandbox.session import Session
 from cwm_cli.transitions import Dataset
+
+T = TypeVar("T")
 
 
 class Predictions(NamedTuple):
@@ -54,12 +59,33 @@ class Sandbox:
         spaces = (dataset.observation_space, dataset.action_space)
         job = Job(program, int(seed), order, *spaces, columns)
         layout = Layout(dataset.observation_space, len(order))
-        outcome = self._run(job.encode(), layout.size)
+        outcome = self.insist(lambda: self._run(job.encode(), layout.size))
         if outcome is None:
             return Predictions({}, KILLED_WORKERS)
         views = layout.views(outcome.arena)
         failure = failure_of(outcome, views, job, self.limits)
         return Predictions({} if failure else _answers(views, job), failure)
+
+    def session(
+        self,
+        program: str,
+        spaces: tuple[Space, Space],
+        *,
+        planner: str,
+        options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> Session:
+        """Return a session that plans with a program; to be closed, as by `with`.
+
+        `spaces` are those of observations and of actions, `options` the fields
+        of the planner.
+        """
+        settings = {"name": planner, "options": dict(options or {})}
+        columns: Columns = {}
+        for name, space in zip(("observations", "actions"), spaces, strict=True):
+            columns |= space.pack(name, [])
+        rows = np.empty(0, dtype=np.int64)
+        return Session(self, Job(program, int(seed), rows, *spaces, columns, settings))
 
     def close(self) -> None:
         """End every worker, also those at work."""
@@ -73,24 +99,25 @@ class Sandbox:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _run(self, job: bytes, arena_bytes: int) -> Outcome | None:
-        """Run a job, again if the sandbox fails; None when two workers died of it."""
+    def insist(self, attempt: Callable[[], T]) -> T | None:
+        """Attempt something, again if the sandbox fails; None when two workers died of it."""
         try:
-            return self._attempt(job, arena_bytes)
+            return attempt()
         except SandboxError as first:
             try:
-                return self._attempt(job, arena_bytes)
+                return attempt()
             except WorkerLost:
                 if isinstance(first, WorkerLost) and not self._closed:
                     return None
                 raise
 
-    def _attempt(self, job: bytes, arena_bytes: int) -> Outcome:
-        """Run a job on a free worker; a worker that fails is ended and later replaced."""
+    @contextmanager
+    def lend(self) -> Iterator[Worker]:
+        """Lend a free worker; one with which something fails is ended and later replaced."""
         worker = self._free.get()
         try:
             worker = self._started(worker)
-            return worker.run(job, arena_bytes, self.limits)
+            yield worker
         except BaseException:
             if worker:
                 self._retire(worker)
@@ -98,6 +125,11 @@ class Sandbox:
             raise
         finally:
             self._free.put(worker)
+
+    def _run(self, job: bytes, arena_bytes: int) -> Outcome:
+        """Run a job on a free worker."""
+        with self.lend() as worker:
+            return worker.run(job, arena_bytes, self.limits)
 
     def _started(self, worker: Worker | None) -> Worker:
         """Start a worker unless there is one, and unless the sandbox is closed."""

@@ -16,7 +16,8 @@ _ALIGNMENT = 16
 class Job:
     """A program and its inputs, in the order in which it is asked.
 
-    `rows` are the numbers that the rows had before they were shuffled.
+    `rows` are the numbers that the rows had before they were shuffled. With a
+    `planner` (its name and options) the program is not asked for rows but planned with.
     """
 
     program: str
@@ -25,6 +26,7 @@ class Job:
     observation_space: Space
     action_space: Space
     columns: Columns
+    planner: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
         """Return the length of a JSON header, the header, and the columns one after the other."""
@@ -32,6 +34,7 @@ class Job:
         header = {
             "program": self.program,
             "seed": self.seed,
+            "planner": self.planner,
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
             "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
@@ -53,8 +56,8 @@ class Job:
         rows, *arrays = _arrays(buffer, start, header["columns"])
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
-        seed = header["seed"]
-        return cls(header["program"], seed, rows, observation_space, action_space, columns)
+        spaces = (observation_space, action_space)
+        return cls(header["program"], header["seed"], rows, *spaces, columns, header["planner"])
 
     @property
     def draws(self) -> bool:

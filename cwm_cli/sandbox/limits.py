@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one program answering one dataset.
+    """Bounds on one program answering one dataset, or making one decision of a session.
 
     CPU time is what counts, because it does not depend on how busy the machine
     is; wall-clock time is the backstop for programs that sleep. `stall_seconds`

@@ -7,18 +7,28 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.protocol import HELLO, Descriptors, Report, Request, receive_exactly
+from cwm_cli.sandbox.protocol import (
+    HELLO,
+    Channel,
+    Descriptors,
+    Report,
+    Request,
+    receive_exactly,
+)
 
 LOG_TAIL_BYTES = 1 << 16
 
+GRACE_SECONDS = 10.0
+"""How much later than a program a worker that does not end it is given up."""
+
 _START_SECONDS = 60.0
-_GRACE_SECONDS = 10.0
 _COMMAND = "from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {
     "LANG": "C.UTF-8",
@@ -71,17 +81,26 @@ class Worker:
 
     def run(self, job: bytes, arena_bytes: int, limits: Limits) -> Outcome:
         """Run a job to its end; a worker that raises is to be closed."""
+        with self.running(job, arena_bytes, limits) as finish:
+            return finish()
+
+    @contextmanager
+    def running(
+        self, job: bytes, arena_bytes: int, limits: Limits, channel: Channel | None = None
+    ) -> Iterator[Callable[[], Outcome]]:
+        """Begin a job; what is given waits for its end."""
         with _file(job) as inputs, _file(size=arena_bytes) as arena, _file() as log:
-            files = Descriptors(inputs.fileno(), arena.fileno(), log.fileno())
-            try:
-                self._control.settimeout(limits.wall_seconds + _GRACE_SECONDS)
+            files = Descriptors(inputs.fileno(), arena.fileno(), log.fileno(), channel)
+            with _watching_the_worker():
+                self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
                 Request(len(job), arena_bytes, limits).send(self._control, files)
-                report = Report.receive(self._control)
-            except (EOFError, OSError) as error:
-                raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
-            except ValueError as error:
-                raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
-            outcome = Outcome(report, arena.read(), _tail(log))
+            yield partial(self._finish, arena, log)
+
+    def _finish(self, arena: IO[bytes], log: IO[bytes]) -> Outcome:
+        """Wait for the end of a job and gather what is left of it."""
+        with _watching_the_worker():
+            report = Report.receive(self._control)
+        outcome = Outcome(report, arena.read(), _tail(log))
         if not report.ready:
             raise SandboxError(f"the sandbox could not be set up: {_text(outcome.log)}")
         return outcome
@@ -91,7 +110,7 @@ class Worker:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         try:
-            self.process.wait(_GRACE_SECONDS)
+            self.process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -122,6 +141,17 @@ def _environment() -> dict[str, str]:
         if name in os.environ
     }
     return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
+
+
+@contextmanager
+def _watching_the_worker() -> Iterator[None]:
+    """Tell a worker that is gone from one that talks nonsense."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
+    except ValueError as error:
+        raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from cwm_cli.sandbox.limits import Limits
 HELLO = b"cwm sandbox 1 is warm"
 """What a worker says once it is ready for requests."""
 
+BEGUN, MADE = b"B", b"M"
+"""Marks: a decision begins, a decision is made."""
+
 _MAGIC = b"cwm1"
 _REQUEST = Struct("<4s2Q3d2Q")
 _REPORT = Struct("<4sBBi")
@@ -28,6 +31,19 @@ class Ending(IntEnum):
     OUT_OF_CPU = 2
     OUT_OF_TIME = 3
     FORKED = 4
+    DISMISSED = 5
+
+
+class Channel(NamedTuple):
+    """The ends of a session's pipes: questions and replies for the program, marks for its worker.
+
+    A mark says that a decision begins or that one is made; when the pipe is
+    closed the session is over.
+    """
+
+    questions: int
+    replies: int
+    marks: int
 
 
 class Descriptors(NamedTuple):
@@ -36,6 +52,12 @@ class Descriptors(NamedTuple):
     job: int
     arena: int
     log: int
+    channel: Channel | None = None
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Every descriptor, in the order in which they are sent."""
+        return (self.job, self.arena, self.log, *(self.channel or ()))
 
 
 class Request(NamedTuple):
@@ -50,16 +72,18 @@ class Request(NamedTuple):
         limits = self.limits
         seconds = (limits.wall_seconds, limits.cpu_seconds, limits.stall_seconds)
         message = _REQUEST.pack(_MAGIC, *self[:2], *seconds, limits.memory_mb, limits.output_bytes)
-        socket.send_fds(control, [message], descriptors)
+        socket.send_fds(control, [message], descriptors.all)
 
     @classmethod
     def receive(cls, control: socket.socket) -> tuple[Self, Descriptors] | None:
         """Wait for a request; None when the other side is gone."""
-        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 3, socket.MSG_WAITALL)
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 6, socket.MSG_WAITALL)
         if len(message) < _REQUEST.size:
             return None
         _, job_bytes, arena_bytes, *limits = _REQUEST.unpack(message)
-        return cls(job_bytes, arena_bytes, Limits(*limits)), Descriptors(*descriptors)
+        job, arena, log, *pipes = descriptors
+        files = Descriptors(job, arena, log, Channel(*pipes) if pipes else None)
+        return cls(job_bytes, arena_bytes, Limits(*limits)), files
 
 
 class Report(NamedTuple):

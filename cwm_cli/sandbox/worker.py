@@ -23,8 +23,9 @@ import numpy as np
 
 from cwm_cli.sandbox import candidate
 from cwm_cli.sandbox.arena import CONTROL_BYTES, Phase
+from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.linux import adopt_orphans
-from cwm_cli.sandbox.protocol import HELLO, Descriptors, Ending, Report, Request
+from cwm_cli.sandbox.protocol import BEGUN, HELLO, Descriptors, Ending, Report, Request
 
 PRELOADED = """
 abc array bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions
@@ -82,14 +83,14 @@ def _serve(control: socket.socket, request: Request, files: Descriptors) -> None
     if pid == 0:
         candidate.run(request, files, ready_child, worker)
     os.close(ready_child)
-    child = _Child(pid, control)
+    child = _Child(pid, control, files.channel.marks if files.channel else None)
     try:
         with mmap.mmap(files.arena, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
             ending = _watch(child, request, page)
     finally:
         code = child.end()
     guarded = os.read(ready, 1) == candidate.READY  # does not wait: nobody is left to write
-    for descriptor in (ready, *files):
+    for descriptor in (ready, *files.all):
         os.close(descriptor)
     Report(guarded, ending, code).send(control)
 
@@ -97,38 +98,69 @@ def _serve(control: socket.socket, request: Request, files: Descriptors) -> None
 def _watch(child: "_Child", request: Request, page: mmap.mmap) -> Ending:
     """Wait for the end of a program, or for a reason to end it.
 
-    Only moves forward count as progress, and progress can be feigned for no
-    longer than all the CPU time that a program has.
+    In a session the limits hold for each decision, and nothing is counted between two of them.
     """
-    limits = request.limits
-    deadline = time.monotonic() + limits.wall_seconds
-    furthest, counted_from = (-1, -1), 0.0
+    allowance = _Allowance(request.limits)
     while not child.has_ended():
-        rows, phase = _PROGRESS.unpack_from(page)
-        used = child.cpu_seconds()
-        if (phase, rows) > furthest and phase <= Phase.DONE:
-            furthest, counted_from = (phase, rows), used
         if child.has_children():
             return Ending.FORKED
-        if used - counted_from > limits.stall_seconds:
-            return child.dump(Ending.STALLED)
-        if used > limits.cpu_seconds:
-            return child.dump(Ending.OUT_OF_CPU)
-        if time.monotonic() > deadline:
-            return child.dump(Ending.OUT_OF_TIME)
+        mark = child.mark()
+        if mark == b"":
+            return Ending.DISMISSED
+        used = child.cpu_seconds()
+        if mark is not None:
+            allowance.renew(used, counting=mark == BEGUN)
+        rows, phase = _PROGRESS.unpack_from(page)
+        ending = allowance.overdrawn(used, phase, rows)
+        if ending is not None:
+            return child.dump(ending)
     return Ending.EXITED
 
 
-class _Child:
-    """The process of a program, seen from the worker."""
+class _Allowance:
+    """What a program may use up, all in all or for one decision.
 
-    def __init__(self, pid: int, control: socket.socket) -> None:
+    Only moves forward count as progress, and progress can be feigned for no
+    longer than all the CPU time that a program has.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._furthest = (-1, -1)
+        self.renew(0.0, counting=True)
+
+    def renew(self, used: float, *, counting: bool) -> None:
+        """Count anew from the CPU time used so far, or not at all."""
+        self._counting = counting
+        self._began = self._moved = used
+        self._deadline = time.monotonic() + self._limits.wall_seconds
+
+    def overdrawn(self, used: float, phase: int, rows: int) -> Ending | None:
+        """Return the limit that is exceeded, if one is."""
+        if (phase, rows) > self._furthest and phase <= Phase.DONE:
+            self._furthest, self._moved = (phase, rows), used
+        if not self._counting:
+            return None
+        if used - self._moved > self._limits.stall_seconds:
+            return Ending.STALLED
+        if used - self._began > self._limits.cpu_seconds:
+            return Ending.OUT_OF_CPU
+        return Ending.OUT_OF_TIME if time.monotonic() > self._deadline else None
+
+
+class _Child:
+    """The process of a program, seen from the worker; a session also has a pipe of marks."""
+
+    def __init__(self, pid: int, control: socket.socket, marks: int | None) -> None:
         self.pid = pid
         self._started = time.monotonic()
         self._status: int | None = None
         self._control = control.fileno()
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
+        self._marks, self._is_marked = marks, False
+        if marks is not None:
+            self._poller.register(marks, select.POLLIN)
         self._pidfd = _open_pidfd(pid)
         if self._pidfd is not None:
             self._poller.register(self._pidfd, select.POLLIN)
@@ -139,11 +171,16 @@ class _Child:
         events = [descriptor for descriptor, _ in self._poller.poll(seconds * 1000)]
         if self._control in events:
             raise HungUp
+        self._is_marked = self._marks in events
         if self._pidfd is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = status if pid else None
             return bool(pid)
         return self._pidfd in events
+
+    def mark(self) -> bytes | None:
+        """Return the mark that has come, empty when there will be no more, or None."""
+        return os.read(self._marks, 1) if self._is_marked and self._marks is not None else None
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used, or else the time it has had."""

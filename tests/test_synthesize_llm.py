@@ -1,0 +1,106 @@
+"""`cwm synthesize` with a language model: the whole way, through LiteLLM to a real HTTP server."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, error, hang, rate_limited
+from recordings import cartpole
+
+WRONG = f"Here it is.\n```python\n{cartpole(gravity=5)}```\n"
+BROKEN = f"```python\n{cartpole(position='undefined_name')}```"
+RIGHT = f"The gravity was wrong.\n```python\n{cartpole()}```\nThat is all."
+
+
+@pytest.fixture
+def ask(cwm):
+    """Run `cwm synthesize` on CartPole against a server."""
+    cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
+
+    def arguments(server, *more):
+        fixed = ["--env", "CartPole-v1", "--api-base", server.url, "-o", "backoff=0.01", *more]
+        return ["synthesize", "--model", "openai/gpt-4o-mini", *fixed]
+
+    cwm.arguments = arguments
+    return cwm
+
+
+def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
+    with OpenAIServer([answer(BROKEN), rate_limited("0"), answer(WRONG), answer(RIGHT)]) as server:
+        run = ask(*ask.arguments(server, "--json", "--run", "r", "-o", "retries=2"))
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert (result["solved"], result["completions"], result["tokens"]) == (True, 3, 330)
+    assert 0 < result["cost"] < 0.01
+    assert result["test"]["accuracy"] == 1.0
+    lines = [json.loads(line) for line in (ask.folder / "r" / "nodes.jsonl").open()]
+    nodes = [line["node"] for line in lines]
+    assert [node["action"] for node in nodes] == ["generate", "fix", "improve"]
+    assert lines[2]["text"] == RIGHT
+    first, fix, _, improve = [request.prompt for request in server.requests]
+    assert "A pole is attached by an un-actuated joint to a cart" in first
+    assert "undefined_name" in fix
+    assert "NameError" in fix
+    assert "GRAVITY" not in improve
+    assert "5 * sin" in improve
+    assert "recorded" in improve
+
+
+def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
+    with OpenAIServer([answer("I cannot do that."), answer(""), answer(RIGHT)]) as server:
+        run = ask(*ask.arguments(server, "--json", "--strategy", "zero-shot"))
+    result = json.loads(run.stdout)
+    assert (result["solved"], result["completions"]) == (True, 3)
+
+
+def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):
+    with OpenAIServer([answer(WRONG), OUT_OF_QUOTA]) as server:
+        stopped = ask(*ask.arguments(server, "--run", "r"))
+    assert stopped.returncode == 1
+    assert stopped.stderr.count("Error: ") == 1
+    assert "quota" in stopped.stderr
+    assert "the same command continues" in stopped.stderr
+    with OpenAIServer([answer(RIGHT)]) as server:
+        resumed = ask(*ask.arguments(server, "--run", "r", "--json"))
+    result = json.loads(resumed.stdout)
+    assert (result["solved"], result["completions"]) == (True, 2)
+
+
+def test_parallel_answers_that_did_arrive_are_kept_when_one_fails(ask):
+    with OpenAIServer([answer(WRONG), error(401, "no", "invalid_api_key")]) as server:
+        arguments = ask.arguments(server, "--run", "r", "--parallel", "2", "--budget", "2")
+        assert ask(*arguments).returncode == 1
+    assert len((ask.folder / "r" / "nodes.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_cost_limit_reserves_what_an_answer_may_cost(ask):
+    with OpenAIServer([answer(WRONG)]) as server:
+        run = ask(*ask.arguments(server, "--max-cost", "0.0001", "--json"))
+    assert json.loads(run.stdout)["completions"] == 0
+    assert server.requests == []
+    assert "--max-cost" in run.stderr
+
+
+def test_a_model_of_unknown_price_is_refused_with_a_cost_limit(ask):
+    with OpenAIServer([answer(WRONG)]) as server:
+        arguments = ask.arguments(server, "--max-cost", "1")
+        arguments[2] = "openai/nobody-knows"
+        refused = ask(*arguments)
+    assert refused.returncode == 1
+    assert "known price" in refused.stderr
+
+
+def test_ctrl_c_ends_a_search_that_waits_for_an_answer(ask):
+    with OpenAIServer([hang]) as server:
+        process = ask.start(*ask.arguments(server, "--run", "r"))
+        deadline = time.monotonic() + 60
+        while not server.requests:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the same command continues the run r" in err
+    assert "Traceback" not in err
