@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cwm_cli.cli.boundary import complain, guarded
-from cwm_cli.cli.options import JsonOption
+from cwm_cli.cli.options import JsonOption, parse_env_args
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
     from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.runs import Run
     from cwm_cli.transitions import Dataset
 
 data = typer.Typer(no_args_is_help=True, help="Look into recorded transitions.")
@@ -72,3 +73,25 @@ def load_dataset(
     if recorded != spec.id:
         raise CwmError(f"{file} holds transitions of {recorded}: name --env {recorded}")
     return dataset, file
+
+
+def read_program(file: Path) -> str:
+    """Return the text of a program."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CwmError(f"there is no {file}: name a .py file or a run folder") from error
+    except (OSError, ValueError) as error:
+        raise CwmError(f"{file} cannot be read ({error}): name a .py file") from error
+
+
+def open_run(folder: Path, spec: EnvironmentSpec, env_arg: list[str] | None) -> Run:
+    """Open a run of an environment; another one is refused."""
+    from cwm_cli.runs import Run
+
+    run = Run.load(folder)
+    if run.config.env != spec.id:
+        raise CwmError(f"{folder} is a run of {run.config.env}: name --env {run.config.env}")
+    if env_arg and parse_env_args(env_arg) != run.config.env_args:
+        raise CwmError(f"{folder} was started with other environment arguments: leave them out")
+    return run

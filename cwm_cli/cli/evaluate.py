@@ -17,7 +17,6 @@ from cwm_cli.cli.options import (
     SeedOption,
     parse_env_args,
 )
-from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,30 +97,16 @@ def _open(
     program: Path, env: str, env_arg: list[str] | None, dataset: Path | None
 ) -> tuple[str, Dataset]:
     """Return the text of the program, and the transitions: those of its run if it is one."""
-    from cwm_cli.cli.data import find_environment, load_dataset
-    from cwm_cli.runs import Run
+    from cwm_cli.cli.data import find_environment, load_dataset, open_run, read_program
 
-    spec, env_args = find_environment(env), parse_env_args(env_arg)
+    spec = find_environment(env)
     if not program.is_dir():
-        return _read(program), load_dataset(spec, env_args, dataset)[0]
-    run = Run.load(program)
-    if run.config.env != spec.id:
-        raise CwmError(f"{program} is a run of {run.config.env}: name --env {run.config.env}")
-    if env_arg and env_args != run.config.env_args:
-        raise CwmError(f"{program} was started with other environment arguments: leave them out")
+        data, _ = load_dataset(spec, parse_env_args(env_arg), dataset)
+        return read_program(program), data
+    run = open_run(program, spec, env_arg)
     if dataset is None:
         return run.best_program(), run.dataset()
     return run.best_program(), load_dataset(spec, run.config.env_args, dataset)[0]
-
-
-def _read(program: Path) -> str:
-    """Return the text of a program."""
-    try:
-        return program.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no {program}: name a .py file or a run folder") from error
-    except (OSError, ValueError) as error:
-        raise CwmError(f"{program} cannot be read ({error}): name a .py file") from error
 
 
 def _judge(

@@ -29,6 +29,16 @@ DatasetOption = Annotated[
         show_default=False,
     ),
 ]
+OptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="Option of what does the work, such as exploration=0.2; repeatable.",
+        show_default=False,
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 DataSeedOption = Annotated[
     int, typer.Option("--data-seed", min=0, help="Seed of the data that is collected by default.")

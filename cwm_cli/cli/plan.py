@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cwm_cli.cli.boundary import complain
-from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, SeedOption, parse_env_args
+from cwm_cli.cli.options import (
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    OptionsOption,
+    SeedOption,
+    parse_env_args,
+)
 from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -49,16 +56,7 @@ def plan(
     planner: Annotated[
         str, typer.Option("--planner", help="mcts, cem, or auto: the one that fits the actions.")
     ] = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="Option of the planner, such as simulations=25; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    option: OptionsOption = None,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes to play.")] = 10,
     max_steps: Annotated[
         int | None,
@@ -104,29 +102,14 @@ def _program(
     spec: EnvironmentSpec, env_arg: list[str] | None, program: Path | None, run: Path | None
 ) -> tuple[str, dict[str, Any]]:
     """Return the text of the program, and the arguments of the environment."""
-    from cwm_cli.runs import Run
+    from cwm_cli.cli.data import open_run, read_program
 
-    env_args = parse_env_args(env_arg)
     if program is not None and run is None:
-        return _read(program), env_args
+        return read_program(program), parse_env_args(env_arg)
     if run is None or program is not None:
         raise CwmError("name one world model: --program FILE, or --run DIR")
-    found = Run.load(run)
-    if found.config.env != spec.id:
-        raise CwmError(f"{run} is a run of {found.config.env}: name --env {found.config.env}")
-    if env_arg and env_args != found.config.env_args:
-        raise CwmError(f"{run} was started with other environment arguments: leave them out")
+    found = open_run(run, spec, env_arg)
     return found.best_program(), found.config.env_args
-
-
-def _read(program: Path) -> str:
-    """Return the text of a program."""
-    try:
-        return program.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no {program}: name a .py file") from error
-    except (OSError, ValueError) as error:
-        raise CwmError(f"{program} cannot be read ({error}): name a .py file") from error
 
 
 def _planner(name: str, pairs: list[str], action_space: Space) -> Choice:

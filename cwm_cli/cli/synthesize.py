@@ -14,6 +14,7 @@ from cwm_cli.cli.options import (
     EnvArgOption,
     JsonOption,
     MetricOption,
+    OptionsOption,
     SeedOption,
     parse_env_args,
 )
@@ -54,16 +55,7 @@ def synthesize(
         ),
     ] = None,
     strategy: Annotated[str, typer.Option("--strategy", help="Search strategy.")] = "gif-mcts",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="Option of the strategy, backend or problem; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    option: OptionsOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")] = 1,
     seed: SeedOption = 0,
