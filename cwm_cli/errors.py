@@ -9,14 +9,17 @@ class CwmError(Exception):
 
 
 class UnknownNameError(CwmError):
-    """A name that nothing provides, with the nearest name that something does."""
+    """A name that nothing provides, with the nearest name that something does.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    At most `listed` known names are listed where none is near.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], listed: int = 12) -> None:
         names = sorted(known)
         close = get_close_matches(name, names, n=1)
         if close:
             hint = f"did you mean {close[0]}?"
-        elif len(names) <= 12:
+        elif len(names) <= listed:
             hint = f"choose one of {', '.join(names)}" if names else "there is none"
         else:
             hint = "run `cwm plugins` for the known names"

@@ -148,7 +148,7 @@ def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
         choices = " or ".join(f"-o {owner.label}.{name}=" for owner in having)
         raise CwmError(f"the option {name!r} could mean several things: write {choices}")
     known = [f"{owner.label}.{n}" if dot else n for owner in owners for n in owner.options]
-    raise UnknownNameError("option", key, known)
+    raise UnknownNameError("option", key, known, listed=len(known))
 
 
 def _read(owner: Owner, name: str, text: str) -> Any:

@@ -16,6 +16,7 @@ from cwm_cli.search import Node, Record
 from cwm_cli.transitions import Dataset
 
 JOURNAL = "nodes.jsonl"
+DATASET = "dataset.npz"
 
 
 class RunConfig(BaseModel):
@@ -67,7 +68,7 @@ class Run:
     def start(cls, folder: Path, header: Header, dataset: Dataset) -> Self:
         """Make a new run folder with everything that the run depends on."""
         folder.mkdir(parents=True, exist_ok=True)
-        dataset.save(folder / "dataset.npz")
+        dataset.save(folder / DATASET)
         replace(folder / "run.json", header.model_dump_json(indent=2) + "\n")
         return cls(folder, header)
 
@@ -90,7 +91,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """Return the transitions of this run, train and held-out."""
-        return Dataset.load(self.folder / "dataset.npz")
+        return Dataset.load(self.folder / DATASET)
 
     def best_program(self) -> str:
         """Return the text of `best.py`."""
@@ -176,6 +177,14 @@ def runs_in(parent: Path) -> Iterator[Run]:
             yield Run.load(file.parent)
         except CwmError:
             continue
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a run may start in a folder: there is nothing, or a start that was cut short."""
+    if not folder.exists():
+        return True
+    names = {path.name for path in folder.iterdir() if not path.name.endswith(".part")}
+    return names <= {DATASET}
 
 
 def differences(before: RunConfig, now: RunConfig) -> list[str]:

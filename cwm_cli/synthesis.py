@@ -15,7 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score, evaluate
 from cwm_cli.problems.world_model import OPTIONS, WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs import Header, Run, RunConfig, differences, runs_in
+from cwm_cli.runs import Header, Run, RunConfig, differences, is_free, runs_in
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search import Node, Search
 from cwm_cli.transitions import Dataset
@@ -216,7 +216,7 @@ def _open_run(order: Order, config: RunConfig, folder: Path | None, new: bool) -
             names = ", ".join(changed)
             raise CwmError(f"{folder} was started with another {names}: choose another --run")
         return run
-    if folder is not None and folder.exists() and any(folder.iterdir()):
+    if folder is not None and not is_free(folder):
         raise CwmError(f"{folder} holds something else: choose another --run")
     return Run.start(folder or _fresh_folder(config), _header(order, config), order.dataset)
 

@@ -10,7 +10,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.llm import Action, Usage
 from cwm_cli.packing import Space
 from cwm_cli.programs import Failure, Verdict
-from cwm_cli.runs import JOURNAL, Header, Run, RunConfig, differences, runs_in
+from cwm_cli.runs import JOURNAL, Header, Run, RunConfig, differences, is_free, runs_in
 from cwm_cli.search import Node, Record
 from cwm_cli.transitions import Dataset, Transition
 
@@ -93,6 +93,17 @@ def test_what_is_written_survives_a_crash_of_the_process(tmp_path):
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     assert len(list(Run.load(folder).nodes())) == 1
+
+
+def test_a_start_that_was_cut_short_is_begun_again_but_nothing_foreign_is_touched(tmp_path):
+    folder = tmp_path / "run"
+    assert is_free(folder)
+    Run.start(folder, HEADER, DATASET)
+    assert not is_free(folder)
+    (folder / "run.json").rename(folder / ".run.json.part")
+    assert is_free(folder)
+    (folder / "thesis.tex").write_text("")
+    assert not is_free(folder)
 
 
 def test_differences_name_every_setting_that_changed():

@@ -183,6 +183,19 @@ def test_a_replayed_run_has_the_same_tree(teacher):
     assert first == second
 
 
+def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
+    lake = ["--env", "FrozenLake-v1"]
+    cwm("collect", *lake, "--env-arg", "is_slippery=false", "--out", "dry.npz")
+    answer = cwm("synthesize", *lake, "--dataset", "dry.npz", "--run", "r", "--json")
+    assert json.loads(answer.stdout)["solved"]
+    config = json.loads((cwm.folder / "r" / "run.json").read_text())["config"]
+    assert config["env_args"] == {"is_slippery": False}
+    wet = ["--env-arg", "is_slippery=true"]
+    refused = cwm("synthesize", *lake, "--dataset", "dry.npz", *wet)
+    assert refused.returncode == 1
+    assert "recorded with --env-arg {'is_slippery': False}" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -75,6 +75,17 @@ def load_dataset(
     return dataset, file
 
 
+def recorded_args(dataset: Dataset, env_args: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the environment that a dataset was recorded with.
+
+    Others may not be named: the description would be that of another environment.
+    """
+    recorded: dict[str, Any] = dataset.metadata.get("env_args", env_args)
+    if env_args not in ({}, recorded):
+        raise CwmError(f"the dataset was recorded with --env-arg {recorded}: leave --env-arg out")
+    return recorded
+
+
 def read_program(file: Path) -> str:
     """Return the text of a program."""
     try:

@@ -87,15 +87,16 @@ def synthesize(
     """
     from rich.console import Console
 
-    from cwm_cli.cli.data import find_environment, load_dataset
+    from cwm_cli.cli.data import find_environment, load_dataset, recorded_args
     from cwm_cli.synthesis import Choices, Order, open_job
 
     spec = find_environment(_environment(env, idx))
-    env_args = parse_env_args(env_arg)
     answering, named = _backend(backend, model)
     if answering == OFFLINE and not backend:
         complain(HINT, kind="Note")
+    env_args = parse_env_args(env_arg)
     transitions, source = load_dataset(spec, env_args, dataset, data_seed)
+    env_args = recorded_args(transitions, env_args)
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy,
