@@ -1,119 +1,24 @@
-"""One synthesis from its settings to its result: the run folder and the search that fills it."""
+"""From what a user chose to a search that is ready: the run folder, new or continued."""
 
-import json
 import os
-import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric, Score, evaluate
+from cwm_cli.evaluation import Metric
+from cwm_cli.job import Choices, Job
 from cwm_cli.problems.world_model import OPTIONS, WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs import Header, Run, RunConfig, differences, is_free, runs_in
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search import Node, Search
+from cwm_cli.search import Search
 from cwm_cli.transitions import Dataset
 
 RUNS = Path("runs")
-
-
-class Choices(NamedTuple):
-    """What a user chose on the command line; `flags` are options of the backend."""
-
-    strategy: str
-    backend: str
-    model: str
-    options: list[str]
-    flags: Mapping[str, Any]
-    metric: Literal["accuracy", "paper"]
-    seed: int
-    parallel: int
-    max_cost: float | None
-    budget: int
-
-
-@dataclass
-class Job:
-    """A search with the run that records it."""
-
-    run: Run
-    search: Search
-    dataset: Dataset
-    problem: WorldModelProblem
-    choices: Choices
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def title(self) -> str:
-        """Name the job in a few words."""
-        config = self.run.config
-        return f"{config.env} · {config.strategy} · {config.model or config.backend}"
-
-    def nodes(self) -> Iterator[Node]:
-        """Search; yield each node when it is written down, learned and, if best, saved."""
-        stopped: CwmError | None = None
-        try:
-            for record in self.search.run(self.choices.budget):
-                yield self._learned(record.node)
-        except CwmError as error:
-            stopped = error
-        for record in self.search.drain():  # what is in flight is paid for
-            yield self._learned(record.node)
-        if stopped:
-            raise stopped
-
-    def finish(self) -> tuple[dict[str, Any], Score | None, Score | None]:
-        """Score the best program on train and held-out rows, and write the result down."""
-        best = self.search.best
-        train, test = (self._score(best, part) for part in (self.dataset.train, self.dataset.test))
-        tokens = (n.usage.prompt_tokens + n.usage.completion_tokens for n in self.search.nodes)
-        result = {
-            "run": str(self.run.folder),
-            "program": str(self.run.folder / "best.py") if best else None,
-            "solved": self.search.solved,
-            "completions": len(self.search.nodes),
-            "tokens": sum(tokens),
-            "cost": self._cost(),
-            "seconds": round(time.monotonic() - self.started, 3),
-            "train": train.model_dump() if train else None,
-            "test": test.model_dump() if test else None,
-        }
-        self.run.save_result(result)
-        self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
-        return result, train, test
-
-    def next_command(self) -> str:
-        """Return what a user would type next."""
-        config = self.run.config
-        words = ["cwm", "plan", "--env", config.env]
-        for key, value in config.env_args.items():
-            words += ["--env-arg", f"{key}={json.dumps(value)}"]
-        return shlex.join([*words, "--run", str(self.run.folder)])
-
-    def _cost(self) -> float | None:
-        """Add up the costs, None when one of them is unknown."""
-        costs = [node.usage.cost for node in self.search.nodes]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
-
-    def _learned(self, node: Node) -> Node:
-        """Save a program that is the best so far."""
-        if self.search.best is node:
-            self.run.save_best(node)
-        return node
-
-    def _score(self, best: Node | None, rows: Dataset) -> Score | None:
-        """Score the best program on some rows, if there are both."""
-        if best is None or not len(rows):
-            return None
-        problem = self.problem
-        return evaluate(best.program, rows, problem.sandbox, problem.metric, problem.seed).score
 
 
 class Order(NamedTuple):

@@ -23,7 +23,7 @@ from cwm_cli.errors import CwmError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cwm_cli.synthesis import Job
+    from cwm_cli.job import Job
 
 OFFLINE = "induction"
 HINT = (
@@ -88,7 +88,8 @@ def synthesize(
     from rich.console import Console
 
     from cwm_cli.cli.data import find_environment, load_dataset, recorded_args
-    from cwm_cli.synthesis import Choices, Order, open_job
+    from cwm_cli.job import Choices
+    from cwm_cli.synthesis import Order, open_job
 
     spec = find_environment(_environment(env, idx))
     answering, named = _backend(backend, model)
