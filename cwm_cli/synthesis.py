@@ -60,6 +60,8 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
             journal=run.append,
         )
         search.resume(run.nodes())
+        if search.best:  # which a crash may have kept from being saved
+            run.save_best(search.best)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         yield Job(run, search, dataset, problem, choices)
 

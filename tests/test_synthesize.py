@@ -102,6 +102,15 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher)
     assert best[0] == best[1]
 
 
+def test_a_crash_before_the_best_program_was_saved_is_made_good(teacher):
+    arguments = ["synthesize", *FAST, "4", "--run", "r"]
+    teacher(*arguments)
+    best = (teacher.folder / "r" / "best.py").read_text()
+    (teacher.folder / "r" / "best.py").write_text("stale")
+    assert teacher(*arguments).returncode == 0
+    assert (teacher.folder / "r" / "best.py").read_text() == best
+
+
 def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
     process = teacher.start("synthesize", *FAST, "50", "--run", "r", "-o", "delay=0.05")
     file = teacher.folder / "r" / "nodes.jsonl"
