@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cwm_cli.llm import Completion, Request, Usage
-from cwm_litellm.loading import load
+from cwm_litellm.loading import check, load
 
 NOT_IDENTITY = {"identity": False}
 """A run may be continued with another value of such a field."""
@@ -31,6 +31,9 @@ class LiteLLM:
     retries: int = field(default=6, metadata=NOT_IDENTITY)
     backoff: float = field(default=1.0, metadata=NOT_IDENTITY)
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
+
+    def __post_init__(self) -> None:
+        check()
 
     def complete(self, request: Request) -> Completion:
         """Ask the model, again after failures that may pass."""

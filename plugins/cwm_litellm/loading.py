@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from cwm_cli.errors import CwmError
@@ -15,8 +16,14 @@ LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
 
 
+def check() -> None:
+    """Say how to install LiteLLM if it is missing, without the time that importing it takes."""
+    if not all(map(find_spec, ("litellm", "tenacity"))):
+        raise CwmError("language models need an extra: pip install 'cwm-cli[llm]'")
+
+
 def load() -> Any:
-    """Return LiteLLM, imported and quiet, or say how to install it.
+    """Return LiteLLM, imported and quiet.
 
     It takes three seconds, so it is only loaded when a model is called.
     """
@@ -29,12 +36,8 @@ def _load() -> Any:
     """Import LiteLLM."""
     for variable in OFFLINE:
         os.environ.setdefault(variable, "True")
-    try:
-        import litellm
-        import tenacity  # noqa: F401  # comes with the same extra
-    except ModuleNotFoundError:
-        message = "language models need an extra: pip install 'cwm-cli[llm]'"
-        raise CwmError(message) from None
+    import litellm
+
     _silence(litellm)
     return litellm
 
