@@ -4,7 +4,12 @@ import json
 import signal
 import time
 
+import numpy as np
 import pytest
+
+from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.runs import Run
+from cwm_cli.sandbox import Sandbox
 
 TEACHER = '''
 """A backend with no network: programs of random quality, drawn from the request's seed."""
@@ -227,3 +232,19 @@ def test_a_mistake_is_answered_in_one_line(cwm, arguments, message):
     assert len(errors) == 1
     assert message in errors[0]
     assert not (cwm.folder / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
+    lake = ["--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--data-seed", str(seed)]
+    assert cwm("synthesize", *lake, "--run", "r").returncode == 0
+    run = Run.load(cwm.folder / "r")
+    data = run.dataset()
+    known = {(row.observation, row.action) for row in data.train}
+    seen = np.array([(row.observation, row.action) in known for row in data.test])
+    with Sandbox() as sandbox:
+        metric = Metric.of(data.train)
+        found = evaluate(run.best_program(), data.test[seen], sandbox, metric)
+    assert seen.any()
+    assert (found.rows == 1.0).all()
