@@ -55,8 +55,12 @@ class Job:
                 yield self._learned(record.node)
         except CwmError as error:
             stopped = error
-        for record in self.search.drain():  # what is in flight is paid for
-            yield self._learned(record.node)
+        try:
+            for record in self.search.drain():  # what is in flight is paid for
+                yield self._learned(record.node)
+        except KeyboardInterrupt:  # but nobody has to wait for it once a program is right
+            if not self.search.solved:
+                raise
         if stopped:
             raise stopped
 

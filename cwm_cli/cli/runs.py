@@ -28,6 +28,7 @@ def list_(
     from cwm_cli.runs import runs_in
 
     table = Table("run", "environment", "strategy", "answers", "nodes", "best")
+    table.columns[0].overflow = "fold"  # so that the folder can be copied
     for run in runs_in(folder):
         nodes = list(run.nodes())
         best = max((node.verdict.score for node in nodes), default=0.0)
