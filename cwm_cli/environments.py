@@ -19,6 +19,9 @@ MAX_COMPONENTS = 10_000
 SMALLEST_PICTURE = 16
 """Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
 
+LONGEST_TEXT = 2_000
+"""Characters of a text from a space that sets no limit."""
+
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
@@ -53,6 +56,8 @@ def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
     for kind, read in readers:
         if isinstance(space, kind):
             return read(space, what)
+    if isinstance(space.sample(), str):
+        return Space("text", max_length=LONGEST_TEXT)
     known = ", ".join(kind.__name__ for kind, _ in readers)
     raise CwmError(
         f"{what} of a space {type(space).__name__} are not served: choose one with {known}"

@@ -11,16 +11,14 @@ class CwmError(Exception):
 class UnknownNameError(CwmError):
     """A name that nothing provides, with the nearest name that something does.
 
-    At most `listed` known names are listed where none is near.
+    Where none is near, the known names are listed, or `otherwise` is said.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], listed: int = 12) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> None:
         names = sorted(known)
         close = get_close_matches(name, names, n=1)
         if close:
             hint = f"did you mean {close[0]}?"
-        elif len(names) <= listed:
-            hint = f"choose one of {', '.join(names)}" if names else "there is none"
         else:
-            hint = "run `cwm plugins` for the known names"
+            hint = otherwise or (f"choose one of {', '.join(names)}" if names else "there is none")
         super().__init__(f"unknown {kind} {name!r}: {hint}")

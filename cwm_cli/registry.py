@@ -23,6 +23,9 @@ HOOKS: Mapping[Kind, str] = {
 }
 
 
+ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
+
+
 class Plugin(NamedTuple):
     """An installed plugin: its entry point's name, and the package that it comes from."""
 
@@ -82,7 +85,8 @@ def find(kind: Kind, name: str) -> Any:
         packages = " and ".join(sorted(plugin.package for plugin, _ in owners))
         raise CwmError(f"{packages} both provide the {kind} {name!r}: uninstall one of them")
     if not owners:
-        raise UnknownNameError(kind, name, (n for _, entries in provided(kind) for n in entries))
+        known = (n for _, entries in provided(kind) for n in entries)
+        raise UnknownNameError(kind, name, known, ELSEWHERE if kind == "environment" else "")
     plugin, entries = owners[0]
     try:
         return _resolve(entries[name])
@@ -148,7 +152,7 @@ def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
         choices = " or ".join(f"-o {owner.label}.{name}=" for owner in having)
         raise CwmError(f"the option {name!r} could mean several things: write {choices}")
     known = [f"{owner.label}.{n}" if dot else n for owner in owners for n in owner.options]
-    raise UnknownNameError("option", key, known, listed=len(known))
+    raise UnknownNameError("option", key, known)
 
 
 def _read(owner: Owner, name: str, text: str) -> Any:

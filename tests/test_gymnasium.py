@@ -286,3 +286,11 @@ for name in ("CartPole-v0", "Taxi", "HalfCheetah-v4", "HalfCheetah-v5", "Pusher-
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_space_of_its_own_whose_values_are_text_is_served_as_text():
+    class Mission(gym.Space):
+        def sample(self, mask=None, probability=None):
+            return "fetch the key"
+
+    assert space_of(spaces.Dict({"mission": Mission()})).children[0].kind == "text"
