@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.environments import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_gymnasium import cwm_environments
 
@@ -293,4 +293,4 @@ def test_a_space_of_its_own_whose_values_are_text_is_served_as_text():
         def sample(self, mask=None, probability=None):
             return "fetch the key"
 
-    assert space_of(spaces.Dict({"mission": Mission()})).children[0].kind == "text"
+    assert space_of(gym.spaces.Dict({"mission": Mission()})).children[0].kind == "text"
