@@ -133,10 +133,9 @@ class Run:
         self._journal.flush()
         os.fsync(self._journal.fileno())
 
-    def save_best(self, node: Node) -> Path:
+    def save_best(self, node: Node) -> None:
         """Write the best program to where the other commands look for it."""
         replace(self.folder / "best.py", node.program)
-        return self.folder / "best.py"
 
     def save_result(self, result: Mapping[str, Any]) -> None:
         """Write what `--json` prints."""

@@ -140,7 +140,7 @@ class Search:
             yield self._take(self._arrival())
 
     def drain(self) -> Iterator[Record]:
-        """Yield what was still in flight when `run` ended with an error."""
+        """Yield what was in flight when `run` ended, by an error or with a right program."""
         while self.pending:
             try:
                 record = self._arrival()
@@ -162,11 +162,12 @@ class Search:
             move = self.strategy.select(rng, [flight.move for flight in self.pending.values()])
             seed = int(rng.integers(2**31))
             request = Request(self.problem.messages(move), seed, move, self.problem, step)
-            request = request._replace(occurrence=self._asked[request.key])
+            key = request.key
+            request = request._replace(occurrence=self._asked[key])
             reserved = self._reserve(request)
             if reserved is None:
                 return
-            self._asked[request.key] += 1
+            self._asked[key] += 1
             self.pending[step] = Pending(step, move, reserved)
             threading.Thread(target=self._answer, args=(step, request), daemon=True).start()
 

@@ -35,8 +35,7 @@ class Order(NamedTuple):
 def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[Job]:
     """Open the run that an order names, new or continued, ready to search."""
     choices, dataset = order.choices, order.dataset
-    if not len(dataset.train):
-        raise CwmError("the dataset has no train rows: record some with `cwm collect`")
+    metric = Metric.of(dataset.train, choices.metric)
     parts = _make(choices)
     config = _config(order, parts.settings)
     with ExitStack() as stack:
@@ -46,7 +45,7 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
             description=run.header.description,
             dataset=dataset.train,
             sandbox=stack.enter_context(Sandbox(workers=workers)),
-            metric=Metric.of(dataset.train, choices.metric),
+            metric=metric,
             seed=choices.seed,
             **parts.settings["problem"],
         )

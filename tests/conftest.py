@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cwm_cli.sandbox import Sandbox
+from recordings import record
+
 
 @dataclass
 class Shell:
@@ -61,3 +64,14 @@ def cwm(tmp_path):
     folder.mkdir()
     packages.mkdir()
     return Shell(folder, packages)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def poles():
+    return record("CartPole-v1", episodes=20)

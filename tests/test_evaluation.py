@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 
 from cwm_cli.evaluation import Metric, evaluate, rollouts
-from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset, Transition
 from recordings import COUNTER, MOVES, POINT, dataset
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as sandbox:
-        yield sandbox
-
 
 COUNTING = """
 class Environment:

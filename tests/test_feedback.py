@@ -10,20 +10,8 @@ from hypothesis import strategies as st
 from cwm_cli.evaluation import Metric
 from cwm_cli.packing import Space
 from cwm_cli.problems.feedback import counterexample, report, worst
-from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset, Transition
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, record, said
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture(scope="module")
-def poles():
-    return record("CartPole-v1", episodes=20)
 
 
 class TestContinuousReport:

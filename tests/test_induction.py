@@ -19,7 +19,6 @@ from cwm_cli.extraction import extract_program
 from cwm_cli.llm import Action, Move, Request
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.programs import Failure, Verdict
-from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
@@ -30,12 +29,6 @@ from cwm_induction.rounding import simplest_between, whole_degrees_between
 from cwm_induction.rules import Feature, condition, holds, learned
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as sandbox:
-        yield sandbox
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from cwm_cli.evaluation import Metric, evaluate
 from cwm_cli.extraction import extract_program
 from cwm_cli.llm import Action, Move, Request
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
@@ -27,12 +26,6 @@ CHANGED = {
     "Pendulum-v1": {"g": 5.3, "m": 1.7, "l": 0.8, "dt": 0.04},
     "Acrobot-v1": {"LINK_LENGTH_1": 1.2, "LINK_MASS_2": 0.6, "LINK_COM_POS_2": 0.4},
 }
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as sandbox:
-        yield sandbox
 
 
 def recording(name, seed=0, constants=None):

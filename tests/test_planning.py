@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 from gymnasium import spaces
 
@@ -17,6 +16,7 @@ from cwm_cli.planning.cem import Cem, Effort
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.sandbox import Limits, Plan, Sandbox, SandboxError
 from cwm_cli.sandbox.messages import Record
+from processes import processes, stays, wait_until
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, memory_mb=128)
 TWO = space_of(spaces.Discrete(2))
@@ -268,21 +268,6 @@ def decide(sandbox: Sandbox, text: str, times: int = 1, **options: object) -> li
         return [session.plan(np.zeros(1, np.float32), horizon=50) for _ in range(times)]
 
 
-def children() -> set[int]:
-    """Return what descends from this process, the dead among them left out."""
-    found = psutil.Process().children(recursive=True)
-    return {child.pid for child in found if child.status() != psutil.STATUS_ZOMBIE}
-
-
-def settles_at(count: int) -> bool:
-    """Whether no more processes than that are left; a worker at rest is two."""
-    deadline = time.monotonic() + 10
-    while len(children()) > count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.03)
-    return len(children()) <= count
-
-
 FAILING = {
     "an exception": (program("return {}['speed']"), "step_error", "KeyError: 'speed'\nat line 11"),
     "an exception in set_state": (program(set_state="1 / 0"), "step_error", "at line 9: 1 / 0"),
@@ -344,7 +329,7 @@ def test_every_failure_has_its_name_and_nothing_survives_it(sandbox: Sandbox, na
     assert (actions, steps) == ([], 0)
     assert failure is not None
     assert (failure.kind, words in failure.message) == (kind, True), failure
-    assert settles_at(2)
+    assert stays(lambda count: count <= 2)
     assert decide(sandbox, GOOD)[0].actions == [1]
 
 
@@ -514,18 +499,18 @@ def test_an_observation_of_another_space_is_refused(sandbox: Sandbox) -> None:
 
 def test_sessions_run_side_by_side_and_end_when_they_are_closed() -> None:
     time.sleep(0.1)  # until a worker of another test is at rest
-    others = children()
+    others = processes()
     with Sandbox(LIMITS, workers=2) as sandbox:
         first = sandbox.session(GOOD, (HERE, TWO), planner="mcts")
         second = sandbox.session(GOOD, (HERE, TWO), planner="mcts")
         for session in (first, second, first):
             assert session.plan(np.zeros(1), horizon=9).actions == [1]
-        assert settles_at(len(others) + 4)
+        assert stays(lambda count: count == len(others) + 4)
         first.close()
         second.close()
-        assert settles_at(len(others) + 4)
+        assert stays(lambda count: count == len(others) + 4)
         assert first.plan(np.zeros(1), horizon=9).actions == [1]  # starts again
-    assert settles_at(len(others))
+    assert wait_until(lambda: processes() == others)
     with pytest.raises(SandboxError, match="closed"):
         first.plan(np.zeros(1), horizon=9)
 
@@ -537,7 +522,7 @@ def test_an_interrupted_session_leaves_its_worker_ready(sandbox: Sandbox) -> Non
     ):
         session.plan(np.zeros(1), horizon=9)
         raise KeyboardInterrupt
-    assert settles_at(2)
+    assert stays(lambda count: count == 2)
     assert decide(sandbox, GOOD)[0].actions == [1]
 
 

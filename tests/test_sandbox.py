@@ -25,6 +25,7 @@ from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.process import Outcome
 from cwm_cli.sandbox.protocol import Ending, Report
 from cwm_cli.transitions import Dataset, Transition
+from processes import processes, stays, wait_until
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, memory_mb=128)
 ROOT = os.geteuid() == 0
@@ -71,29 +72,6 @@ def dataset_of(space: gym.Space, rows: int = 20) -> Dataset:
 
 
 BOX = dataset_of(spaces.Box(-1, 1, (4,)))
-
-
-def processes() -> list[psutil.Process]:
-    """Return what descends from this process, the dead among them left out."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-
-
-def stays_at(count: int) -> bool:
-    """Whether as many processes are left as expected, and no other joins them.
-
-    A worker at rest is two: itself, and one that waits for the next program.
-    """
-    reached = wait_until(lambda: len(processes()) <= count)
-    time.sleep(0.03)
-    return reached and len(processes()) <= count
-
-
-def wait_until(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 LOOP = "while True: pass"
@@ -210,7 +188,7 @@ def test_every_ending_has_a_name_and_nothing_survives_it(sandbox: Sandbox, name:
     failure = sandbox.predict(text, BOX).failure
     assert failure is not None
     assert (failure.kind, words in failure.message) == (kind, True), failure
-    assert stays_at(2)
+    assert stays(lambda count: count <= 2)
     assert sandbox.predict(program(), BOX).failure is None
 
 

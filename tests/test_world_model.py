@@ -12,19 +12,7 @@ from cwm_cli.packing import Space
 from cwm_cli.problems.interface import component_names, describe
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.programs import Failure, Verdict
-from cwm_cli.sandbox import Sandbox
 from recordings import PENDULUM, cartpole, problem, record, said
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture(scope="module")
-def poles():
-    return record("CartPole-v1", episodes=20)
 
 
 class TestVerdicts:

@@ -93,9 +93,11 @@ class Metric:
         weights: np.ndarray = 1.0 / np.where(seen, counts[nearest], counts[counts > 0].min())
         return weights
 
-    def score(self, predictions: Columns, dataset: Dataset) -> Score:
-        """Score predictions of all rows of a dataset."""
-        matches = match(predictions, dataset)
+    def score(
+        self, predictions: Columns, dataset: Dataset, matches: Matches | None = None
+    ) -> Score:
+        """Score predictions of all rows of a dataset; `matches` if they are compared already."""
+        matches = match(predictions, dataset) if matches is None else matches
         paper = self._paper(predictions, matches, dataset) if self.kind == "paper" else None
         return self._scored(matches, dataset, paper)
 

@@ -28,5 +28,7 @@ def evaluate(
     predictions, failure = sandbox.predict(program, dataset, seed=seed)
     if failure is not None:
         return Evaluation({}, np.zeros(len(dataset)), metric.failed(dataset), failure)
-    losses = match(predictions, dataset).losses(dataset.columns["terminations"])
-    return Evaluation(predictions, 1.0 - losses, metric.score(predictions, dataset), None)
+    matches = match(predictions, dataset)
+    losses = matches.losses(dataset.columns["terminations"])
+    score = metric.score(predictions, dataset, matches)
+    return Evaluation(predictions, 1.0 - losses, score, None)
