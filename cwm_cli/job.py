@@ -16,7 +16,11 @@ from cwm_cli.transitions import Dataset
 
 
 class Choices(NamedTuple):
-    """What a user chose on the command line; `flags` are options of the backend."""
+    """What a user chose on the command line; `flags` are options of the backend.
+
+    `tools` are modules that programs may import, and `accepted` names gaps in
+    the protection of this machine that do not matter.
+    """
 
     strategy: str
     backend: str
@@ -28,6 +32,8 @@ class Choices(NamedTuple):
     parallel: int
     max_cost: float | None
     budget: int
+    tools: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
 
 @dataclass

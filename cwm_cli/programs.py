@@ -9,10 +9,12 @@ FailureKind = Literal[
     "load_error",
     "step_error",
     "wrong_output",
-    "timeout",
+    "timeout_cpu",
+    "timeout_wall",
     "memory",
     "crash",
     "early_exit",
+    "nondeterministic",
     "mismatch",
 ]
 

@@ -12,6 +12,7 @@ from typing import IO, Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.protection import Protection
 from cwm_cli.search import Node, Record
 from cwm_cli.transitions import Dataset
 
@@ -22,8 +23,9 @@ DATASET = "dataset.npz"
 class RunConfig(BaseModel):
     """The choices that make a run what it is; a run is continued only under the same ones.
 
-    `dataset` is the digest of the transitions and `options` holds every
-    option of strategy, backend and problem. Budget, parallelism, cost limit
+    `dataset` is the digest of the transitions, `tools` are the modules that
+    programs may import beside the usual ones, and `options` holds every option
+    of strategy, backend, problem and sandbox. Budget, parallelism, cost limit
     and the address of the model are no part of it.
     """
 
@@ -36,12 +38,16 @@ class RunConfig(BaseModel):
     backend: str
     model: str = ""
     options: dict[str, dict[str, Any]] = {}
+    tools: tuple[str, ...] = ()
     metric: str = "accuracy"
     seed: int = 0
 
 
 class Header(BaseModel):
-    """What `run.json` holds: the choices, and the circumstances that the run depends on."""
+    """What `run.json` holds: the choices, and the circumstances that the run depends on.
+
+    `protection` is what programs could not do when the run was started.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,6 +56,12 @@ class Header(BaseModel):
     versions: dict[str, str]
     source: str
     created: str
+    protection: Protection | None = None
+
+    @property
+    def openings(self) -> str:
+        """Say what programs could do when the run was started, as far as it is known."""
+        return openings(self.protection) if self.protection else "unknown"
 
 
 @dataclass
@@ -196,6 +208,11 @@ def differences(before: RunConfig, now: RunConfig) -> list[str]:
             f"{owner}.{k}" for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)
         ]
     return changed
+
+
+def openings(protection: Protection) -> str:
+    """Say what programs can do that they should not, in one line."""
+    return f"open: {', '.join(protection.gaps)}" if protection.gaps else "nothing open"
 
 
 def replace(path: Path, text: str) -> None:

@@ -3,7 +3,9 @@
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,9 @@ from cwm_cli.evaluation import Metric
 from cwm_cli.job import Choices, Job
 from cwm_cli.problems.world_model import OPTIONS, WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs import Header, Run, RunConfig, differences, is_free, runs_in
-from cwm_cli.sandbox import Sandbox
+from cwm_cli.runs import Header, Run, RunConfig, differences, is_free, openings, runs_in
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.protection import Protection
 from cwm_cli.search import Search
 from cwm_cli.transitions import Dataset
 
@@ -31,46 +34,59 @@ class Order(NamedTuple):
     choices: Choices
 
 
-@contextmanager
-def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[Job]:
-    """Open the run that an order names, new or continued, ready to search."""
-    choices, dataset = order.choices, order.dataset
-    metric = Metric.of(dataset.train, choices.metric)
-    parts = _make(choices)
-    config = _config(order, parts.settings)
-    with ExitStack() as stack:
-        run = stack.enter_context(_open_run(order, config, folder, new))
-        workers = max(1, min(choices.parallel, os.cpu_count() or 1))
-        problem = WorldModelProblem(
-            description=run.header.description,
-            dataset=dataset.train,
-            sandbox=stack.enter_context(Sandbox(workers=workers)),
-            metric=metric,
-            seed=choices.seed,
-            **parts.settings["problem"],
-        )
-        search = Search(
-            problem,
-            parts.strategy,
-            parts.backend,
-            seed=choices.seed,
-            parallel=choices.parallel,
-            max_cost=choices.max_cost,
-            journal=run.append,
-        )
-        search.resume(run.nodes())
-        if search.best:  # which a crash may have kept from being saved
-            run.save_best(search.best)
-        run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
-        yield Job(run, search, dataset, problem, choices)
-
-
 class Parts(NamedTuple):
-    """A strategy and a backend, and every option of theirs and of the problem."""
+    """A strategy and a backend, and every option of theirs, of the problem and the sandbox."""
 
     strategy: Any
     backend: Any
     settings: dict[str, dict[str, Any]]
+
+
+@contextmanager
+def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[Job]:
+    """Open the run that an order names, new or continued, ready to search.
+
+    No run is begun on a machine that is less protected than it has to be, or
+    with a tool that it lacks.
+    """
+    choices, dataset = order.choices, order.dataset
+    metric = Metric.of(dataset.train, choices.metric)
+    parts = _make(choices)
+    config = _config(order, parts.settings)
+    with (
+        _sandbox(choices, parts.settings["sandbox"]) as sandbox,
+        _open_run(order, config, sandbox.protection, folder=folder, new=new) as run,
+    ):
+        problem = WorldModelProblem(
+            description=run.header.description,
+            dataset=dataset.train,
+            sandbox=sandbox,
+            metric=metric,
+            seed=choices.seed,
+            tools=config.tools,
+            **parts.settings["problem"],
+        )
+        search = _search(problem, parts, choices, run)
+        run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
+        _log_protection(run, sandbox.protection)
+        yield Job(run, search, dataset, problem, choices)
+
+
+def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Run) -> Search:
+    """Build the search, with the nodes that the run has already."""
+    search = Search(
+        problem,
+        parts.strategy,
+        parts.backend,
+        seed=choices.seed,
+        parallel=choices.parallel,
+        max_cost=choices.max_cost,
+        journal=run.append,
+    )
+    search.resume(run.nodes())
+    if search.best:  # which a crash may have kept from being saved
+        run.save_best(search.best)
+    return search
 
 
 def _make(choices: Choices) -> Parts:
@@ -79,6 +95,7 @@ def _make(choices: Choices) -> Parts:
         Owner("strategy", find("strategy", choices.strategy)),
         Owner("backend", find("backend", choices.backend)),
         Owner("problem", WorldModelProblem, OPTIONS),
+        Owner("sandbox", Limits),
     ]
     options = read_options(choices.options, owners)
     for name, value in choices.flags.items():
@@ -92,8 +109,22 @@ def _make(choices: Choices) -> Parts:
         "strategy": owners[0].identity(strategy),
         "backend": owners[1].identity(backend),
         "problem": owners[2].defaults() | options["problem"],
+        "sandbox": asdict(Limits.chosen(options["sandbox"])),
     }
     return Parts(strategy, backend, settings)
+
+
+def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
+    """Make the sandbox; two workers judge one program at the same time."""
+    workers = max(2, min(choices.parallel, os.cpu_count() or 1))
+    return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
+
+
+def _log_protection(run: Run, present: Protection) -> None:
+    """Write down how programs are kept from this machine, where that is news."""
+    before = run.header.protection
+    if before is None or before != present.model_copy(update={"accepted": before.accepted}):
+        run.log(f"protected otherwise than at the start: {openings(present)}; {present.kernel}")
 
 
 def _config(order: Order, settings: dict[str, dict[str, Any]]) -> RunConfig:
@@ -107,12 +138,15 @@ def _config(order: Order, settings: dict[str, dict[str, Any]]) -> RunConfig:
         backend=choices.backend,
         model=choices.model,
         options=settings,
+        tools=choices.tools,
         metric=choices.metric,
         seed=choices.seed,
     )
 
 
-def _open_run(order: Order, config: RunConfig, folder: Path | None, new: bool) -> Run:
+def _open_run(
+    order: Order, config: RunConfig, protection: Protection, *, folder: Path | None, new: bool
+) -> Run:
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
         folder = next(_unfinished(config, order.choices.budget), None)
@@ -124,10 +158,11 @@ def _open_run(order: Order, config: RunConfig, folder: Path | None, new: bool) -
         return run
     if folder is not None and not is_free(folder):
         raise CwmError(f"{folder} holds something else: choose another --run")
-    return Run.start(folder or _fresh_folder(config), _header(order, config), order.dataset)
+    header = _header(order, config, protection)
+    return Run.start(folder or _fresh_folder(config), header, order.dataset)
 
 
-def _header(order: Order, config: RunConfig) -> Header:
+def _header(order: Order, config: RunConfig, protection: Protection) -> Header:
     """Describe the circumstances of a new run."""
     env = order.spec.make(**order.env_args)
     try:
@@ -137,10 +172,18 @@ def _header(order: Order, config: RunConfig) -> Header:
     return Header(
         config=config,
         description=description,
-        versions=dict(order.spec.versions()),
+        versions={**order.spec.versions(), **_versions(config.tools)},
         source=order.source,
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        protection=protection,
     )
+
+
+def _versions(tools: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of the packages that tools come from, where they come from one."""
+    owners = packages_distributions() if tools else {}
+    tops = {tool.partition(".")[0] for tool in tools}
+    return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
 
 
 def _unfinished(config: RunConfig, budget: int) -> Iterator[Path]:

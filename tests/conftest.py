@@ -49,7 +49,11 @@ class Shell:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables of the command."""
-        clean = {k: v for k, v in os.environ.items() if k not in ("CWM_MODEL", "FORCE_COLOR")}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("CWM_ALLOW_GAP", "CWM_MODEL", "FORCE_COLOR")
+        }
         return clean | {
             "PYTHONPATH": str(self.packages),
             "XDG_CACHE_HOME": str(self.folder / "cache"),

@@ -1,7 +1,7 @@
 """What descends from this process, for tests that nothing of a program survives.
 
-A worker of the sandbox at rest is two processes: itself, and one that waits
-for the next program.
+A sandbox at rest has one worker for either half of the rows of a dataset, and
+each of them is three processes: itself, and two that wait for programs.
 """
 
 import time
@@ -9,11 +9,21 @@ from collections.abc import Callable
 
 import psutil
 
+WORKERS = 2
+PER_WORKER = 3
+AT_REST = WORKERS * PER_WORKER
+
 
 def processes() -> list[psutil.Process]:
     """Return what descends from this process, the dead among them left out."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    alive = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                alive.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
@@ -24,8 +34,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return bool(condition())
 
 
-def stays(right: Callable[[int], bool]) -> bool:
-    """Whether the number of processes becomes right, and is still so a moment later."""
-    reached = wait_until(lambda: right(len(processes())))
-    time.sleep(0.03)
-    return reached and right(len(processes()))
+def stays(right: Callable[[int], bool], seconds: float = 10.0) -> bool:
+    """Return whether the number of processes becomes right, and is still so a moment later."""
+
+    def is_right_for_a_moment() -> bool:
+        if not right(len(processes())):
+            return False
+        time.sleep(0.05)
+        return right(len(processes()))
+
+    return wait_until(is_right_for_a_moment, seconds)

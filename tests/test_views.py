@@ -266,7 +266,7 @@ def test_hostile_texts_neither_reach_the_terminal_nor_widen_the_picture(width):
 def searches(draw) -> list[Node]:
     count = draw(st.integers(1, 120))
     spread = draw(st.integers(1, 120))
-    bug = Failure(kind="timeout", message=draw(st.text(max_size=60)))
+    bug = Failure(kind="timeout_wall", message=draw(st.text(max_size=60)))
     nodes = []
     for number in range(count):
         parent = draw(st.integers(max(ROOT, number - spread), number - 1))
@@ -372,12 +372,12 @@ def plain(nodes, budget=10, **options) -> str:
 
 
 def test_without_a_terminal_every_node_is_a_plain_line():
-    bug = Failure(kind="timeout", message="step took longer than 2 s\nmore")
+    bug = Failure(kind="timeout_cpu", message="step took longer than 2 s\nmore")
     text = plain([node(0, score=0.9), node(1, 0, 0.874), node(2, 1, 0.0, bug)])
     assert text.splitlines() == [
         "[ 1/10] generate: 0.900 (best 0.900)  0 s",
         "[ 2/10] improve of #0: 0.874 (best 0.900)  0 s",
-        "[ 3/10] improve of #1: 0.000 (best 0.900)  0 s  timeout: step took longer than 2 s",
+        "[ 3/10] improve of #1: 0.000 (best 0.900)  0 s  timeout cpu: step took longer than 2 s",
     ]
 
 

@@ -91,6 +91,18 @@ class TestPrompts:
         assert "def set_state(self, observation)" in text
         assert "exactly these lines" not in text
 
+    def test_the_modules_that_may_be_imported_are_named(self, poles):
+        usual, more = (
+            replace(problem(poles, sandbox=None), tools=tools)
+            .messages(Move(action=Action.GENERATE))[1]
+            .content
+            for tools in ((), ("mujoco", "scipy.linalg"))
+        )
+        assert "Available are numpy and those modules of the standard library" in usual
+        assert "Available are numpy, mujoco, scipy.linalg and those modules of the" in more
+        assert "would read from a file has to be in the text of the program" in more
+        assert "would read from a file" not in usual
+
     def test_generate_asks_to_continue_a_prefix(self, poles):
         text = self.content(poles, action=Action.GENERATE, prefix="import math\nA = {1: '$b'}\n")
         assert "must begin with exactly these lines" in text

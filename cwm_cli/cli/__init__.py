@@ -8,6 +8,7 @@ from cwm_cli import __version__
 from cwm_cli.cli.boundary import boundary, complain, guarded
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
+from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",
 )
-for command in (collect, synthesize, evaluate, plan, plugins):
+for command in (collect, synthesize, evaluate, plan, doctor, plugins):
     app.command(command.__name__)(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cwm_cli.cli.options import (
+    AllowGapOption,
     DatasetOption,
     EnvArgOption,
     EnvOption,
     JsonOption,
     MetricOption,
+    OptionsOption,
     SeedOption,
+    ToolOption,
     parse_env_args,
 )
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.evaluation import Evaluation, Metric, Rollout
     from cwm_cli.programs import Failure
-    from cwm_cli.sandbox import Sandbox
+    from cwm_cli.sandbox import Limits, Sandbox
     from cwm_cli.transitions import Dataset
 
 WORST = 3
@@ -35,6 +38,15 @@ class Split(StrEnum):
 
     TRAIN = "train"
     TEST = "test"
+
+
+class Subject(NamedTuple):
+    """A program, the transitions to judge it by, and what it may import and use up."""
+
+    text: str
+    data: Dataset
+    tools: list[str]
+    limits: Limits
 
 
 class Judged(NamedTuple):
@@ -59,6 +71,9 @@ def evaluate(
     rollouts: Annotated[
         int, typer.Option("--rollouts", min=0, help="Also roll the program out, N times.")
     ] = 0,
+    option: OptionsOption = None,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -69,14 +84,15 @@ def evaluate(
     import json as jsonlib
 
     from cwm_cli.cli.output import console
+    from cwm_cli.cli.protecting import protected
     from cwm_cli.evaluation import Metric
-    from cwm_cli.sandbox import Sandbox
 
-    text, data = _open(program, env, env_arg, dataset)
+    text, data, tools, limits = _open(program, env, env_arg, dataset, option or [])
     measure = Metric.of(data.train, metric)
     parts = {part: data.train if part == Split.TRAIN else data.test for part in Split}
     chosen = {part: parts[part] for part in Split if split in (None, part) and len(parts[part])}
-    with Sandbox() as sandbox:
+    tools += tool or []
+    with protected(limits, tools=tools, accepted=allow_gap or ()) as sandbox:
         judged = _judge(text, chosen, sandbox, measure, seed)
         failure = next((j.found.failure for j in judged.values() if j.found.failure), None)
         rolled = [] if failure else _roll(text, judged, sandbox, rollouts, seed)
@@ -94,19 +110,23 @@ def evaluate(
 
 
 def _open(
-    program: Path, env: str, env_arg: list[str] | None, dataset: Path | None
-) -> tuple[str, Dataset]:
-    """Return the text of the program, and the transitions: those of its run if it is one."""
+    program: Path, env: str, env_arg: list[str] | None, dataset: Path | None, pairs: list[str]
+) -> Subject:
+    """Gather what is judged, which a run has all of, by its own transitions if it is one."""
     from cwm_cli.cli.data import find_environment, load_dataset, open_run, read_program
+    from cwm_cli.registry import Owner, read_options
+    from cwm_cli.sandbox import Limits
 
     spec = find_environment(env)
+    options = read_options(pairs, [Owner("sandbox", Limits)])["sandbox"]
     if not program.is_dir():
         data, _ = load_dataset(spec, parse_env_args(env_arg), dataset)
-        return read_program(program), data
+        return Subject(read_program(program), data, [], Limits.chosen(options))
     run = open_run(program, spec, env_arg)
-    if dataset is None:
-        return run.best_program(), run.dataset()
-    return run.best_program(), load_dataset(spec, run.config.env_args, dataset)[0]
+    config = run.config
+    data = load_dataset(spec, config.env_args, dataset)[0] if dataset else run.dataset()
+    limits = Limits.chosen(config.options.get("sandbox", {}) | options)
+    return Subject(run.best_program(), data, [*config.tools], limits)
 
 
 def _judge(

@@ -8,6 +8,9 @@ import typer
 
 from cwm_cli.errors import CwmError
 
+ALLOW_GAP = "CWM_ALLOW_GAP"
+"""The environment variable with the gaps that are accepted, a space between any two."""
+
 EnvOption = Annotated[
     str, typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False)
 ]
@@ -35,7 +38,26 @@ OptionsOption = Annotated[
         "--option",
         "-o",
         metavar="KEY=VALUE",
-        help="Option of what does the work, such as exploration=0.2; repeatable.",
+        help="Option of what does the work, such as memory_mb=1024; repeatable.",
+        show_default=False,
+    ),
+]
+ToolOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool",
+        metavar="NAME",
+        help="Further module that programs may import, such as mujoco; repeatable.",
+        show_default=False,
+    ),
+]
+AllowGapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-gap",
+        metavar="NAME",
+        envvar=ALLOW_GAP,
+        help="Run although generated code could do this here (see `cwm doctor`); repeatable.",
         show_default=False,
     ),
 ]

@@ -12,11 +12,13 @@ import typer
 
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
+    AllowGapOption,
     EnvArgOption,
     EnvOption,
     JsonOption,
     OptionsOption,
     SeedOption,
+    ToolOption,
     parse_env_args,
 )
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -29,17 +31,28 @@ if TYPE_CHECKING:
     from cwm_cli.environments import EnvironmentSpec
     from cwm_cli.episodes import Contest, Episode, Mean, Pilot
     from cwm_cli.packing import Space
+    from cwm_cli.sandbox import Limits
 
 WALL_SECONDS = 600.0
 CPU_SECONDS = 300.0
 """For one decision: the published CEM takes two million steps of the model."""
 
 
+class Subject(NamedTuple):
+    """A program, the arguments of its environment, and what it may import and use up."""
+
+    text: str
+    env_args: dict[str, Any]
+    tools: list[str]
+    limits: dict[str, Any]
+
+
 class Choice(NamedTuple):
-    """A planner by name and its options."""
+    """A planner by name and its options, and the limits of a decision."""
 
     name: str
     options: dict[str, Any]
+    limits: Limits
 
 
 def plan(
@@ -67,6 +80,8 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -77,18 +92,20 @@ def plan(
     Example: cwm plan --env CartPole-v1 --run runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.cli.data import find_environment
+    from cwm_cli.cli.protecting import protected
     from cwm_cli.environments import space_of
     from cwm_cli.episodes import Pilot, contests, step_limit, uniform
-    from cwm_cli.sandbox import Limits, Sandbox
 
     spec = find_environment(env)
-    text, env_args = _program(spec, env_arg, program, run)
-    with closing(spec.make(**env_args)) as made:
+    subject = _subject(spec, env_arg, program, run)
+    tools = [*subject.tools, *(tool or ())]
+    with closing(spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
-        name, options = _planner(planner, option or [], spaces[1])
-        limits = Limits(wall_seconds=WALL_SECONDS, cpu_seconds=CPU_SECONDS)
-        with Sandbox(limits) as sandbox:
-            session = sandbox.session(text, spaces, planner=name, options=options, seed=seed)
+        name, options, limits = _choice(planner, option or [], spaces[1], subject.limits)
+        with protected(limits, tools=tools, accepted=allow_gap or ()) as sandbox:
+            session = sandbox.session(
+                subject.text, spaces, planner=name, options=options, seed=seed
+            )
             pilot = Pilot(session, uniform(made, seed))
             with session, _progress(f"{spec.id} · {name}", episodes) as show:
                 limit = step_limit(made, max_steps)
@@ -98,26 +115,30 @@ def plan(
     _report(played, pilot, json=json)
 
 
-def _program(
+def _subject(
     spec: EnvironmentSpec, env_arg: list[str] | None, program: Path | None, run: Path | None
-) -> tuple[str, dict[str, Any]]:
-    """Return the text of the program, and the arguments of the environment."""
+) -> Subject:
+    """Gather what is planned with, which a run has all of; a decision has limits of its own."""
     from cwm_cli.cli.data import open_run, read_program
 
+    limits: dict[str, Any] = {"wall_seconds": WALL_SECONDS, "cpu_seconds": CPU_SECONDS}
     if program is not None and run is None:
-        return read_program(program), parse_env_args(env_arg)
+        return Subject(read_program(program), parse_env_args(env_arg), [], limits)
     if run is None or program is not None:
         raise CwmError("name one world model: --program FILE, or --run DIR")
     found = open_run(run, spec, env_arg)
-    return found.best_program(), found.config.env_args
+    config = found.config
+    limits = config.options.get("sandbox", {}) | limits
+    return Subject(found.best_program(), config.env_args, [*config.tools], limits)
 
 
-def _planner(name: str, pairs: list[str], action_space: Space) -> Choice:
-    """Choose the planner and read its options."""
+def _choice(name: str, pairs: list[str], action_space: Space, limits: dict[str, Any]) -> Choice:
+    """Choose the planner and read the options."""
     from dataclasses import asdict
 
     from cwm_cli.planning import PLANNERS, fitting
     from cwm_cli.registry import Owner, read_options
+    from cwm_cli.sandbox import Limits
 
     names = fitting(action_space)
     if name not in (*PLANNERS, "auto"):
@@ -128,10 +149,10 @@ def _planner(name: str, pairs: list[str], action_space: Space) -> Choice:
     if name not in (*names, "auto"):
         raise CwmError(f"{name} needs {PLANNERS[name].NEEDS}: choose --planner {names[0]}")
     chosen = names[0] if name == "auto" else name
-    owner = Owner("planner", PLANNERS[chosen])
-    options = read_options(pairs, [owner])["planner"]
+    options = read_options(pairs, [Owner("planner", PLANNERS[chosen]), Owner("sandbox", Limits)])
+    bounds = Limits.chosen(limits | options["sandbox"])
     try:
-        return Choice(chosen, asdict(PLANNERS[chosen](**options)))
+        return Choice(chosen, asdict(PLANNERS[chosen](**options["planner"])), bounds)
     except ValueError as error:
         raise CwmError(f"{chosen} refuses its options: {error}") from error
 

@@ -57,8 +57,9 @@ def show(
     from cwm_cli.views import finished_tree
 
     run = Run.load(folder)
-    config = run.config.model_dump(exclude={"options"})
-    emit({name: value for name, value in config.items() if value not in ("", {})}, json=False)
+    about = run.config.model_dump(exclude={"options"})
+    about |= {"tools": ", ".join(run.config.tools), "protection": run.header.openings}
+    emit({name: value for name, value in about.items() if value not in ("", {})}, json=False)
     console(json=False).print(finished_tree(list(run.nodes())))
     result = folder / "result.json"
     if result.exists():

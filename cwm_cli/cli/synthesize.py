@@ -9,6 +9,7 @@ import typer
 
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
+    AllowGapOption,
     DataSeedOption,
     DatasetOption,
     EnvArgOption,
@@ -16,6 +17,7 @@ from cwm_cli.cli.options import (
     MetricOption,
     OptionsOption,
     SeedOption,
+    ToolOption,
     parse_env_args,
 )
 from cwm_cli.errors import CwmError
@@ -72,6 +74,8 @@ def synthesize(
     temperature: Annotated[
         float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
     ] = None,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
     run: Annotated[
         Path | None,
         typer.Option("--run", metavar="DIR", help="Run folder; continued if it exists."),
@@ -88,6 +92,7 @@ def synthesize(
     from rich.console import Console
 
     from cwm_cli.cli.data import find_environment, load_dataset, recorded_args
+    from cwm_cli.cli.protecting import warn
     from cwm_cli.job import Choices
     from cwm_cli.synthesis import Order, open_job
 
@@ -110,11 +115,14 @@ def synthesize(
         parallel=parallel,
         max_cost=max_cost,
         budget=budget,
+        tools=tuple(sorted(set(tool or ()))),
+        accepted=tuple(allow_gap or ()),
     )
     order = Order(spec, env_args, transitions, str(source), choices)
     with open_job(order, folder=run, new=new) as job:
         err = Console(stderr=True)
         verb = f"continues with {len(job.search.nodes)} nodes" if job.search.nodes else "started"
+        warn(job.problem.sandbox.protection)
         complain(str(source), kind="Data")
         complain(f"{job.run.folder} {verb}", kind="Run")
         _search(job, err)

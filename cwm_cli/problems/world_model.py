@@ -25,6 +25,8 @@ UNSEEN = (
     "transitions of other episodes, which are not shown, are not: the program fits the examples "
     "and not the environment. Replace what was fitted to single rows by the rule behind them."
 )
+CARRIED = " What a module would read from a file has to be in the text of the program."
+
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
     "exact comparison with rewards that were stored as float32, and from time limits that "
@@ -40,6 +42,7 @@ class WorldModelProblem:
     prompts; the other rows only tell whether a program is right in general.
     `feedback` chooses what an improve prompt says: "full" is a report on all
     of that part, "paper" the single counterexample of the publication.
+    `tools` are modules that programs may import beside the usual ones.
     """
 
     description: str
@@ -48,6 +51,7 @@ class WorldModelProblem:
     metric: Metric
     seed: int = 0
     feedback: Literal["full", "paper"] = "full"
+    tools: tuple[str, ...] = ()
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
@@ -105,6 +109,8 @@ class WorldModelProblem:
             .substitute(
                 observation=describe(self.dataset.observation_space),
                 action=describe(self.dataset.action_space),
+                modules=", ".join(("numpy", *self.tools)),
+                carried=CARRIED if self.tools else "",
             )
             .strip()
         )

@@ -1,7 +1,8 @@
 """Run generated programs in processes of their own and hand back what they predict.
 
 `client`, `session` and what they import are the trusted side; `worker`,
-`candidate`, `deciding` and `answers` run in the worker process. The exports are
+`candidate`, `deciding` and `answers` run in the worker process, and `probe` is
+itself a program. The exports are
 lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.
 """
@@ -10,20 +11,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Predictions, Sandbox
+    from cwm_cli.sandbox.client import Predictions, Printed, Sandbox
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.process import SandboxError
+    from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
     from cwm_cli.sandbox.session import Plan, Session
 
-__all__ = ["Limits", "Plan", "Predictions", "Sandbox", "SandboxError", "Session"]
+__all__ = [
+    "GAPS",
+    "Limits",
+    "Plan",
+    "Predictions",
+    "Printed",
+    "Protection",
+    "Sandbox",
+    "SandboxError",
+    "Session",
+    "Unprotected",
+]
 
 _HOMES = {
+    "GAPS": "protection",
     "Limits": "limits",
     "Plan": "session",
     "Predictions": "client",
+    "Printed": "client",
+    "Protection": "protection",
     "Sandbox": "client",
     "SandboxError": "process",
     "Session": "session",
+    "Unprotected": "protection",
 }
 
 

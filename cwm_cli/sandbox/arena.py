@@ -28,7 +28,7 @@ CONTROL = (
     ("line", "<i4", ()),
     ("message", "S4000", ()),
 )
-"""Fields of the first page; `progress` and `phase` come first, where `worker` reads them."""
+"""Fields of the first page; `watching` reads the first three where they are."""
 
 KINDS: tuple[Literal["load_error", "step_error", "wrong_output", "memory"], ...] = (
     "load_error",

@@ -1,18 +1,18 @@
 """What happens in the process of one program: guards first, then the program, row by row."""
 
-import fcntl
-import io
+import atexit
 import mmap
 import os
 import random
+import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
+from itertools import islice
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,14 +20,19 @@ import numpy as np
 from cwm_cli.packing import Columns, Space
 from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
 from cwm_cli.sandbox.arena import KINDS, Layout, Phase
-from cwm_cli.sandbox.confinement import confine
+from cwm_cli.sandbox.confinement import Guards, Room, address_space
 from cwm_cli.sandbox.deciding import decide
+from cwm_cli.sandbox.descriptors import CHANNEL_DESCRIPTOR, READY_DESCRIPTOR, settle
+from cwm_cli.sandbox.gate import check
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.linux import die_with_parent
-from cwm_cli.sandbox.protocol import Descriptors, Request
+from cwm_cli.sandbox.protocol import Request
 
 PROGRAM = "<program>"
 """The file name of the program in tracebacks."""
+
+READY = b"R"
+"""Said once every guard is up, before the program is so much as compiled."""
 
 _REHEARSAL = """
 class Environment:
@@ -38,38 +43,43 @@ class Environment:
         return self.state + action, 0.0, False
 """
 
-READY = b"R"
-"""Said once every guard is up, before the program is so much as compiled."""
+_SPACE = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
+_COLUMNS = dict.fromkeys(("observations", "actions"), np.zeros((2, 2)))
+_REHEARSAL_JOB = Job(_REHEARSAL, 0, np.arange(2), _SPACE, _SPACE, _COLUMNS).encode()
+_REHEARSAL_LAYOUT = Layout(_SPACE, 2)
 
-_DESCRIPTORS = 256
-"""More than a worker ever has open."""
-
-_READY_DESCRIPTOR = 3
-_CHANNEL_DESCRIPTOR = 4
 _SESSION_CPU_SECONDS = 86400.0
 _RESERVE_BYTES = 1 << 20
 
 
-def run(requests: socket.socket, ready: int, worker: int) -> NoReturn:
-    """Wait for a job, become the process of its program and end with it."""
+def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoReturn:
+    """Wait for a job, become the process of its program and end with it.
+
+    `worker` is the process that this one must not outlive.
+    """
     code = 1
     try:
         os.setsid()
-        die_with_parent()
         _rehearse()
+        before = address_space()
+        guards.early()
+        die_with_parent()
+        if os.getppid() != worker:
+            os._exit(code)
         received = Request.receive(requests)
         if received is None:  # the worker is gone
             os._exit(code)
         request, files = received
-        job, arena = _settle(request, files, ready)
+        job, arena = settle(request, files, ready)
         limits = request.limits
         if files.channel:  # the worker counts each decision, the kernel all of them
             limits = replace(limits, cpu_seconds=_SESSION_CPU_SECONDS)
-        confine(limits, worker)
-        os.write(_READY_DESCRIPTOR, READY)
-        os.close(_READY_DESCRIPTOR)
+        guards.last(limits, Room(before, request.job_bytes + request.arena_bytes))
+        os.write(READY_DESCRIPTOR, READY)
+        os.close(READY_DESCRIPTOR)
         perform(job, arena)
         code = 0
+        signal.raise_signal(signal.SIGSTOP)  # upon which the worker has what it waits for
     except BaseException:  # noqa: BLE001  # nothing may escape into the code of the worker
         traceback.print_exc()
     finally:
@@ -78,36 +88,37 @@ def run(requests: socket.socket, ready: int, worker: int) -> NoReturn:
 
 def _rehearse() -> None:
     """Do a small job to the end, so that the memory which that writes to is already our own."""
-    space = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
-    columns = {"observations": np.zeros((2, 2)), "actions": np.zeros((2, 2))}
-    job = Job(_REHEARSAL, 0, np.arange(2), space, space, columns)
-    perform(Job.decode(job.encode()), mmap.mmap(-1, Layout(space, 2).size))
+    perform(Job.decode(_REHEARSAL_JOB), mmap.mmap(-1, _REHEARSAL_LAYOUT.size))
 
 
 def perform(job: Job, arena: mmap.mmap) -> None:
-    """Have the program answer every row, or plan with it; what it raises is reported."""
+    """Have the program do its job; what it raises is reported."""
     views = Layout(job.observation_space, len(job.rows)).views(arena)
     reserve = mmap.mmap(-1, _RESERVE_BYTES)
     try:
-        if job.draws:
-            _reseed(job.seed)
-        environment = load(job.program)
-        views["phase"][...] = Phase.STEPPING
-        if job.planner is None:
-            answer(environment, job, views)
+        if job.gated:
+            check(job.program, PROGRAM)
+        code = compile(job.program, PROGRAM, "exec", dont_inherit=True)
+        if job.is_script:
+            run_script(code, job, views)
+        elif job.planner is None:
+            answer_all(code, job, views)
         else:
-            decide(environment, job, views, _CHANNEL_DESCRIPTOR, partial(_reseeded_for, job))
+            environment = load(code, job, views)
+            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(_reseeded_for, job))
         views["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # so that there is some memory to report with when the program took all
         _report(error, views)
 
 
-def load(program: str) -> Any:
+def load(code: CodeType, job: Job, views: Columns) -> Any:
     """Run the text of a program and make its Environment."""
+    if job.draws:
+        _reseed(job.seed)
     module = ModuleType("world_model")
     sys.modules[module.__name__] = module
-    exec(compile(program, PROGRAM, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+    exec(code, module.__dict__)  # noqa: S102
     factory = getattr(module, "Environment", None)
     if not callable(factory):
         raise Complaint("the program defines no class Environment")
@@ -115,17 +126,46 @@ def load(program: str) -> Any:
     for method in ("set_state", "step"):
         if not callable(getattr(environment, method, None)):
             raise Complaint(f"the class Environment has no method {method}")
+    views["phase"][...] = Phase.STEPPING
     return environment
 
 
-def answer(environment: Any, job: Job, views: Columns) -> None:
+def answer_all(code: CodeType, job: Job, views: Columns) -> None:
+    """Ask for every row; those that are asked again go to a program that knows of no other."""
+    questions = enumerate(_inputs(job))
+    answer(load(code, job, views), islice(questions, len(job.rows) - job.again), job, views)
+    if job.again:
+        answer(load(code, job, views), questions, job, views)
+
+
+def run_script(code: CodeType, job: Job, views: Columns) -> None:
+    """Run the text of a program that reads standard input and writes standard output."""
+    if job.draws:
+        _reseed(job.seed)
+    views["phase"][...] = Phase.STEPPING
+    module = ModuleType("__main__")
+    sys.modules[module.__name__] = module
+    try:
+        exec(code, module.__dict__)  # noqa: S102
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        atexit._run_exitfuncs()  # where some programs print all that they have to say
+        for stream in filter(None, (sys.stdout, sys.__stdout__)):
+            stream.flush()
+
+
+def answer(
+    environment: Any, questions: Iterable[tuple[int, tuple[Any, Any]]], job: Job, views: Columns
+) -> None:
     """Ask for one row after the other; this loop is where the time goes."""
     slots = (views[name] for name, _ in job.observation_space.leaves("next_observations"))
     write = writer(job.observation_space, slots)
     rewards, progress = views["rewards"], views["progress"].reshape(1).data
     terminations, status = views["terminations"].data, views["status"].data
     set_state, step = environment.set_state, environment.step
-    for row, (observation, action) in enumerate(_inputs(job)):
+    for row, (observation, action) in questions:
         set_state(observation)
         result = step(action)
         if type(result) is not tuple or len(result) != 3:
@@ -163,42 +203,6 @@ def _reseed(*key: int) -> None:
     """Begin the random numbers of Python and numpy anew."""
     random.seed(repr(key))
     np.random.seed([part % 2**32 for part in key])
-
-
-def _settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap.mmap]:
-    """Map what the program works on; keep the log, the last word and a session's pipes open."""
-    os.dup2(files.log, 1)
-    os.dup2(files.log, 2)
-    log = _Log(request.limits.output_bytes)
-    sys.stdout = io.TextIOWrapper(log, "utf-8", "backslashreplace", write_through=True)
-    sys.stderr = sys.stdout
-    arena = mmap.mmap(files.arena, request.arena_bytes)
-    job = Job.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
-    kept = [ready, *(files.channel or ())[:2]]
-    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _READY_DESCRIPTOR + 3) for descriptor in kept]
-    for number, descriptor in enumerate(kept, start=_READY_DESCRIPTOR):
-        os.dup2(descriptor, number)
-    os.closerange(_READY_DESCRIPTOR + len(kept), _DESCRIPTORS)
-    return job, arena
-
-
-class _Log(io.RawIOBase):
-    """Keeps what is printed up to a limit and takes the rest without a word."""
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-
-    def writable(self) -> bool:
-        """Say that one can print."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Keep what there is room for."""
-        kept = bytes(data[: self._left])
-        self._left -= len(kept)
-        with suppress(OSError):  # a program may close its descriptors
-            os.write(1, kept)
-        return len(data)
 
 
 def _report(error: BaseException, views: Columns) -> None:

@@ -1,8 +1,8 @@
 """The trusted side of the sandbox: asks programs for predictions, whatever they do."""
 
-import queue
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -10,14 +10,26 @@ import numpy as np
 from cwm_cli.packing import Columns, Space
 from cwm_cli.programs import Failure
 from cwm_cli.sandbox.arena import Layout
+from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import KILLED_WORKERS, failure_of
+from cwm_cli.sandbox.greeting import Setup
+from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.process import Outcome, SandboxError, Worker, WorkerLost
+from cwm_cli.sandbox.pool import Pool
+from cwm_cli.sandbox.process import Worker, memory_file, read_all
+from cwm_cli.sandbox.protection import Protection, check_names
+from cwm_cli.sandbox.protocol import Console
 from cwm_cli.sandbox.session import Session
 from cwm_cli.transitions import Dataset
 
 T = TypeVar("T")
+
+LONGEST_PROGRAM = 1 << 18
+TOO_LONG = Failure(
+    kind="load_error",
+    message=f"the program is longer than {LONGEST_PROGRAM} characters, and no model has to be",
+)
 
 
 class Predictions(NamedTuple):
@@ -32,39 +44,89 @@ class Predictions(NamedTuple):
     failure: Failure | None
 
 
+class Printed(NamedTuple):
+    """What a program wrote to standard output, up to its end or its failure."""
+
+    text: str
+    failure: Failure | None
+
+
+class _Reply(NamedTuple):
+    """The slots of an arena after a job, and what went wrong in it."""
+
+    slots: Columns
+    failure: Failure | None
+
+
 class Sandbox:
     """Warm worker processes that run programs; for use by several threads at once.
 
     A worker serves one program at a time, in a process that exists for that
-    program only. Workers start when they are first needed.
+    program only; at most `workers` such processes are at work. Workers start
+    when they are first needed. Programs may import the modules `tools` as well.
+    A machine with gaps in its protection that are not in `accepted` is refused,
+    by an `Unprotected` from whatever first needs a worker. `layers` and `cold`
+    are for finding out what each guard does.
     """
 
-    def __init__(self, limits: Limits | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        workers: int = 2,
+        *,
+        tools: Iterable[str] = (),
+        accepted: Iterable[str] = (),
+        layers: Iterable[str] = LAYERS,
+        cold: bool | None = None,
+    ) -> None:
         self.limits = limits or Limits()
-        self._workers: set[Worker] = set()
-        self._closed = False
-        self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
-        for _ in range(workers):
-            self._free.put(None)
+        setup = Setup(tuple(tools), tuple(layers))
+        setup = setup if cold is None else setup._replace(cold=cold)
+        self._pool = Pool(workers, setup, check_names(tuple(accepted)))
+
+    @property
+    def protection(self) -> Protection:
+        """What programs cannot do here, found out by trying; `Unprotected` if it is too little."""
+        return self._pool.protection
 
     def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> Predictions:
         """Ask a program for every row; only observations and actions are sent.
 
-        Rows are shuffled by `seed`, which also seeds, row by row, the random
-        numbers that the program draws.
+        No process of the program gets two consecutive rows of an episode. Rows
+        are shuffled by `seed`, which also seeds, row by row, the random numbers
+        that the program draws. Some rows are asked again, in another order: a
+        program that then answers differently fails.
         """
-        order = np.random.default_rng(seed).permutation(len(dataset))
-        inputs = dataset.select("observations", "actions")
-        columns = {name: column[order] for name, column in inputs.items()}
-        spaces = (dataset.observation_space, dataset.action_space)
-        job = Job(program, int(seed), order, *spaces, columns)
-        layout = Layout(dataset.observation_space, len(order))
-        outcome = self.insist(lambda: self._run(job.encode(), layout.size))
-        if outcome is None:
-            return Predictions({}, KILLED_WORKERS)
-        views = layout.views(outcome.arena)
-        failure = failure_of(outcome, views, job, self.limits)
-        return Predictions({} if failure else _answers(views, job), failure)
+        if len(program) > LONGEST_PROGRAM:
+            return Predictions({}, TOO_LONG)
+        rng = np.random.default_rng(seed)
+        asked = halves(dataset, rng)
+        jobs = [
+            replace(self._job(program, dataset, half.asked, seed), again=len(half.again))
+            for half in asked
+        ]
+        replies = self._insist(jobs)
+        for half, (slots, failed) in zip(asked, replies, strict=False):  # none after a failure
+            if failed:
+                is_again = slots and slots["progress"] >= len(half.rows)
+                return Predictions({}, broke_down(failed) if is_again else failed)
+        answered = [(half, reply.slots) for half, reply in zip(asked, replies, strict=True)]
+        failure = self._doubt(program, dataset, answered, seed)
+        return Predictions({} if failure else merged(dataset, answered), failure)
+
+    def run_script(self, program: str, stdin: str = "", *, seed: int = 0) -> Printed:
+        """Run a program that reads standard input and writes standard output.
+
+        All CPU time may go into one step, as there are no rows.
+        """
+        if len(program) > LONGEST_PROGRAM:
+            return Printed("", TOO_LONG)
+        nothing = Space("tuple")
+        rows, gated = np.empty(0, dtype=np.int64), self.protection.is_gated
+        job = Job(program, int(seed), rows, nothing, nothing, {}, is_script=True, gated=gated)
+        limits = replace(self.limits, stall_seconds=self.limits.cpu_seconds)
+        printed = self.insist(lambda: self._print(job, stdin.encode("utf-8", "replace"), limits))
+        return printed or Printed("", KILLED_WORKERS)
 
     def session(
         self,
@@ -85,13 +147,13 @@ class Sandbox:
         for name, space in zip(("observations", "actions"), spaces, strict=True):
             columns |= space.pack(name, [])
         rows = np.empty(0, dtype=np.int64)
-        return Session(self, Job(program, int(seed), rows, *spaces, columns, settings))
+        gated = self.protection.is_gated
+        job = Job(program, int(seed), rows, *spaces, columns, settings, gated=gated)
+        return Session(self, job)
 
     def close(self) -> None:
         """End every worker, also those at work."""
-        self._closed = True
-        for worker in list(self._workers):
-            self._retire(worker)
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,61 +163,81 @@ class Sandbox:
 
     def insist(self, attempt: Callable[[], T]) -> T | None:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
-        try:
-            return attempt()
-        except SandboxError as first:
-            try:
-                return attempt()
-            except WorkerLost:
-                if isinstance(first, WorkerLost) and not self._closed:
-                    return None
-                raise
+        return self._pool.insist(attempt)
+
+    def lend(self) -> AbstractContextManager[Worker]:
+        """Lend a free worker; one with which something fails is ended and later replaced."""
+        return self._pool.lend_any()
+
+    def _doubt(
+        self, program: str, dataset: Dataset, answered: list[tuple[Half, Columns]], seed: int
+    ) -> Failure | None:
+        """Compare the answers to what was asked twice, if need be also by another process."""
+        for half, slots in answered:
+            job = self._job(program, dataset, half.repeated, seed)
+            if failure := contradiction(job, half.first(slots), half.second(slots)):
+                return failure
+        if not answered or not may_outlast(program):
+            return None
+        half, slots = answered[0]
+        job = self._job(program, dataset, half.repeated, seed)
+        [reply] = self._insist([job])
+        if reply.failure:
+            return broke_down(reply.failure)
+        return contradiction(job, half.first(slots), reply.slots)
+
+    def _job(self, program: str, dataset: Dataset, rows: np.ndarray, seed: int) -> Job:
+        """Return the question for some rows of a dataset."""
+        inputs = dataset.select("observations", "actions")
+        columns = {name: column[rows] for name, column in inputs.items()}
+        spaces = (dataset.observation_space, dataset.action_space)
+        gated = self.protection.is_gated
+        return Job(program, int(seed), rows, *spaces, columns, gated=gated)
+
+    def _insist(self, jobs: Sequence[Job]) -> list[_Reply]:
+        """Run one job per side, again if the sandbox fails."""
+        replies = self.insist(lambda: self._ask(jobs))
+        return [_Reply({}, KILLED_WORKERS)] if replies is None else replies
+
+    def _ask(self, jobs: Sequence[Job]) -> list[_Reply]:
+        """Run one job per side, at the same time if there are places, else up to a failure."""
+        replies: list[_Reply] = []
+        with self._pool.place(), ExitStack() as stack:
+            if len(jobs) > 1 and stack.enter_context(self._pool.another_place()):
+                begun = [
+                    stack.enter_context(self._begun(job, side)) for side, job in enumerate(jobs)
+                ]
+                return [finish() for finish in begun]
+            for side, job in enumerate(jobs):
+                with self._begun(job, side) as finish:
+                    replies.append(finish())
+                if replies[-1].failure:
+                    break
+        return replies
+
+    def _print(self, job: Job, stdin: bytes, limits: Limits) -> Printed:
+        """Run a script on a free worker."""
+        layout = Layout(job.observation_space, 0)
+        with self.lend() as worker, memory_file(stdin) as read, memory_file() as written:
+            console = Console(read, written)
+            with worker.running(job.encode(), layout.size, limits, console) as finish:
+                outcome = finish()
+            output = read_all(written, limits.output_bytes)
+        failure = failure_of(outcome, layout.views(outcome.arena), job, limits)
+        return Printed(output.decode("utf-8", "replace"), failure)
 
     @contextmanager
-    def lend(self) -> Iterator[Worker]:
-        """Lend a free worker; one with which something fails is ended and later replaced."""
-        worker = self._free.get()
-        try:
-            worker = self._started(worker)
-            yield worker
-        except BaseException:
-            if worker:
-                self._retire(worker)
-            worker = None
-            raise
-        finally:
-            self._free.put(worker)
+    def _begun(self, job: Job, side: int) -> Iterator[Callable[[], _Reply]]:
+        """Begin a job on a worker of one side; what is given waits for its end."""
+        layout = Layout(job.observation_space, len(job.rows))
+        with (
+            self._pool.lend(side) as worker,
+            worker.running(job.encode(), layout.size, self.limits) as finish,
+        ):
 
-    def _run(self, job: bytes, arena_bytes: int) -> Outcome:
-        """Run a job on a free worker."""
-        with self.lend() as worker:
-            return worker.run(job, arena_bytes, self.limits)
+            def reply() -> _Reply:
+                outcome = finish()
+                slots = layout.views(outcome.arena)
+                return _Reply(slots, failure_of(outcome, slots, job, self.limits))
 
-    def _started(self, worker: Worker | None) -> Worker:
-        """Start a worker unless there is one, and unless the sandbox is closed."""
-        if worker is None and not self._closed:
-            worker = Worker()
-            self._workers.add(worker)
-        if worker is None or self._closed:  # perhaps since a moment ago
-            if worker:
-                self._retire(worker)
-            raise SandboxError("the sandbox is closed")
-        return worker
-
-    def _retire(self, worker: Worker) -> None:
-        """End a worker."""
-        worker.close()
-        self._workers.discard(worker)
-
-
-def _answers(views: Columns, job: Job) -> Columns:
-    """Put answers back into the order of the dataset, in the types that are compared."""
-    columns: Columns = {}
-    names = [name for name, _ in job.observation_space.leaves("next_observations")]
-    for name in (*names, "rewards", "terminations"):
-        columns[name] = np.empty_like(views[name])
-        columns[name][job.rows] = views[name]
-        if columns[name].dtype.kind == "S":
-            columns[name] = np.char.decode(columns[name], "utf-8", "replace")
-    columns["terminations"] = columns["terminations"].astype(np.bool_)
-    return columns
+            yield reply

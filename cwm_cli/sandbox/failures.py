@@ -23,6 +23,7 @@ _TEXT_CHARACTERS = 1000
 _LINE_CHARACTERS = 200
 _VALUE_CHARACTERS = 300
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_BY_THE_CLOCK = (Ending.OUT_OF_TIME, Ending.ASLEEP)
 _PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
 _STACK = b"(most recent call first):"
 _DUMP = re.compile(rb"(Fatal Python error: |Stack \(most recent call first\):).*", re.DOTALL)
@@ -70,7 +71,8 @@ def _cause(outcome: Outcome, views: Columns, limits: Limits) -> Cause:
     if ending is Ending.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")
     if ending is not Ending.EXITED or code == -signal.SIGXCPU:
-        return Cause("timeout", _overrun(ending, views, limits), _stuck_line(outcome.log))
+        kind: FailureKind = "timeout_wall" if ending in _BY_THE_CLOCK else "timeout_cpu"
+        return Cause(kind, _overrun(ending, views, limits), _stuck_line(outcome.log))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
@@ -84,6 +86,8 @@ def _overrun(ending: Ending, views: Columns, limits: Limits) -> str:
     """Say which limit was exceeded, and at what."""
     if ending is Ending.OUT_OF_TIME:
         return f"the program took more than {limits.wall_seconds:g} s"
+    if ending is Ending.ASLEEP:
+        return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
     if ending is not Ending.STALLED:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
     loading = views["phase"] == Phase.LOADING
@@ -124,13 +128,17 @@ def _asked(job: Job, views: Columns) -> str:
     row = int(views["progress"])
     if views["phase"] != Phase.STEPPING or row >= len(job.rows):
         return ""
+    return f"when asked for {asked_for(job, row)}"
+
+
+def asked_for(job: Job, row: int) -> str:
+    """Describe what a program is asked in a row."""
     observation = job.observation_space.unpack("observations", job.columns, row)
     action = job.action_space.unpack("actions", job.columns, row)
-    asked = f"set_state({_shown(observation)}) and step({_shown(action)})"
-    return f"when asked for {asked}"
+    return f"set_state({shown(observation)}) and step({shown(action)})"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value as a short text."""
     with np.printoptions(threshold=20, floatmode="maxprec", precision=8):
         return clean(_literal(value), _VALUE_CHARACTERS)

@@ -1,6 +1,6 @@
 """What a program is asked: its text and the inputs of every row, as raw bytes."""
 
-import json
+import marshal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,7 +17,10 @@ class Job:
     """A program and its inputs, in the order in which it is asked.
 
     `rows` are the numbers that the rows had before they were shuffled. With a
-    `planner` (its name and options) the program is not asked for rows but planned with.
+    `planner` (its name and options) the program is not asked for rows but planned
+    with; a script is run once and neither. The last `again` rows are asked of a
+    program that is loaded anew. A `gated` program may use no module or function
+    that reaches beyond computing.
     """
 
     program: str
@@ -27,19 +30,25 @@ class Job:
     action_space: Space
     columns: Columns
     planner: dict[str, Any] | None = None
+    is_script: bool = False
+    again: int = 0
+    gated: bool = False
 
     def encode(self) -> bytes:
-        """Return the length of a JSON header, the header, and the columns one after the other."""
+        """Return the length of a header, the header, and the columns one after the other."""
         arrays = [self.rows, *self.observations, *self.actions]
         header = {
             "program": self.program,
             "seed": self.seed,
             "planner": self.planner,
+            "is_script": self.is_script,
+            "again": self.again,
+            "gated": self.gated,
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
             "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
         }
-        text = json.dumps(header).encode()
+        text = marshal.dumps(header)
         parts = [len(text).to_bytes(8, "little"), text]
         for array in arrays:
             parts.append(bytes(-sum(map(len, parts)) % _ALIGNMENT))
@@ -50,14 +59,15 @@ class Job:
     def decode(cls, buffer: Any) -> Self:
         """Read what `encode` wrote; the columns are views of the buffer."""
         start = 8 + int.from_bytes(buffer[:8], "little")
-        header = json.loads(bytes(buffer[8:start]))
+        header = marshal.loads(buffer[8:start])  # noqa: S302  # the trusted side wrote it
         observation_space = Space.from_json(header["observation_space"])
         action_space = Space.from_json(header["action_space"])
         rows, *arrays = _arrays(buffer, start, header["columns"])
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
         spaces = (observation_space, action_space)
-        return cls(header["program"], header["seed"], rows, *spaces, columns, header["planner"])
+        how = (header[name] for name in ("planner", "is_script", "again", "gated"))
+        return cls(header["program"], header["seed"], rows, *spaces, columns, *how)
 
     @property
     def draws(self) -> bool:

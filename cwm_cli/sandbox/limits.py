@@ -1,6 +1,20 @@
 """What a program may use up before it is stopped."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
+
+from cwm_cli.errors import CwmError
+
+_SHORTEST, _LONGEST = 0.01, 1e6
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "wall_seconds": (_SHORTEST, _LONGEST),
+    "cpu_seconds": (_SHORTEST, _LONGEST),
+    "stall_seconds": (_SHORTEST, _LONGEST),
+    "sleep_seconds": (_SHORTEST, _LONGEST),
+    "memory_mb": (1, 1 << 20),
+    "output_bytes": (0, 1 << 30),
+}
 
 
 @dataclass(frozen=True)
@@ -12,12 +26,29 @@ class Limits:
     is CPU time spent loading or on a single row: one second is some hundred
     thousand times what a step of a written-out environment takes, leaves room for
     tables built at import, and ends a hang ten times sooner than `cpu_seconds`.
-    Where the CPU time of another process cannot be read (macOS), stalls are
-    measured by the wall clock.
+    `sleep_seconds` is time spent waiting, of which no model has a need. Where the
+    CPU time of another process cannot be read (macOS), stalls are measured by the
+    wall clock. `memory_mb` comes on top of what an idle process has.
     """
 
     wall_seconds: float = 60.0
     cpu_seconds: float = 10.0
     stall_seconds: float = 1.0
+    sleep_seconds: float = 2.0
     memory_mb: int = 512
     output_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Refuse what no kernel or no program could make sense of, with a ValueError."""
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value:g}, and may be from {least:g} to {most:.0f}")
+
+    @classmethod
+    def chosen(cls, options: Mapping[str, Any]) -> Self:
+        """Return the limits that a user named, the others as they usually are."""
+        try:
+            return cls(**options)
+        except (TypeError, ValueError) as error:
+            raise CwmError(f"the sandbox refuses its limits: {error}") from error

@@ -11,17 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
+from cwm_cli.sandbox.greeting import BEGINNING, FLAGS, Hello, Setup
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.protocol import (
-    HELLO,
-    Channel,
-    Descriptors,
-    Report,
-    Request,
-    receive_exactly,
-)
+from cwm_cli.sandbox.protocol import Channel, Console, Descriptors, Report, Request
 
 LOG_TAIL_BYTES = 1 << 16
 
@@ -29,7 +23,7 @@ GRACE_SECONDS = 10.0
 """How much later than a program a worker that does not end it is given up."""
 
 _START_SECONDS = 60.0
-_COMMAND = "from cwm_cli.sandbox.worker import main; main()"
+_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PATH": "/usr/bin:/bin",
@@ -57,14 +51,17 @@ class Outcome(NamedTuple):
 
 
 class Worker:
-    """A warm worker process with a connection to it and an empty folder that it lives in."""
+    """A warm worker process with a connection to it and an empty folder that it lives in.
 
-    def __init__(self) -> None:
+    It starts in the background; `greet` waits until it is warm.
+    """
+
+    def __init__(self, setup: Setup) -> None:
         self._folder = tempfile.mkdtemp(prefix="cwm-sandbox-")
         self._control, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-s", "-P", "-B", "-c", _COMMAND, str(theirs.fileno())],
+                [sys.executable, *FLAGS, _COMMAND, str(theirs.fileno()), setup.encode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -73,11 +70,18 @@ class Worker:
                 cwd=self._folder,
                 start_new_session=True,
             )
+
+    def greet(self) -> Hello:
+        """Wait until the worker is warm and return what it says; to be called once."""
+        self._control.settimeout(_START_SECONDS)
         try:
-            self._greet()
-        except BaseException:
-            self.close()
-            raise
+            return Hello.receive(self._control)
+        except ValueError as error:
+            raise SandboxError(f"a worker did not start: {error}") from error
+        except (EOFError, OSError) as error:
+            self.process.kill()
+            message = self.process.stderr.read() if self.process.stderr else b""
+            raise SandboxError(f"a worker did not start: {_text(message)}") from error
 
     def run(self, job: bytes, arena_bytes: int, limits: Limits) -> Outcome:
         """Run a job to its end; a worker that raises is to be closed."""
@@ -86,21 +90,25 @@ class Worker:
 
     @contextmanager
     def running(
-        self, job: bytes, arena_bytes: int, limits: Limits, channel: Channel | None = None
+        self, job: bytes, arena_bytes: int, limits: Limits, extra: Channel | Console | None = None
     ) -> Iterator[Callable[[], Outcome]]:
         """Begin a job; what is given waits for its end."""
-        with _file(job) as inputs, _file(size=arena_bytes) as arena, _file() as log:
-            files = Descriptors(inputs.fileno(), arena.fileno(), log.fileno(), channel)
+        with (
+            memory_file(job) as inputs,
+            memory_file(size=arena_bytes) as arena,
+            memory_file() as log,
+        ):
+            files = Descriptors(inputs, arena, log, extra)
             with _watching_the_worker():
                 self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
                 Request(len(job), arena_bytes, limits).send(self._control, files)
-            yield partial(self._finish, arena, log)
+            yield partial(self._finish, arena, arena_bytes, log)
 
-    def _finish(self, arena: IO[bytes], log: IO[bytes]) -> Outcome:
+    def _finish(self, arena: int, arena_bytes: int, log: int) -> Outcome:
         """Wait for the end of a job and gather what is left of it."""
         with _watching_the_worker():
             report = Report.receive(self._control)
-        outcome = Outcome(report, arena.read(), _tail(log))
+        outcome = Outcome(report, read_all(arena, arena_bytes), _tail(log))
         if not report.ready:
             raise SandboxError(f"the sandbox could not be set up: {_text(outcome.log)}")
         return outcome
@@ -118,18 +126,6 @@ class Worker:
         if self.process.stderr:
             self.process.stderr.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _greet(self) -> None:
-        """Wait until the worker is warm."""
-        self._control.settimeout(_START_SECONDS)
-        try:
-            hello = receive_exactly(self._control, len(HELLO))
-        except (EOFError, OSError) as error:
-            self.process.kill()
-            message = self.process.stderr.read() if self.process.stderr else b""
-            raise SandboxError(f"a worker did not start: {_text(message)}") from error
-        if hello != HELLO:
-            raise SandboxError(f"a worker did not start: it said {hello!r}")
 
 
 def _environment() -> dict[str, str]:
@@ -155,32 +151,54 @@ def _watching_the_worker() -> Iterator[None]:
 
 
 @contextmanager
-def _file(content: bytes = b"", size: int = 0) -> Iterator[IO[bytes]]:
+def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
     """Make a file without a name; on Linux its size is fixed, and any content too."""
+    with _new_file() as descriptor:
+        if content:
+            _write(descriptor, content)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        if size:
+            os.ftruncate(descriptor, size)
+        if sys.platform == "linux" and (content or size):
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            seals |= fcntl.F_SEAL_WRITE if content else 0
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        yield descriptor
+
+
+@contextmanager
+def _new_file() -> Iterator[int]:
+    """Open an empty file that nothing else can find."""
     if sys.platform != "linux":
         with tempfile.TemporaryFile() as file:
-            _fill(file, content, size)
-            yield file
+            yield file.fileno()
         return
-    with os.fdopen(os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b") as file:
-        _fill(file, content, size)
-        if content or size:
-            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals | (fcntl.F_SEAL_WRITE if content else 0))
-        yield file
+    descriptor = os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def _fill(file: IO[bytes], content: bytes, size: int) -> None:
-    """Give a file its content or its size."""
-    file.write(content)
-    file.truncate(max(len(content), size))
-    file.seek(0)
+def _write(descriptor: int, content: bytes) -> None:
+    """Write all of it."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
-def _tail(log: IO[bytes]) -> bytes:
+def read_all(descriptor: int, most: int) -> bytes:
+    """Return what a file has from its beginning on, up to a number of bytes."""
+    content = b""
+    while len(content) < most and (part := os.pread(descriptor, most - len(content), len(content))):
+        content += part
+    return content
+
+
+def _tail(log: int) -> bytes:
     """Return the end of a file."""
-    log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL_BYTES))
-    return log.read(LOG_TAIL_BYTES)
+    start = max(0, os.fstat(log).st_size - LOG_TAIL_BYTES)
+    return os.pread(log, LOG_TAIL_BYTES, start)
 
 
 def _text(output: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The two messages between the trusted side and a worker, both of fixed size.
+"""The two messages between the trusted side and a worker about a job, both of fixed size.
 
 The worker never sees a program, its inputs or its answers: these pass between
 the trusted side and the program's process in files whose descriptors go along
@@ -6,20 +6,18 @@ with the request.
 """
 
 import socket
+from dataclasses import astuple
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Self
 
 from cwm_cli.sandbox.limits import Limits
 
-HELLO = b"cwm sandbox 1 is warm"
-"""What a worker says once it is ready for requests."""
-
 BEGUN, MADE = b"B", b"M"
 """Marks: a decision begins, a decision is made."""
 
 _MAGIC = b"cwm1"
-_REQUEST = Struct("<4s2Q3d2Q")
+_REQUEST = Struct("<4s2Q4d2Q")
 _REPORT = Struct("<4sBBi")
 
 
@@ -32,6 +30,7 @@ class Ending(IntEnum):
     OUT_OF_TIME = 3
     FORKED = 4
     DISMISSED = 5
+    ASLEEP = 6
 
 
 class Channel(NamedTuple):
@@ -46,18 +45,39 @@ class Channel(NamedTuple):
     marks: int
 
 
+class Console(NamedTuple):
+    """Standard input and standard output of a program that reads one and writes the other."""
+
+    stdin: int
+    stdout: int
+
+
 class Descriptors(NamedTuple):
     """The files that go along with a request: the job, its answers, what it prints."""
 
     job: int
     arena: int
     log: int
-    channel: Channel | None = None
+    extra: Channel | Console | None = None
 
     @property
     def all(self) -> tuple[int, ...]:
         """Every descriptor, in the order in which they are sent."""
-        return (self.job, self.arena, self.log, *(self.channel or ()))
+        return (self.job, self.arena, self.log, *(self.extra or ()))
+
+    @property
+    def channel(self) -> Channel | None:
+        """The pipes of a session."""
+        return self.extra if isinstance(self.extra, Channel) else None
+
+    @property
+    def console(self) -> Console | None:
+        """Where a program reads and writes."""
+        return self.extra if isinstance(self.extra, Console) else None
+
+
+_EXTRAS: dict[int, type[Channel] | type[Console]] = {3: Channel, 2: Console}
+_MOST_DESCRIPTORS = 6
 
 
 class Request(NamedTuple):
@@ -69,20 +89,21 @@ class Request(NamedTuple):
 
     def send(self, control: socket.socket, descriptors: Descriptors) -> None:
         """Send the request and its files."""
-        limits = self.limits
-        seconds = (limits.wall_seconds, limits.cpu_seconds, limits.stall_seconds)
-        message = _REQUEST.pack(_MAGIC, *self[:2], *seconds, limits.memory_mb, limits.output_bytes)
+        message = _REQUEST.pack(_MAGIC, *self[:2], *astuple(self.limits))
         socket.send_fds(control, [message], descriptors.all)
 
     @classmethod
     def receive(cls, control: socket.socket) -> tuple[Self, Descriptors] | None:
         """Wait for a request; None when the other side is gone."""
-        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 6, socket.MSG_WAITALL)
+        message, descriptors, _, _ = socket.recv_fds(
+            control, _REQUEST.size, _MOST_DESCRIPTORS, socket.MSG_WAITALL
+        )
         if len(message) < _REQUEST.size:
             return None
         _, job_bytes, arena_bytes, *limits = _REQUEST.unpack(message)
-        job, arena, log, *pipes = descriptors
-        files = Descriptors(job, arena, log, Channel(*pipes) if pipes else None)
+        job, arena, log, *extra = descriptors
+        kind = _EXTRAS.get(len(extra))
+        files = Descriptors(job, arena, log, kind(*extra) if kind else None)
         return cls(job_bytes, arena_bytes, Limits(*limits)), files
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -16,10 +17,9 @@ from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.protocol import BEGUN, Ending, Request
 
 _TICK_SECONDS = 0.05
-_POLLING_SECONDS = 0.002
 _DUMP_SECONDS = 0.02
 _SWEEP_SECONDS = 5.0
-_PROGRESS = Struct("<QB")
+_PROGRESS = Struct("<QB7xB")
 
 
 class HungUp(Exception):
@@ -29,10 +29,15 @@ class HungUp(Exception):
 def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
     """Wait for the end of a program, or for a reason to end it.
 
+    A process that has done its job stops itself, because to end takes it longer.
     In a session the limits hold for each decision, and nothing is counted between two of them.
     """
-    allowance = _Allowance(request.limits)
-    while not child.has_ended():
+    allowance = _Allowance(request.limits, child.cpu_seconds())
+    while True:
+        child.wait()
+        rows, phase, complaint = _PROGRESS.unpack_from(page)
+        if child.is_done(phase == Phase.DONE or complaint > 0):
+            return Ending.EXITED
         if child.has_children():
             return Ending.FORKED
         mark = child.mark()
@@ -41,11 +46,9 @@ def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
         used = child.cpu_seconds()
         if mark is not None:
             allowance.renew(used, counting=mark == BEGUN)
-        rows, phase = _PROGRESS.unpack_from(page)
-        ending = allowance.overdrawn(used, phase, rows)
+        ending = allowance.overdrawn(used, phase, rows, asleep=child.is_asleep())
         if ending is not None:
             return child.dump(ending)
-    return Ending.EXITED
 
 
 class _Allowance:
@@ -55,19 +58,23 @@ class _Allowance:
     longer than all the CPU time that a program has.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, used: float) -> None:
         self._limits = limits
         self._furthest = (-1, -1)
-        self.renew(0.0, counting=True)
+        self.renew(used, counting=True)
 
     def renew(self, used: float, *, counting: bool) -> None:
         """Count anew from the CPU time used so far, or not at all."""
         self._counting = counting
         self._began = self._moved = used
-        self._deadline = time.monotonic() + self._limits.wall_seconds
+        self._seen, self._slept = time.monotonic(), 0.0
+        self._deadline = self._seen + self._limits.wall_seconds
 
-    def overdrawn(self, used: float, phase: int, rows: int) -> Ending | None:
+    def overdrawn(self, used: float, phase: int, rows: int, *, asleep: bool) -> Ending | None:
         """Return the limit that is exceeded, if one is."""
+        now = time.monotonic()
+        self._slept += now - self._seen if asleep else 0.0
+        self._seen = now
         if (phase, rows) > self._furthest and phase <= Phase.DONE:
             self._furthest, self._moved = (phase, rows), used
         if not self._counting:
@@ -76,38 +83,70 @@ class _Allowance:
             return Ending.STALLED
         if used - self._began > self._limits.cpu_seconds:
             return Ending.OUT_OF_CPU
-        return Ending.OUT_OF_TIME if time.monotonic() > self._deadline else None
+        if self._slept > self._limits.sleep_seconds:
+            return Ending.ASLEEP
+        return Ending.OUT_OF_TIME if now > self._deadline else None
+
+
+class Bell:
+    """Rings, in a poll, when a child of this process ends or stops."""
+
+    def __init__(self) -> None:
+        self.descriptor, rope = os.pipe()
+        for end in (self.descriptor, rope):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(rope, warn_on_full_buffer=False)
+
+    @staticmethod
+    def mute() -> None:
+        """Have no bell in a process that was forked from one with a bell."""
+        signal.set_wakeup_fd(-1)
+
+    def silence(self) -> None:
+        """Forget how often it rang."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 1 << 12)
 
 
 class Child:
     """The process of a program, seen from the worker; a session also has a pipe of marks."""
 
-    def __init__(self, pid: int, control: socket.socket, marks: int | None) -> None:
+    def __init__(self, pid: int, control: socket.socket, bell: Bell, marks: int | None) -> None:
         self.pid = pid
+        self._is_stopped = False
         self._started = time.monotonic()
         self._status: int | None = None
         self._control = control.fileno()
+        self._bell = bell
         self._poller = select.poll()
-        self._poller.register(control, select.POLLIN)
         self._marks, self._is_marked = marks, False
-        if marks is not None:
-            self._poller.register(marks, select.POLLIN)
-        self._pidfd = _open_pidfd(pid)
-        if self._pidfd is not None:
-            self._poller.register(self._pidfd, select.POLLIN)
+        for descriptor in (self._control, bell.descriptor, *([] if marks is None else [marks])):
+            self._poller.register(descriptor, select.POLLIN)
 
-    def has_ended(self) -> bool:
-        """Wait a moment for the end of the process."""
-        seconds = _POLLING_SECONDS if self._pidfd is None else _TICK_SECONDS
-        events = [descriptor for descriptor, _ in self._poller.poll(seconds * 1000)]
+    def wait(self) -> None:
+        """Wait a moment for the process to end or to stop."""
+        if self._has_changed():
+            return
+        events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
         if self._control in events:
             raise HungUp
         self._is_marked = self._marks in events
-        if self._pidfd is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = status if pid else None
-            return bool(pid)
-        return self._pidfd in events
+        if self._bell.descriptor in events:
+            self._bell.silence()
+            self._has_changed()
+
+    def is_done(self, says_so: bool) -> bool:
+        """Return whether the process has ended, or has stopped when it said that it is done."""
+        return self._status is not None or (self._is_stopped and says_so)
+
+    def _has_changed(self) -> bool:
+        """Learn whether the process has ended or stopped."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+        if pid:
+            self._is_stopped = os.WIFSTOPPED(status)
+            self._status = None if self._is_stopped else status
+        return bool(pid)
 
     def mark(self) -> bytes | None:
         """Return the mark that has come, empty when there will be no more, or None."""
@@ -119,6 +158,13 @@ class Child:
             with suppress(OSError):
                 return time.clock_gettime((~self.pid << 3) | 2)
         return time.monotonic() - self._started
+
+    def is_asleep(self) -> bool:
+        """Return whether the process waits or is stopped, as opposed to having no turn."""
+        with suppress(OSError):
+            _, _, state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")
+            return state[:1] in (b"S", b"T", b"t")
+        return False
 
     def has_children(self) -> bool:
         """Return whether the process has started others, which no limit stops root from."""
@@ -132,38 +178,40 @@ class Child:
         time.sleep(_DUMP_SECONDS)
         return ending
 
-    def end(self) -> int:
-        """Kill and reap the process and all that it started; return its exit code."""
+    def kill(self) -> None:
+        """Kill the process and its group, without waiting for the end."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Kill and reap the process; return its exit code."""
+        self.kill()
         if self._status is None:
             _, self._status = os.waitpid(self.pid, 0)
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-        _sweep()
         return os.waitstatus_to_exitcode(self._status)
 
-
-def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that tells the end of a process, where there are such."""
-    if sys.platform != "linux":
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+    @property
+    def is_reaped(self) -> bool:
+        """Whether the process has ended, as opposed to being stopped."""
+        return self._status is not None
 
 
-def _sweep() -> None:
+def sweep(spared: Collection[int]) -> None:
     """Kill and reap what programs leave behind; orphans are adopted one generation at a time."""
     deadline = time.monotonic() + _SWEEP_SECONDS
-    with suppress(ChildProcessError):
-        while time.monotonic() < deadline:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                for child in Path("/proc/thread-self/children").read_text().split():
-                    os.kill(int(child), signal.SIGKILL)
-                time.sleep(0.001)
-        raise TimeoutError("processes of a program cannot be ended")
+    while strangers := [pid for pid in _children() if pid not in spared]:
+        if time.monotonic() > deadline:
+            raise TimeoutError("processes of a program cannot be ended")
+        for pid in strangers:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent this one is, as far as that is known."""
+    with suppress(OSError):
+        return [int(pid) for pid in Path("/proc/thread-self/children").read_bytes().split()]
+    return []

@@ -1,109 +1,126 @@
-"""The warm worker: forks one process per program, watches it and says how it ended.
+"""The warm worker: makes one process per program, watches it and says how it ended.
 
 It never compiles, reads or relays anything of a program, so that nothing of
 one program is left for the next.
 """
 
-import faulthandler
-import gc
-import importlib
 import mmap
 import os
+import select
 import shutil
-import signal
 import socket
 import sys
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
-import numpy as np
-
-from cwm_cli.sandbox import candidate
 from cwm_cli.sandbox.arena import CONTROL_BYTES
+from cwm_cli.sandbox.candidate import READY
+from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.linux import adopt_orphans
-from cwm_cli.sandbox.protocol import HELLO, Descriptors, Report, Request
-from cwm_cli.sandbox.watching import Child, HungUp, watch
+from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
+from cwm_cli.sandbox.spares import ColdSpare, Spare
+from cwm_cli.sandbox.warmth import warm_up
+from cwm_cli.sandbox.watching import Bell, Child, HungUp, sweep, watch
 
-PRELOADED = """
-abc array bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions
-functools heapq inspect itertools json linecache math numbers operator random re statistics string
-struct textwrap time traceback types typing warnings
-numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random
-"""
-"""Modules that programs find imported."""
+_SPARES = 2
+"""How many processes are kept ready: a program is asked twice in a row, by the same worker."""
+
+_PATIENCE_SECONDS = 0.002
+"""How long a further request may be waited for before other things are done."""
 
 
 def main() -> None:
     """Serve requests until the other side hangs up."""
     control = socket.socket(fileno=int(sys.argv[1]))
     folder = Path.cwd()
-    _warm_up()
-    control.sendall(HELLO)
+    worker = _ready(control, folder, Setup.decode(sys.argv[2]))
     with suppress(HungUp, ConnectionError):
-        spare = _Spare(control)
-        while received := Request.receive(control):
-            _serve(control, *received, spare)
-            _empty(folder)
-            spare = _Spare(control)
-        spare.dismiss()
+        while received := worker.next_request():
+            worker.serve(*received)
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
+    worker.end()
 
 
-def _warm_up() -> None:
-    """Import and touch what programs use, so that no program pays for it."""
+def _ready(control: socket.socket, folder: Path, setup: Setup) -> "Worker":
+    """Warm up and greet."""
     adopt_orphans()
-    faulthandler.enable(file=2, all_threads=False)
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
-    for name in PRELOADED.split():
-        importlib.import_module(name)
-    np.random.default_rng(0).normal(size=3)
-    np.linalg.inv(np.eye(2))
-    str(np.array([1.5]))
-    os.environ.clear()
-    gc.collect()
-    gc.freeze()
+    environment = dict(os.environ)
+    guards, hello = warm_up(setup)
+    hello.send(control)
+    make = partial(ColdSpare, setup, environment) if setup.cold else partial(Spare, guards)
+    return Worker(control, folder, make, leave_nothing=guards.leave_nothing)
 
 
-class _Spare:
-    """A process that is forked ahead of its job, so that no job has to wait for that."""
+class Worker:
+    """Serves one request after the other; what can wait is done while there is none.
 
-    def __init__(self, control: socket.socket) -> None:
-        worker = os.getpid()
-        self.ready, ready = os.pipe()
-        self._requests, requests = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            control.close()
-            self._requests.close()
-            candidate.run(requests, ready, worker)
-        requests.close()
-        os.close(ready)
+    Cleaning up after a program can wait if its guards have it `leave_nothing`.
+    """
 
-    def dismiss(self) -> None:
-        """End it without a job."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+    def __init__(
+        self,
+        control: socket.socket,
+        folder: Path,
+        make_spare: Callable[[], Spare],
+        *,
+        leave_nothing: bool,
+    ) -> None:
+        self._control, self._folder, self._make_spare = control, folder, make_spare
+        self._leave_nothing = leave_nothing
+        self._bell = Bell()
+        self._spares: deque[Spare] = deque()
+        self._leaving: Child | None = None
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
 
-    def give(self, request: Request, files: Descriptors) -> None:
-        """Hand the job over."""
-        with self._requests:
-            request.send(self._requests, files)
+    def next_request(self) -> tuple[Request, Descriptors] | None:
+        """Wait for a request, and meanwhile clean up and make spare processes."""
+        if not self._poller.poll(_PATIENCE_SECONDS * 1000):
+            self._clean_up()
+        while len(self._spares) < _SPARES and not self._poller.poll(0):
+            self._spares.append(self._make_spare())
+        return Request.receive(self._control)
 
+    def serve(self, request: Request, files: Descriptors) -> None:
+        """Run one job and report."""
+        if not self._leave_nothing:
+            self._clean_up()
+        spare = self._spares.popleft() if self._spares else self._make_spare()
+        marks = files.channel.marks if files.channel else None
+        child = Child(spare.pid, self._control, self._bell, marks)
+        try:
+            spare.give(request, files)
+            self._clean_up(spare.pid)
+            with mmap.mmap(files.arena, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
+                ending = watch(child, request, page)
+        except BaseException:
+            child.end()
+            raise
+        done = ending is Ending.EXITED and not child.is_reaped
+        child.kill()
+        code = 0 if done else child.end()
+        self._leaving = child
+        guarded = os.read(spare.ready, 1) == READY  # does not wait: nobody can write
+        Report(guarded, ending, code).send(self._control)
+        for descriptor in (spare.ready, *files.all):
+            os.close(descriptor)
 
-def _serve(control: socket.socket, request: Request, files: Descriptors, spare: _Spare) -> None:
-    """Run one job and report."""
-    child = Child(spare.pid, control, files.channel.marks if files.channel else None)
-    try:
-        spare.give(request, files)
-        with mmap.mmap(files.arena, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
-            ending = watch(child, request, page)
-    finally:
-        code = child.end()
-    guarded = os.read(spare.ready, 1) == candidate.READY  # does not wait: nobody can write
-    for descriptor in (spare.ready, *files.all):
-        os.close(descriptor)
-    Report(guarded, ending, code).send(control)
+    def _clean_up(self, *at_work: int) -> None:
+        """See to it that nothing is left of the last program, if it is not the one at work."""
+        if self._leaving is not None:
+            self._leaving.end()
+            self._leaving = None
+            sweep({*at_work, *(spare.pid for spare in self._spares)})
+            _empty(self._folder)
+
+    def end(self) -> NoReturn:
+        """End, with every process that this one has started."""
+        sweep(())
+        os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
 
 
 def _empty(folder: Path) -> None:

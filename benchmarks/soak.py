@@ -1,0 +1,172 @@
+"""Measure the sandbox under fire: many programs, one in five of them hostile, and what is left."""
+
+import argparse
+import itertools
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.scoring import PROGRAM, cartpole, machine
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.transitions import Dataset
+
+ROWS = 100
+LIMITS = Limits(stall_seconds=0.5)
+EVERY = 5
+"""One program in so many is hostile."""
+
+HANGING_EVERY = 200
+"""One program in so many hangs."""
+
+HOSTILE = {
+    "syntax error": "class Environment(:",
+    "no class": "x = 1",
+    "null byte": "x = '\0'",
+    "forbidden import": "import gymnasium",
+    "exit at import": "import os\nos._exit(0)",
+    "sys.exit in step": "import sys\nsys.exit(0)",
+    "reads a file": "open('/etc/passwd').read()",
+    "writes a file": "open('/tmp/soak', 'w').write('x' * 1000)",
+    "fills the disk": "import os\nos.memfd_create('x')",
+    "forks": "import os\nwhile True: os.fork()",
+    "starts a daemon": "import os\nos.fork() or os.setsid()",
+    "starts a shell": "import os\nos.execv('/bin/sh', ['sh'])",
+    "opens a socket": "import socket\nsocket.create_connection(('127.0.0.1', 9))",
+    "kills its parent": "import os\nos.kill(os.getppid(), 9)",
+    "starts threads": "import _thread\nwhile True: _thread.start_new_thread(print, ())",
+    "null pointer": "import ctypes\nctypes.string_at(0)",
+    "aborts": "import os\nos.abort()",
+    "large array": "import numpy\nnumpy.ones(10**9)",
+    "growing list": "x = [0]\nwhile True: x += x",
+    "prints for ever": "import os\nwhile True: os.write(1, b'x' * 100000)",
+    "takes descriptors": "import os\n[os.dup(1) for _ in range(10000)]",
+    "closes descriptors": "import os\nos.closerange(0, 99)\nraise ValueError",
+    "deep recursion": "def f(n): return f(n + 1)\nf(0)",
+    "patches numpy": "import numpy\nnumpy.asarray = numpy.array = None\nraise ValueError",
+    "raises": "raise ValueError('\\033[2J' * 1000)",
+    "machine code": "import mmap\nmmap.mmap(-1, 4096, prot=7)",
+}
+"""What a hostile program does first in `step`, or instead of defining an environment."""
+
+HANGING = {
+    "loops": "while True: pass",
+    "loops and catches all": (
+        "while True:\n        try: 1 / 0\n        except BaseException: pass"
+    ),
+    "loops in C": "import re\nre.match('(a+)+$', 'a' * 60 + 'b')",
+}
+
+
+class Left(NamedTuple):
+    """What is in use: processes, descriptors, resident memory of this process, temporary files."""
+
+    processes: int
+    descriptors: int
+    megabytes: float
+    files: int
+
+
+class Soak(NamedTuple):
+    """When each program was judged, the wrong verdicts, and what was in use before and after."""
+
+    seconds: list[float]
+    wrong: list[str]
+    before: Left
+    after: Left
+
+
+def main() -> None:
+    """Run the soak and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    for hanging in (0, HANGING_EVERY):
+        found = soak(arguments.programs, threads=arguments.threads, hanging_every=hanging)
+        speeds = [99 / (part[-1] - part[0]) for part in (found.seconds[:100], found.seconds[-100:])]
+        kind = f"one in {hanging} hangs" if hanging else "none hangs"
+        print(
+            f"{arguments.programs} programs, one in {EVERY} hostile, {kind}:"
+            f" {arguments.programs / found.seconds[-1]:.0f} per second;"
+            f" the last hundred at {speeds[1] / speeds[0]:.2f} x the speed of the first;"
+            f" {len(found.wrong)} wrong verdicts; {found.before} before, {found.after} after"
+        )
+    print(machine())
+
+
+def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY) -> Soak:
+    """Judge so many programs with two workers, from several threads."""
+    dataset, seconds, wrong = cartpole(ROWS), [], []
+    queue, lock = mix(programs, hanging_every), threading.Lock()
+    with Sandbox(LIMITS, workers=2) as sandbox:
+        for _ in range(3):
+            sandbox.predict(PROGRAM, dataset)
+        before, began = in_use(), time.perf_counter()
+
+        def judge() -> None:
+            while True:
+                with lock:
+                    name, program = next(queue, (None, ""))
+                if name is None:
+                    return
+                if fault := _fault(sandbox, dataset, name, program):
+                    wrong.append(fault)
+                seconds.append(time.perf_counter() - began)
+
+        workers = [threading.Thread(target=judge) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        time.sleep(0.2)  # for what is cleaned up while nothing else is to be done
+        return Soak(seconds, wrong, before, in_use())
+
+
+def mix(programs: int, hanging_every: int) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of programs, good and hostile."""
+    hostile, hanging = itertools.cycle(HOSTILE.items()), itertools.cycle(HANGING.items())
+    for number in range(1, programs + 1):
+        if hanging_every and number % hanging_every == 0:
+            yield _in_step(*next(hanging))
+        elif number % EVERY == 0:
+            yield _in_step(*next(hostile))
+        else:
+            yield "good", PROGRAM
+
+
+def in_use() -> Left:
+    """Return what this process and those that descend from it use."""
+    here = psutil.Process()
+    files = len(list(Path(tempfile.gettempdir()).glob("cwm-sandbox-*/*")))
+    family = [here, *here.children()]
+    descriptors = sum(process.num_fds() for process in family)
+    memory = sum(process.memory_info().rss for process in family) / 2**20
+    return Left(len(here.children(recursive=True)), descriptors, memory, files)
+
+
+def _fault(sandbox: Sandbox, dataset: Dataset, name: str, program: str) -> str | None:
+    """Judge a program; say what is wrong with the verdict, if anything is."""
+    failure = sandbox.predict(program, dataset).failure
+    if (failure is None) != (name == "good"):
+        return f"{name}: {failure}"
+    return None
+
+
+def _in_step(name: str, text: str) -> tuple[str, str]:
+    """Put what a hostile program does into the step of an environment, if it can stand there."""
+    if name in ("syntax error", "no class", "null byte", "exit at import"):
+        return name, text
+    body = text.replace("\n", "\n        ")
+    step = "def step(self, action):"
+    return name, PROGRAM.replace(step, f"{step}\n        {body}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    main()

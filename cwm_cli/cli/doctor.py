@@ -1,0 +1,141 @@
+"""`cwm doctor`: what keeps generated code from harming this machine, and what else is missing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from cwm_cli.cli.options import ALLOW_GAP, JsonOption
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from cwm_cli.sandbox.protection import Protection
+
+
+class Extra(NamedTuple):
+    """Something that can be installed beside: the module it brings, its package, its use."""
+
+    module: str
+    package: str
+    purpose: str
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is there; it is not imported."""
+        from importlib.util import find_spec
+
+        return find_spec(self.module) is not None
+
+    @property
+    def command(self) -> str:
+        """What a user would type to add it."""
+        return f"pip install '{self.package}'"
+
+
+EXTRAS = {
+    "llm": Extra("litellm", "cwm-cli[llm]", "language models"),
+    "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
+    "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
+}
+KEY_ENDING = "_API_KEY"
+MIB = 1 << 20
+
+
+def doctor(json: JsonOption = False) -> None:
+    """Find out what protects this machine from generated code, and what else is missing.
+
+    A program tries what none should be able to do. The exit code is 1 if it
+    could do some of it.
+
+    Example: cwm doctor
+    """
+    import json as jsonlib
+
+    from cwm_cli.sandbox.protection import GAPS
+
+    protection = _protection()
+    facts = {
+        "protection": protection.model_dump(mode="json"),
+        "gaps": {name: GAPS[name]._asdict() for name in protection.gaps},
+        **_machine(),
+        "extras": {
+            name: {"installed": extra.installed, "install": extra.command}
+            for name, extra in EXTRAS.items()
+        },
+        "keys": _keys(),
+        "model": os.environ.get("CWM_MODEL") or None,
+    }
+    if json:
+        typer.echo(jsonlib.dumps(facts))
+    else:
+        _draw(protection, facts)
+    if protection.gaps:
+        raise typer.Exit(1)
+
+
+def _protection() -> Protection:
+    """Let the probe of the sandbox loose."""
+    from cwm_cli.sandbox import Sandbox, SandboxError
+    from cwm_cli.sandbox.protection import GAPS, check_names
+
+    accepted = check_names(os.environ.get(ALLOW_GAP, "").split())
+    try:
+        with Sandbox(accepted=GAPS) as sandbox:
+            return sandbox.protection.model_copy(update={"accepted": accepted})
+    except SandboxError as error:
+        raise CwmError(f"no program can be run here ({error}): please report this") from error
+
+
+def _machine() -> dict[str, int | None]:
+    """Count the cores that this process may use, and the memory of the machine."""
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable else os.cpu_count()
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
+    except (OSError, ValueError):
+        memory = None
+    return {"cores": cores, "memory_mb": memory}
+
+
+def _keys() -> list[str]:
+    """Name the keys of providers that are set; what they are is nobody's business."""
+    return sorted(name for name, value in os.environ.items() if name.endswith(KEY_ENDING) and value)
+
+
+def _draw(protection: Protection, facts: dict[str, Any]) -> None:
+    """Print it for people."""
+    from cwm_cli.cli.output import console
+    from cwm_cli.views.checkup import attempts, conclusion, section
+
+    memory = facts["memory_mb"]
+    machine = {
+        "kernel": f"{protection.kernel}, {protection.machine}",
+        "Landlock": f"version {protection.landlock}" if protection.landlock else "none",
+        "Python": protection.python,
+        "user": protection.user,
+        "cores": facts["cores"] or "unknown",
+        "memory": f"{memory / 1024:.1f} GiB" if memory else "unknown",
+    }
+    models = {
+        "keys": ", ".join(facts["keys"]) or f"none (variables that end in {KEY_ENDING})",
+        "CWM_MODEL": facts["model"] or "not set",
+    }
+    parts = (
+        *attempts(protection),
+        *section("Guards", protection.layers),
+        *conclusion(protection, ALLOW_GAP),
+        *section("The machine", machine),
+        *section("Extras", {name: _state(extra) for name, extra in EXTRAS.items()}),
+        *section("Language models", models),
+    )
+    out = console(json=False)
+    for part in parts:
+        out.print(part, highlight=False)
+
+
+def _state(extra: Extra) -> str:
+    """Say whether an extra is installed, else how to add it."""
+    state = "installed" if extra.installed else f"missing: {extra.command}"
+    return f"{state} ({extra.purpose})"

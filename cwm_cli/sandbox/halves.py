@@ -1,0 +1,120 @@
+"""Which rows a program is asked together, and whether it answers twice alike.
+
+The next observation of a transition is the observation of the one after it, so
+whoever gets both can look up the answer. Therefore a program is asked in two
+processes: no process gets two consecutive rows of an episode.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_cli.packing import Columns
+from cwm_cli.programs import Failure
+from cwm_cli.sandbox.arena import Layout
+from cwm_cli.sandbox.failures import asked_for, shown
+from cwm_cli.sandbox.job import Job
+from cwm_cli.transitions import Dataset
+
+REPEATED_ROWS = 64
+"""How many rows of a half are asked again, in another order."""
+
+_REACHING = re.compile(
+    r"ctypes|inspect|locals|globals|import_module|builtins|empty"
+    r"|\b(os|sys|gc|id|hash|repr|vars|eval|exec|getattr|setattr)\b"
+    r"|__(?!init__|name__|main__|future__|post_init__)\w+"
+)
+"""Whatever can tell one process from another, or outlive a program that is loaded anew."""
+
+ADVICE = (
+    "The answer has to depend on the observation and the action alone, not on earlier questions, "
+    "the clock or the operating system. Random numbers may be drawn with the functions of `random` "
+    "and `numpy.random`, which are seeded anew for every question."
+)
+
+
+class Half(NamedTuple):
+    """Rows in the order in which they are asked, and the places of those then asked again."""
+
+    rows: np.ndarray
+    again: np.ndarray
+
+    @property
+    def repeated(self) -> np.ndarray:
+        """The rows that are asked again."""
+        repeated: np.ndarray = self.rows[self.again]
+        return repeated
+
+    @property
+    def asked(self) -> np.ndarray:
+        """All rows that are asked, one after the other."""
+        return np.concatenate([self.rows, self.repeated])
+
+    def first(self, slots: Columns) -> Columns:
+        """Return the first answers to the rows that are asked again."""
+        return {name: slot[self.again] for name, slot in slots.items() if slot.ndim}
+
+    def second(self, slots: Columns) -> Columns:
+        """Return the second answers to them."""
+        return {name: slot[len(self.rows) :] for name, slot in slots.items() if slot.ndim}
+
+
+def halves(dataset: Dataset, rng: np.random.Generator) -> list[Half]:
+    """Shuffle the rows at even and those at odd places of their episodes; no half is empty."""
+    episodes = dataset.columns["episodes"]
+    order = np.argsort(episodes, kind="stable")
+    starts = np.flatnonzero(np.diff(episodes[order], prepend=np.nan))
+    places = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    parity = np.empty(len(order), dtype=np.int64)
+    parity[order] = places % 2
+    rows = [rng.permutation(np.flatnonzero(parity == side)) for side in (0, 1)]
+    return [Half(half, rng.permutation(len(half))[:REPEATED_ROWS]) for half in rows if len(half)]
+
+
+def merged(dataset: Dataset, answered: list[tuple[Half, Columns]]) -> Columns:
+    """Put answers back into the order of the dataset, in the types that are compared."""
+    slots = Layout(dataset.observation_space, len(dataset)).slots
+    names = [name for name, _ in dataset.observation_space.leaves("next_observations")]
+    columns: Columns = {}
+    for name in (*names, "rewards", "terminations"):
+        columns[name] = np.empty(slots[name].shape, slots[name].dtype)
+        for half, answers in answered:
+            columns[name][half.rows] = answers[name][: len(half.rows)]
+        if columns[name].dtype.kind == "S":
+            columns[name] = np.char.decode(columns[name], "utf-8", "replace")
+    columns["terminations"] = columns["terminations"].astype(np.bool_)
+    return columns
+
+
+def may_outlast(program: str) -> bool:
+    """Whether a program mentions anything by which two processes of it could differ.
+
+    What it draws, reads off the clock or carries over from row to row shows in a
+    single process, where it is loaded anew for the rows that are asked again.
+    """
+    return _REACHING.search(program) is not None
+
+
+def contradiction(job: Job, first: Columns, second: Columns) -> Failure | None:
+    """Compare two sets of answers to the questions of a job, to the last bit."""
+    names = [name for name, _ in job.observation_space.leaves("next_observations")]
+    for name in (*names, "rewards", "terminations"):
+        once, again = first[name], second[name]
+        if once.tobytes() != again.tobytes():
+            pairs = enumerate(zip(once, again, strict=True))
+            row = next(row for row, (a, b) in pairs if a.tobytes() != b.tobytes())
+            return _nondeterministic(job, row, f"{shown(once[row])} and then {shown(again[row])}")
+    return None
+
+
+def broke_down(failure: Failure) -> Failure:
+    """Report that a program failed when it was asked once more."""
+    message = f"asked again, in another order, the program failed: {failure.message}\n{ADVICE}"
+    return Failure(kind="nondeterministic", message=message, line=failure.line)
+
+
+def _nondeterministic(job: Job, row: int, answers: str) -> Failure:
+    question = asked_for(job, row)
+    message = f"when asked twice for {question} the program answered {answers}\n{ADVICE}"
+    return Failure(kind="nondeterministic", message=message)

@@ -1,0 +1,140 @@
+"""Warm workers and the places at which they work."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock, Semaphore
+from typing import TypeVar
+
+from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.greeting import Setup
+from cwm_cli.sandbox.process import SandboxError, Worker, WorkerLost
+from cwm_cli.sandbox.protection import Protection, examine
+from cwm_cli.text import clean
+
+T = TypeVar("T")
+
+_COMPLAINT_CHARACTERS = 300
+
+SIDES = 2
+"""Rows of a dataset go to workers of two sides, so that neither sees what follows on its rows."""
+
+
+class Pool:
+    """Workers of two sides, started when they are first needed, for use by several threads.
+
+    At most `places` of them work at a time. Each new worker has to run the
+    probe, and only gaps that are `accepted` may show.
+    """
+
+    def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
+        self._places = Semaphore(places)
+        self._setup = setup
+        self._accepted = accepted
+        self._protection: Protection | None = None
+        self._lock = Lock()
+        self._closed = False
+        self._alive: set[Worker] = set()
+        self._vetted: set[Worker] = set()
+        self._free: tuple[list[Worker], ...] = tuple([] for _ in range(SIDES))
+
+    @property
+    def protection(self) -> Protection:
+        """What the probe found, on a worker that is started for that if there is none yet."""
+        if self._protection is None:
+            with self.lend_any():
+                pass
+        assert self._protection is not None
+        return self._protection
+
+    def insist(self, attempt: Callable[[], T]) -> T | None:
+        """Attempt something, again if the sandbox fails; None when two workers died of it."""
+        try:
+            return attempt()
+        except SandboxError as first:
+            try:
+                return attempt()
+            except WorkerLost:
+                if isinstance(first, WorkerLost) and not self._closed:
+                    return None
+                raise
+
+    @contextmanager
+    def lend_any(self) -> Iterator[Worker]:
+        """Wait for a place and lend a worker for it."""
+        with self.place(), self.lend(0) as worker:
+            yield worker
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Wait for a place to work at."""
+        with self._places:
+            yield
+
+    @contextmanager
+    def another_place(self) -> Iterator[bool]:
+        """Take one more place if one is free, and say whether it was."""
+        taken = self._places.acquire(blocking=False)
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._places.release()
+
+    @contextmanager
+    def lend(self, side: int) -> Iterator[Worker]:
+        """Lend a worker, for which there has to be a place; one with which something fails ends."""
+        worker = self._take(side)
+        try:
+            if worker not in self._vetted:
+                self._vet(worker)
+                self._vetted.add(worker)
+            yield worker
+        except BaseException:
+            self._retire(worker)
+            raise
+        self._give_back(worker, side)
+
+    def close(self) -> None:
+        """End every worker, also those at work."""
+        with self._lock:
+            self._closed = True
+            alive = list(self._alive)
+        for worker in alive:
+            self._retire(worker)
+
+    def _take(self, side: int) -> Worker:
+        """Return a free worker, or a new one; the first one starts one for the other side, too."""
+        with self._lock:
+            if self._closed:
+                raise SandboxError("the sandbox is closed")
+            if not self._alive:
+                self._free[1 - side].append(self._start())
+            return self._free[side].pop() if self._free[side] else self._start()
+
+    def _vet(self, worker: Worker) -> None:
+        """Let a new worker in if it is protected as it has to be."""
+        hello = worker.greet()
+        if hello.complaint:
+            complaint = clean(hello.complaint, limit=_COMPLAINT_CHARACTERS)
+            raise CwmError(f"the tool {complaint}: mend that, or leave --tool out")
+        protection = examine(worker, hello, self._accepted)
+        protection.require()
+        self._protection = self._protection or protection
+
+    def _start(self) -> Worker:
+        worker = Worker(self._setup)
+        self._alive.add(worker)
+        return worker
+
+    def _give_back(self, worker: Worker, side: int) -> None:
+        """Keep a worker for later."""
+        with self._lock:
+            if worker in self._alive:
+                self._free[side].append(worker)
+
+    def _retire(self, worker: Worker) -> None:
+        """End a worker."""
+        with self._lock:
+            self._alive.discard(worker)
+            self._vetted.discard(worker)
+        worker.close()

@@ -1,0 +1,47 @@
+"""Candidate programs and datasets for tests of the sandbox."""
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from cwm_cli.environments import space_of
+from cwm_cli.sandbox import Limits
+from cwm_cli.transitions import Dataset, Transition
+
+LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
+
+
+def program(
+    step: str = "return self.state, 1.0, False",
+    *,
+    set_state: str = "self.state = observation",
+    init: str = "pass",
+    top: str = "",
+) -> str:
+    """Write a program whose step begins in line 12 when `top` is one line."""
+    return f"""{top}
+import os, random, signal, sys, time
+import numpy as np
+
+class Environment:
+    def __init__(self):
+        {init}
+    def set_state(self, observation):
+        {set_state}
+
+    def step(self, action):
+        {step}
+"""
+
+
+def dataset_of(space: gym.Space, rows: int = 20) -> Dataset:
+    """Record transitions that stay where they are, with actions of the same space."""
+    space.seed(1)
+    transitions = []
+    for _ in range(rows):
+        observation = space.sample()
+        transitions.append(Transition(observation, space.sample(), observation, 1.0, False))
+    described = space_of(space)
+    return Dataset.of(transitions, observation_space=described, action_space=described)
+
+
+BOX = dataset_of(spaces.Box(-1, 1, (4,)))

@@ -1,0 +1,255 @@
+"""`cwm doctor`, and what a machine that protects too little means for the other commands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cwm_cli.runs import Run
+from cwm_cli.sandbox.protection import GAPS
+from cwm_cli.transitions import Dataset, Transition
+from old_kernel import available, on_old_kernel
+from recordings import COUNTER, MOVES
+
+COUNTING = """
+class Environment:
+    def set_state(self, observation):
+        self.count = observation
+    def step(self, action):
+        self.count += 1
+        return self.count, 0.0, self.count >= 5
+"""
+LAME = """
+import os, sys
+if any("sandbox.worker" in word for word in sys.orig_argv):
+    print("no worker today", file=sys.stderr, flush=True)
+    os._exit(3)
+"""
+ON_COUNTER = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
+COMMANDS = (
+    ("synthesize", "--run", "here", *ON_COUNTER),
+    ("evaluate", "right.py", *ON_COUNTER),
+    ("plan", "--env", "FrozenLake-v1", "--program", "right.py"),
+)
+
+
+@pytest.fixture
+def counting(cwm):
+    """Recorded transitions of a counter, and a program that counts."""
+    rows = [
+        Transition(n, 0, n + 1, 0.0, n == 4, False, part, part) for part in (0, 1) for n in range(5)
+    ]
+    spaces = {"observation_space": COUNTER, "action_space": MOVES}
+    Dataset.of(rows, **spaces).save(cwm.folder / "counter.npz")
+    (cwm.folder / "right.py").write_text(COUNTING)
+    return cwm
+
+
+@pytest.fixture
+def old(counting):
+    """Run `cwm` on a kernel that has no filters of system calls and no Landlock."""
+
+    def run(*arguments, **variables):
+        command = on_old_kernel([sys.executable, "-m", "cwm_cli", *arguments])
+        done = subprocess.run(
+            command,
+            cwd=counting.folder,
+            env=counting.variables() | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def gaps(old):
+    """What is open on that kernel."""
+    return json.loads(old("doctor", "--json").stdout)["gaps"]
+
+
+class TestDoctor:
+    @available
+    def test_a_protected_machine_has_nothing_open(self, cwm):
+        done = cwm("doctor", "--json")
+        assert done.returncode == 0, done.stdout
+        found = json.loads(done.stdout)
+        assert found["gaps"] == {}
+        assert found["protection"]["blocked"] == dict.fromkeys(GAPS, True)
+        assert found["protection"]["accepted"] == []
+        assert found["cores"] == len(os.sched_getaffinity(0))
+        assert found["memory_mb"] > 100
+
+    @available
+    def test_people_read_each_attempt_and_each_guard_within_80_columns(self, cwm):
+        done = cwm("doctor")
+        assert done.returncode == 0
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        for name in GAPS:
+            assert any(re.match(rf"{name} +blocked +\w", line) for line in lines), name
+        assert any(re.fullmatch(r"seccomp +on", line) for line in lines)
+        assert f"Nothing is open: it was kept from all {len(GAPS)}." in lines
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        assert "\x1b" not in done.stdout
+
+    def test_keys_are_named_and_never_shown(self, cwm):
+        cwm.environment |= {
+            "OPENAI_API_KEY": "sk-do-not-show",
+            "EMPTY_API_KEY": "",
+            "CWM_MODEL": "openai/gpt-5",
+        }
+        told = cwm("doctor").stdout
+        found = json.loads(cwm("doctor", "--json").stdout)
+        assert "OPENAI_API_KEY" in found["keys"]
+        assert "EMPTY_API_KEY" not in found["keys"]
+        assert found["model"] == "openai/gpt-5"
+        assert "OPENAI_API_KEY" in told
+        assert "openai/gpt-5" in told
+        assert "do-not-show" not in told + json.dumps(found)
+
+    def test_what_is_not_installed_comes_with_the_line_that_adds_it(self, cwm):
+        found = json.loads(cwm("doctor", "--json").stdout)["extras"]
+        told = cwm("doctor").stdout
+        assert found["llm"] == {"installed": True, "install": "pip install 'cwm-cli[llm]'"}
+        for name, extra in found.items():
+            state = "installed" if extra["installed"] else f"missing: {extra['install']}"
+            assert re.search(rf"{name} +{re.escape(state)}", told)
+
+    def test_a_gap_that_nobody_knows_is_told(self, cwm):
+        cwm.environment["CWM_ALLOW_GAP"] = "network networks"
+        done = cwm("doctor")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "Error: unknown gap 'networks': did you mean network?\n"
+
+    def test_a_sandbox_that_does_not_start_is_told_in_one_line(self, cwm):
+        (cwm.packages / "sitecustomize.py").write_text(LAME)
+        done = cwm("doctor", "--json")
+        assert (done.returncode, done.stdout) == (1, "")
+        [line] = done.stderr.splitlines()
+        assert line.startswith("Error: no program can be run here (a worker did not start: ")
+        assert "no worker today" in line
+
+
+@available
+class TestOnAnOldKernel:
+    def test_the_doctor_says_what_is_open_why_and_what_closes_it(self, old):
+        done = old("doctor", COLUMNS="200")
+        assert done.returncode == 1
+        for name in ("network", "see-files"):
+            assert re.search(rf"{name} +OPEN +{GAPS[name].danger}", done.stdout)
+            assert GAPS[name].remedy in done.stdout
+        assert re.search(r"seccomp +not here: .*filters no system calls", done.stdout)
+        assert re.search(r"landlock +not here: .*no Landlock", done.stdout)
+        assert re.search(r"Landlock +none", done.stdout)
+        assert re.search(r"secrets +blocked", done.stdout)
+        assert "--allow-gap" in done.stdout
+
+    def test_the_doctor_tells_accepted_gaps_from_others(self, old):
+        done = old("doctor", "--json", CWM_ALLOW_GAP="network secrets")
+        found = json.loads(done.stdout)
+        assert done.returncode == 1
+        assert {"network", "see-files"} <= found["gaps"].keys() < GAPS.keys()
+        assert found["gaps"]["network"] == GAPS["network"]._asdict()
+        assert found["protection"]["accepted"] == ["network", "secrets"]
+        told = old("doctor", CWM_ALLOW_GAP="network secrets").stdout
+        assert re.search(r"network +accepted", told)
+        assert re.search(r"see-files +OPEN", told)
+
+    @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+    def test_generated_code_is_refused_before_anything_is_made(self, old, counting, command):
+        before = sorted(counting.folder.iterdir())
+        done = old(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        *notes, error = done.stderr.splitlines()
+        assert error.startswith("Error: on this machine a generated program could: ")
+        assert f"{GAPS['network'].danger} (network)" in error
+        assert "--allow-gap network" in error
+        assert "cwm doctor" in error
+        assert all(note.startswith("Note: ") for note in notes)
+        assert sorted(counting.folder.iterdir()) == before
+
+    def test_one_accepted_gap_does_not_open_the_others(self, old):
+        done = old("evaluate", "right.py", *ON_COUNTER, "--allow-gap", "network")
+        assert done.returncode == 1
+        assert "(see-files)" in done.stderr
+        assert "(network)" not in done.stderr
+
+    def test_accepted_gaps_are_named_once_and_the_command_does_its_work(self, old, gaps):
+        flags = [word for name in gaps for word in ("--allow-gap", name)]
+        done = old("evaluate", "right.py", *ON_COUNTER, "--json", *flags)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["test"]["accuracy"] == 1.0
+        [warning] = [line for line in done.stderr.splitlines() if line.startswith("Warning: ")]
+        assert all(name in warning for name in gaps)
+
+    def test_gaps_can_be_accepted_by_a_variable_and_are_kept_with_the_run(
+        self, old, gaps, counting
+    ):
+        counting.environment["CWM_ALLOW_GAP"] = " ".join(gaps)
+        arguments = ("synthesize", "--budget", "1", "--run", "here", *ON_COUNTER, "--json")
+        done = old(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("Warning: ") == 1
+        protection = Run.load(counting.folder / "here").header.protection
+        assert protection.gaps == list(gaps)
+        assert protection.accepted == tuple(gaps)
+        shown = counting("runs", "show", "here").stdout
+        [line] = [line for line in shown.splitlines() if line.startswith("protection")]
+        assert line.split(maxsplit=1)[1] == f"open: {', '.join(gaps)}"
+        played = old(
+            "plan", "--env", "FrozenLake-v1", "--run", "here", "--episodes", "1", "--max-steps", "2"
+        )
+        assert played.returncode == 0, played.stderr
+        assert "Warning: generated code is not kept from everything here" in played.stderr
+
+    def test_a_run_that_goes_on_under_other_protection_says_so_in_its_log(
+        self, old, gaps, counting
+    ):
+        arguments = ("synthesize", "--run", "here", *ON_COUNTER, "--budget")
+        assert counting(*arguments, "1").returncode == 0
+        log = counting.folder / "here" / "log.txt"
+        assert counting(*arguments, "1").returncode == 0
+        assert "protected" not in log.read_text()
+        done = old(*arguments, "1", CWM_ALLOW_GAP=" ".join(gaps))
+        assert done.returncode == 0, done.stderr
+        assert f"protected otherwise than at the start: open: {', '.join(gaps)}" in log.read_text()
+        assert Run.load(counting.folder / "here").header.protection.gaps == []
+
+
+@available
+def test_a_machine_with_nothing_open_says_nothing_of_accepted_gaps(counting):
+    done = counting("evaluate", "right.py", *ON_COUNTER, "--allow-gap", "network")
+    assert done.returncode == 0
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["synthesize", "evaluate", "plan"])
+def test_a_gap_that_does_not_exist_is_refused(counting, command):
+    program = {"synthesize": [], "evaluate": ["right.py"], "plan": ["--program", "right.py"]}[
+        command
+    ]
+    data = ON_COUNTER if command != "plan" else ON_COUNTER[:2]
+    done = counting(command, *program, *data, "--allow-gap", "the-moon")
+    assert done.returncode == 1
+    assert "unknown gap 'the-moon': choose one of" in done.stderr
+    assert "network" in done.stderr
+    assert not (counting.folder / "here").exists()
+
+
+@available
+def test_a_run_from_before_protection_was_recorded_is_shown_and_goes_on(counting):
+    arguments = ("synthesize", "--run", "here", *ON_COUNTER, "--budget", "1")
+    assert counting(*arguments).returncode == 0
+    file = counting.folder / "here" / "run.json"
+    header = json.loads(file.read_text())
+    assert header.pop("protection")["blocked"] == dict.fromkeys(GAPS, True)
+    file.write_text(json.dumps(header))
+    assert re.search(r"^protection +unknown$", counting("runs", "show", "here").stdout, re.M)
+    assert counting(*arguments).returncode == 0
+    assert "nothing open" in (counting.folder / "here" / "log.txt").read_text()

@@ -1,0 +1,76 @@
+"""Where the kernel cannot hold programs back, their text is looked through."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.scoring import PROGRAM
+from cwm_cli.sandbox.gate import Refused, check
+from old_kernel import available, on_old_kernel
+
+REACHING = {
+    "import os": "os",
+    "import math, os.path": "os.path",
+    "from subprocess import run": "subprocess",
+    "def f():\n    import ctypes": "ctypes",
+    "open('x')": "open",
+    "f = open": "open",
+    "eval('1')": "eval",
+    "__import__('os')": "__import__",
+    "import sys\nsys.modules['os']": "modules",
+    "().__class__.__base__.__subclasses__()": "__subclasses__",
+    "(lambda: 0).__globals__": "__globals__",
+    "import numpy\nnumpy.load('x')": "load",
+    "import random\nrandom.os": "os",
+}
+
+
+@pytest.mark.parametrize("program", REACHING)
+def test_what_reaches_beyond_computing_is_refused(program: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        check(program, "<program>")
+    assert refusal.value.filename == "<program>"
+    assert refusal.value.msg.startswith(repr(REACHING[program]))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        PROGRAM,
+        "import numpy as np\nclass A:\n    def __init__(self): self.x = np.random.default_rng(0)",
+        "import sys\nfor line in sys.stdin: print(line)",
+        "from __future__ import annotations\nfrom dataclasses import dataclass",
+        "if __name__ == '__main__': print(1)",
+    ],
+)
+def test_what_computes_may_pass(program: str) -> None:
+    check(program, "<program>")
+
+
+def test_the_line_is_named() -> None:
+    with pytest.raises(Refused) as refusal:
+        check("x = 1\n\nimport socket", "<program>")
+    assert refusal.value.lineno == 3
+
+
+SCRIPT = """
+import json, sys
+from cwm_cli.sandbox import GAPS, Sandbox
+with Sandbox(accepted=GAPS) as sandbox:
+    for program in ("import os\\nprint(os.listdir('/'))", "print(sum(range(4)))"):
+        text, failure = sandbox.run_script(program)
+        print(json.dumps([text, failure and failure.model_dump()]))
+"""
+
+
+@available
+def test_on_an_old_kernel_the_sandbox_looks_through_every_program() -> None:
+    command = on_old_kernel([sys.executable, "-c", SCRIPT])
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    [refused, passed] = map(json.loads, done.stdout.splitlines())
+    assert passed == ["6\n", None]
+    assert refused[0] == ""
+    assert (refused[1]["kind"], refused[1]["line"]) == ("load_error", 1)
+    assert "'os' may not be used" in refused[1]["message"]

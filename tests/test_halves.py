@@ -1,0 +1,300 @@
+"""No process of a program sees the answers among its questions, and answers do not vary."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from candidates import BOX, LIMITS, dataset_of, program
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.sandbox.arena import Layout, Phase
+from cwm_cli.sandbox.halves import REPEATED_ROWS, Half, halves, may_outlast
+from cwm_cli.sandbox.job import Job
+from cwm_cli.transitions import Dataset
+from recordings import cartpole, record
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(LIMITS) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def poles() -> Dataset:
+    return record("CartPole-v1", episodes=20)[0]
+
+
+def relabelled(dataset: Dataset, episodes: np.ndarray) -> Dataset:
+    """Return a dataset whose rows belong to other episodes."""
+    return replace(dataset, columns=dataset.columns | {"episodes": episodes})
+
+
+def split(dataset: Dataset) -> list[Half]:
+    """Return the halves, shuffled."""
+    return halves(dataset, np.random.default_rng(0))
+
+
+def job_of(text: str, dataset: Dataset) -> Job:
+    """Return the question for all rows of a dataset, in their order."""
+    inputs = dataset.select("observations", "actions")
+    described = dataset.observation_space, dataset.action_space
+    return Job(text, 0, np.arange(len(dataset)), *described, dict(inputs))
+
+
+ROWS = dataset_of(spaces.Discrete(2), 60)
+
+
+@given(episodes=st.lists(st.integers(-3, 3), max_size=60))
+def test_no_half_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> None:
+    labels = np.array(episodes, dtype=np.int64)
+    parts = [half.rows for half in split(relabelled(ROWS[np.arange(len(labels))], labels))]
+    assert all(len(part) for part in parts)
+    assert sorted(row for part in parts for row in part) == list(range(len(labels)))
+    for part in map(set, parts):
+        for episode in set(episodes):
+            members = np.flatnonzero(labels == episode).tolist()
+            for before, after in pairwise(members):
+                assert not {before, after} <= part
+
+
+@given(chosen=st.sets(st.integers(0, 59)), length=st.integers(1, 60))
+def test_no_half_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], length: int) -> None:
+    labelled = relabelled(ROWS, np.arange(60) // length)
+    rows = np.array(sorted(chosen), dtype=np.int64)
+    for part in split(labelled[rows]):
+        kept = set(rows[part.asked].tolist())
+        assert not [row for row in kept if row + 1 in kept and (row + 1) % length]
+
+
+def test_episodes_of_one_row_are_asked_together() -> None:
+    [half] = split(relabelled(ROWS, np.arange(60)))
+    assert len(half.rows) == 60
+
+
+CHEAT = program(
+    "return found(self.state), 1.0, False",
+    top="""
+import gc
+import sys
+
+seen = {}
+
+def look():
+    frame, holders = sys._getframe(), []
+    while frame:
+        holders += frame.f_locals.values()
+        frame = frame.f_back
+    for holder in [*holders, *gc.get_objects()]:
+        columns = getattr(holder, "columns", None)
+        if isinstance(columns, dict) and "observations" in columns:
+            for row in columns["observations"]:
+                seen[round(float(row[0]), 6), round(float(row[2]), 6)] = row
+
+def found(state):
+    if not seen:
+        look()
+    guess = round(state[0] + 0.02 * state[1], 6), round(state[2] + 0.02 * state[3], 6)
+    near = [seen[key] for key in seen if abs(key[0] - guess[0]) + abs(key[1] - guess[1]) < 1e-5]
+    return near[0] if near else state
+""",
+)
+"""Knows how places follow from speeds, and looks for the rest among all questions it can find."""
+
+
+def share_found(sandbox: Sandbox, dataset: Dataset) -> float:
+    """Return the share of next observations that the cheat gets exactly."""
+    columns, failure = sandbox.predict(CHEAT, dataset)
+    assert failure is None
+    same = columns["next_observations"] == dataset.columns["next_observations"]
+    return float(same.all(axis=1).mean())
+
+
+def test_a_program_cannot_look_up_its_answers_among_its_questions(
+    sandbox: Sandbox, poles: Dataset
+) -> None:
+    assert share_found(sandbox, poles) == 0.0
+
+
+def test_it_could_if_it_were_asked_all_rows_in_one_process(
+    sandbox: Sandbox, poles: Dataset
+) -> None:
+    rows = np.arange(len(poles))
+    layout = Layout(poles.observation_space, len(rows))
+    with sandbox.lend() as worker:
+        outcome = worker.run(job_of(CHEAT, poles).encode(), layout.size, LIMITS)
+    answers = layout.views(outcome.arena)
+    assert answers["phase"] == Phase.DONE
+    same = answers["next_observations"] == poles.columns["next_observations"]
+    followed = 1 - 20 / len(poles)  # the last row of an episode has no successor
+    assert same.all(axis=1).mean() == pytest.approx(followed, abs=0.02)
+    assert followed > 0.9
+
+
+def test_a_program_that_found_its_answers_would_not_find_them_twice(
+    sandbox: Sandbox, poles: Dataset
+) -> None:
+    apart = relabelled(poles, np.arange(len(poles)))
+    failure = sandbox.predict(CHEAT, apart).failure
+    assert failure is not None
+    assert failure.kind == "nondeterministic"
+
+
+VARYING = {
+    "a clock": program("return self.state, time.perf_counter(), False"),
+    "a clock in the observation": program("return self.state + time.time() % 1, 0.0, False"),
+    "the operating system": program("return self.state, os.urandom(1)[0] + 0.5, False"),
+    "SystemRandom": program("return self.state, random.SystemRandom().random(), False"),
+    "an unseeded generator": program("return self.state, np.random.default_rng().random(), False"),
+    "a generator with its own state": program(
+        "return self.state, self.rng.random(), False", init="self.rng = np.random.default_rng(0)"
+    ),
+    "a counter": program("self.n += 1; return self.state, self.n, False", init="self.n = 0"),
+    "a counter in the class": program(
+        "Environment.n += 1; return self.state, Environment.n, False",
+        init="Environment.n = 0",
+    ),
+    "the row before": program(
+        "return self.state, self.old, False",
+        init="self.state = [0.0]",
+        set_state="self.old = self.state[0]; self.state = observation",
+    ),
+    "a global that grows": program(
+        "seen.append(0); return self.state, 0.0, len(seen) % 2 == 0", top="seen = []"
+    ),
+    "its process": program("return self.state, os.getpid(), False"),
+    "where an object lies": program("return self.state, id(self.state), False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_answers_that_vary_are_a_failure_that_says_why(sandbox: Sandbox, name: str) -> None:
+    failure = sandbox.predict(VARYING[name], BOX).failure
+    assert failure is not None
+    assert failure.kind == "nondeterministic"
+    first, advice = failure.message.splitlines()
+    assert first.startswith("when asked twice for set_state([")
+    assert " the program answered " in first
+    assert " and then " in first
+    assert advice.startswith("The answer has to depend on the observation and the action alone")
+
+
+STEADY = {
+    "random": program("return self.state, random.gauss(0, 1), False"),
+    "numpy.random": program("return self.state + np.random.rand(4), np.random.rand(), False"),
+    "a generator for each row": program(
+        "return self.state, np.random.default_rng(3).random(), False"
+    ),
+    "sets of texts": program("return self.state, hash(''.join({*map(str, self.state)})), False"),
+    "numpy": program("return np.linalg.inv(np.diag(self.state) + np.eye(4))[0], 0.0, False"),
+    "no numbers": program("return self.state * np.nan, float('nan'), False"),
+    "zero with a sign": program("return self.state * -0.0, -0.0, False"),
+    "what it remembers of the same row": program(
+        "return self.state, memory.setdefault(str(self.state), self.state.sum()), False",
+        top="memory = {}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_answers_that_do_not_vary_are_kept(sandbox: Sandbox, name: str) -> None:
+    first, second = (sandbox.predict(STEADY[name], BOX) for _ in range(2))
+    assert (first.failure, second.failure) == (None, None)
+    for column, values in first.columns.items():
+        assert values.tobytes() == second.columns[column].tobytes()
+
+
+def test_a_program_that_breaks_when_it_is_asked_again_is_told_so(sandbox: Sandbox) -> None:
+    apart = relabelled(BOX, np.arange(len(BOX)))
+    one, other = BOX.columns["observations"][[3, 11], 0].tolist()
+    breaking = program(
+        "seen.append(self.state[0].item())\n"
+        f"        assert seen[-1] != {other!r} or {one!r} in seen\n"
+        "        return self.state, 0.0, False",
+        top="seen = []",
+    )
+    failures = [sandbox.predict(breaking, apart, seed=seed).failure for seed in range(12)]
+    kinds = {failure.kind if failure else None for failure in failures}
+    assert kinds == {None, "step_error", "nondeterministic"}
+    [message] = {
+        failure.message.splitlines()[0]
+        for failure in failures
+        if failure and failure.kind == "nondeterministic"
+    }
+    assert message.startswith("asked again, in another order, the program failed: AssertionError")
+
+
+@pytest.mark.parametrize("rows", [1, 2, REPEATED_ROWS, 300])
+def test_some_rows_are_asked_again_in_another_order(rows: int) -> None:
+    [half] = split(relabelled(dataset_of(spaces.Discrete(2), rows), np.arange(rows)))
+    again = half.repeated.tolist()
+    assert len(again) == len(set(again)) == min(rows, REPEATED_ROWS)
+    assert half.rows[half.again].tolist() == again
+    assert half.asked.tolist() == [*half.rows, *again]
+    if rows > 2:
+        assert half.rows.tolist() != sorted(half.rows)
+        assert again != [row for row in half.rows if row in again]
+
+
+PLAIN = """
+memory = {}
+
+class Environment:
+    turns = 0
+
+    def set_state(self, observation):
+        self.state = observation
+
+    def step(self, action):
+        self.turns += 1
+        return self.state, ANSWER, False
+"""
+"""Mentions nothing by which processes differ."""
+
+CARRYING = {
+    "a counter": "self.turns",
+    "the first answer that it gave": "memory.setdefault(0, self.state[0])",
+    "how many answers it has given": "len(memory.setdefault(0, [])) + (memory[0].append(0) or 0)",
+    "its turn, kept for each row": "memory.setdefault(self.state.tobytes(), self.turns)",
+}
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_what_is_carried_from_row_to_row_is_a_failure(sandbox: Sandbox, name: str) -> None:
+    failure = sandbox.predict(PLAIN.replace("ANSWER", CARRYING[name]), BOX).failure
+    assert failure is not None
+    assert failure.kind == "nondeterministic"
+
+
+@pytest.mark.parametrize("text", [PLAIN.replace("ANSWER", "0.0"), cartpole()])
+def test_a_program_that_just_computes_needs_no_second_process(text: str) -> None:
+    assert not may_outlast(text)
+
+
+OUTSIDE = ["the operating system", "its process"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_program_that_asks_the_machine_gets_one(name: str) -> None:
+    assert may_outlast(VARYING[name].replace("import os, random, signal, sys, time", ""))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
+    columns, failure = sandbox.predict(program(), BOX[np.arange(rows)])
+    assert failure is None
+    assert np.array_equal(columns["next_observations"], BOX.columns["observations"][:rows])
+    assert columns["rewards"].shape == columns["terminations"].shape == (rows,)
+
+
+def test_a_right_program_is_right_on_both_halves(sandbox: Sandbox, poles: Dataset) -> None:
+    columns, failure = sandbox.predict(cartpole(), poles)
+    assert failure is None
+    wrong = np.abs(columns["next_observations"] - poles.columns["next_observations"])
+    assert wrong.max() < 1e-5
+    assert np.array_equal(columns["terminations"], poles.columns["terminations"])

@@ -1,0 +1,430 @@
+"""Whatever bytes come from a worker or a program, the trusted side ends with a word for it."""
+
+import io
+import json
+import os
+import resource
+import socket
+import struct
+import tempfile
+import tracemalloc
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from candidates import BOX, LIMITS, dataset_of, program
+from cwm_cli.environments import space_of
+from cwm_cli.packing import Space
+from cwm_cli.programs import Failure
+from cwm_cli.sandbox import Plan, Sandbox, SandboxError
+from cwm_cli.sandbox.arena import CONTROL_BYTES, Layout, Phase
+from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.failures import failure_of
+from cwm_cli.sandbox.greeting import Hello
+from cwm_cli.sandbox.halves import Half, contradiction, merged
+from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.messages import QUESTION, REPLY, Record
+from cwm_cli.sandbox.process import Outcome, Worker
+from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
+from cwm_cli.sandbox.session import Session
+from cwm_cli.transitions import Dataset
+
+fast = settings(deadline=1000, max_examples=200)
+
+ROOM = 1 << 20
+"""More bytes than any message of these tests makes anyone take."""
+
+REPORT = struct.Struct("<4sBBi")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=9,
+)
+
+
+def sent(send: Any) -> bytes:
+    """Return the bytes that a message consists of."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(theirs)
+        return ours.recv(1 << 16)
+
+
+@contextmanager
+def arriving(message: bytes, files: int = 0) -> Iterator[socket.socket]:
+    """Let bytes arrive, with some descriptors, from a side that then hangs up."""
+    ours, theirs = socket.socketpair()
+    with ours, tempfile.TemporaryFile() as file:
+        with theirs:
+            theirs.settimeout(5)
+            if files and message:
+                socket.send_fds(theirs, [message], [file.fileno()] * files)
+            else:
+                theirs.sendall(message)
+        ours.settimeout(5)
+        yield ours
+
+
+@contextmanager
+def little_memory(room: int = ROOM) -> Iterator[None]:
+    """Fail when more memory is taken than there is room for."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak < room
+    finally:
+        tracemalloc.stop()
+
+
+GREETING = sent(Hello(dict.fromkeys(LAYERS, "on"), 7, "").send)
+MESSAGES = [
+    GREETING,
+    sent(Report(True, Ending.EXITED, 0).send),
+    sent(lambda control: Request(99, 4096, LIMITS).send(control, Descriptors(0, 1, 2))),
+]
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """Return a message with some bytes changed, cut out or put in."""
+    message = bytearray(draw(st.sampled_from(MESSAGES)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(message)))
+        until = at + draw(st.integers(0, 4))
+        message[at:until] = draw(st.binary(max_size=6))
+    return bytes(message)
+
+
+def framed(value: Any) -> bytes:
+    """Return a greeting that consists of any JSON value."""
+    text = json.dumps(value).encode()
+    return struct.pack("<4sI", b"cwm1", len(text)) + text
+
+
+anything = st.one_of(st.binary(max_size=200), mangled(), JSON.map(framed))
+
+
+@fast
+@given(message=anything)
+def test_no_bytes_are_a_report_but_a_report(message: bytes) -> None:
+    with arriving(message) as control, little_memory():
+        try:
+            report = Report.receive(control)
+        except (EOFError, ValueError):
+            return
+    magic, ready, ending, code = REPORT.unpack_from(message)
+    assert magic == b"cwm1"
+    assert report == (bool(ready), Ending(ending), code)
+
+
+@fast
+@given(message=anything)
+def test_no_bytes_are_a_greeting_but_a_greeting(message: bytes) -> None:
+    with arriving(message) as control, little_memory():
+        try:
+            hello = Hello.receive(control)
+        except (EOFError, ValueError):
+            return
+    assert all(isinstance(key, str) for key in hello.layers)
+    assert all(isinstance(says, str) for says in hello.layers.values())
+    assert isinstance(hello.landlock, int)
+    assert isinstance(hello.complaint, str)
+
+
+@fast
+@given(message=anything, files=st.integers(0, 8))
+def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> None:
+    with arriving(message, files) as control, little_memory():
+        try:
+            received = Request.receive(control)
+        except (EOFError, ValueError):
+            return
+    if received is not None:
+        assert len(message) >= struct.calcsize("<4s2Q")
+        for descriptor in received[1].all:
+            os.close(descriptor)
+
+
+def test_messages_arrive_as_they_were_sent() -> None:
+    hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing")
+    report = Report(False, Ending.ASLEEP, -9)
+    with arriving(sent(hello.send)) as control:
+        assert Hello.receive(control) == hello
+    with arriving(sent(report.send)) as control:
+        assert Report.receive(control) == report
+    with arriving(MESSAGES[2], files=3) as control:
+        request, files = Request.receive(control) or (None, None)
+    assert request == Request(99, 4096, LIMITS)
+    assert files is not None
+    assert files.extra is None
+    for descriptor in files.all:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        struct.pack("<4sI", b"cwm1", 2**32 - 1) + b"[",
+        struct.pack("<4sI", b"cwm1", 60_000) + b"[" * 60_000,
+        struct.pack("<4sI", b"cwm1", 5000) + b"9" * 5000,
+        struct.pack("<4sI", b"cwm1", 2) + b"\xff\xff",
+        framed({"layers": {}}),
+    ],
+    ids=["a giant", "a deep nest", "a long number", "no text", "a part"],
+)
+def test_a_greeting_that_is_made_to_hurt_is_refused(message: bytes) -> None:
+    with arriving(message) as control, little_memory(4 * ROOM), pytest.raises(ValueError):
+        Hello.receive(control)
+
+
+@pytest.mark.parametrize("layers", [5, ["on"], {"user": 1}, None])
+def test_a_greeting_with_parts_of_other_types_is_refused(layers: Any) -> None:
+    message = framed({"layers": layers, "landlock": 0, "complaint": ""})
+    with arriving(message) as control, pytest.raises(ValueError):
+        Hello.receive(control)
+
+
+class Ended:
+    """The process of a worker that is no more."""
+
+    stderr = io.BytesIO(b"a\nlast words\n")
+
+    def kill(self) -> None:
+        """Do nothing, because it has ended."""
+
+
+@fast
+@given(message=anything)
+def test_a_worker_that_makes_no_sense_is_our_fault_and_never_the_program_s(message: bytes) -> None:
+    worker: Any = object.__new__(Worker)
+    worker.process = Ended()
+    with arriving(message) as worker._control, suppress(SandboxError):
+        worker.greet()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(message)
+        theirs.shutdown(socket.SHUT_WR)
+        worker._control = ours
+        with suppress(SandboxError):
+            report = worker.run(b"a job", 8, LIMITS).report
+            assert report.ready, "who does not say that all is set up is not believed"
+
+
+# What a session reads is written by the program itself.
+
+
+class Pipe:
+    """Stands for the process of a program that replies with certain bytes and ends."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.asked = 0
+
+    def send(self, question: bytes) -> None:
+        """Take a question."""
+
+    def receive(self, size: int) -> bytes:
+        """Return as many bytes; EOFError when there are too few."""
+        self.asked = max(self.asked, size)
+        part, self._content = self._content[:size], self._content[size:]
+        if len(part) < size:
+            raise EOFError
+        return part
+
+    def rest(self) -> None:
+        """End the decision."""
+
+
+ACTIONS = [
+    spaces.Discrete(3, start=-1),
+    spaces.Box(-1, 1, (2,)),
+    spaces.Box(-1, 1, (2, 2), np.float64),
+    spaces.Box(0, 5, (3,), np.uint8),
+]
+HORIZON = 5
+WORD = st.integers(0, 2**32 - 1)
+
+
+def read(space: Space, reply: bytes) -> tuple[Plan | None, int]:
+    """Return what a session makes of a reply, and for how many bytes at once it has asked."""
+    columns = BOX.observation_space.pack("observations", []) | space.pack("actions", [])
+    job = Job("", 0, np.empty(0, np.int64), BOX.observation_space, space, columns)
+    session, pipe = Session(None, job), Pipe(reply)  # type: ignore[arg-type]
+    try:
+        return session._read(pipe, QUESTION.pack(0, 0, HORIZON), HORIZON), pipe.asked
+    except (EOFError, ValueError):
+        return None, pipe.asked
+
+
+@pytest.mark.parametrize("actions", ACTIONS, ids=str)
+@fast
+@given(data=st.data())
+def test_no_reply_is_a_plan_but_actions_of_the_space(
+    actions: gym.Space, data: st.DataObject
+) -> None:
+    space = space_of(actions)
+    size = Record(space, "actions").size
+    length = data.draw(st.sampled_from([size, 2 * size, HORIZON * size, 0]) | WORD)
+    steps = data.draw(st.integers(0, 2**64 - 1))
+    body = data.draw(st.binary(max_size=HORIZON * size) | bodies(space))
+    with little_memory():
+        plan, asked = read(space, REPLY.pack(length, steps) + body)
+    assert asked <= max(REPLY.size, HORIZON * size)
+    if plan is not None:
+        assert 1 <= len(plan.actions) <= HORIZON
+        assert all(actions.contains(action) for action in plan.actions)
+
+
+def bodies(space: Space) -> st.SearchStrategy[bytes]:
+    """Return the bytes of numbers that might be actions."""
+    count = HORIZON * int(np.prod(space.shape))
+    floats = st.lists(st.floats() | st.floats(-1.5, 1.5), min_size=count, max_size=count)
+    whole = st.lists(st.integers(-2, 6), min_size=count, max_size=count)
+    if space.is_float:
+        return floats.map(lambda values: np.array(values, "<f8").tobytes())
+    return whole.map(lambda values: np.array(values, "<i8").tobytes())
+
+
+FORGED = {
+    "a giant size": "REPLY.pack(2**32 - 1, 0) + bytes(10**6)",
+    "no actions": "REPLY.pack(0, 0)",
+    "too many actions": "REPLY.pack(8 * 51, 0) + bytes(8 * 51)",
+    "half an action": "REPLY.pack(12, 0) + bytes(12)",
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_reply_is_refused_and_takes_no_memory(name: str) -> None:
+    text = program(
+        f"os.write(5, {FORGED[name]}); time.sleep(9)",
+        top="import struct; REPLY = struct.Struct('<IQ')",
+    )
+    moves = Space("discrete", low=(0,), high=(1,))
+    with (
+        Sandbox(LIMITS, workers=1) as sandbox,
+        sandbox.session(text, (BOX.observation_space, moves), planner="mcts") as session,
+    ):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        plan = session.plan(np.zeros(4), horizon=50)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert plan.failure is not None
+    assert plan.failure.kind == "wrong_output"
+    assert "meddled" in plan.failure.message
+    assert grown < 64 << 10  # KiB on Linux
+
+
+# What a program leaves in its arena and in its log.
+
+DATASETS = [
+    dataset_of(space, 3)
+    for space in (
+        spaces.Box(-1, 1, (2,)),
+        spaces.Discrete(6),
+        spaces.Text(3),
+        spaces.Tuple([spaces.Text(2), spaces.MultiBinary(3)]),
+    )
+]
+LOGS = st.binary(max_size=200) | st.sampled_from(
+    [
+        b'Stack (most recent call first):\n File "<program>", line 999999999 in x',
+        b'Fatal Python error: \xff (most recent call first):File "<program>", line 00 in',
+        b"\x1b[2J" * 50 + b"\n" * 50,
+    ]
+)
+
+
+@st.composite
+def arenas(draw: st.DrawFn, layout: Layout) -> bytes:
+    """Return what may be left in an arena: any bytes, the more telling ones more often."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    arena = bytearray(rng.bytes(layout.size))
+    if draw(st.booleans()):
+        arena[CONTROL_BYTES:] = bytes([draw(st.sampled_from([0, 1, 255]))]) * (
+            layout.size - CONTROL_BYTES
+        )
+    for name, values in (
+        ("progress", [0, 1, 2, 3, 2**63, 2**64 - 1]),
+        ("phase", range(5)),
+        ("kind", range(7)),
+        ("line", [-(2**31), -1, 0, 1, 2, 2**31 - 1]),
+    ):
+        slot = layout.slots[name]
+        view = np.ndarray((), slot.dtype, arena, slot.offset)
+        view[...] = draw(st.sampled_from(values))
+    return bytes(arena)
+
+
+reports = st.builds(
+    Report,
+    st.just(True),
+    st.sampled_from(Ending),
+    st.integers(-70, 255) | st.just(-(2**31)) | st.just(2**31 - 1),
+)
+
+
+@pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)
+@fast
+@given(data=st.data())
+def test_whatever_is_left_of_a_program_is_a_failure_ormerged(
+    dataset: Dataset, data: st.DataObject
+) -> None:
+    inputs = dataset.select("observations", "actions")
+    described = dataset.observation_space, dataset.action_space
+    job = Job("a\nb\n", 0, np.arange(3), *described, dict(inputs))
+    layout = Layout(dataset.observation_space, 3)
+    arena, log = data.draw(arenas(layout)), data.draw(LOGS)
+    slots = layout.views(arena)
+    report = data.draw(reports)
+    with little_memory():
+        failure = failure_of(Outcome(report, arena, log), slots, job, LIMITS)
+        if failure is None:
+            answers = merged(dataset, halved(slots))
+    if failure is None:
+        assert (report.ending, report.code) == (Ending.EXITED, 0)
+        assert slots["phase"] == Phase.DONE
+        assert slots["rewards"].tobytes() == answers["rewards"].tobytes()
+        for name, values in dataset.select("next_observations", "rewards").items():
+            assert answers[name].shape == values.shape
+            assert answers[name].dtype.kind in "fiU"
+        assert answers["terminations"].dtype == np.bool_
+    else:
+        assert len(failure.message) < 4000
+        assert failure.line in (None, 1, 2, 3)
+        kinds = {
+            unicodedata.category(character) for character in failure.message if character != "\n"
+        }
+        assert not kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def halved(slots: dict[str, np.ndarray]) -> list[tuple[Half, dict[str, np.ndarray]]]:
+    """Return answers as they come of two processes, each of which is asked one row twice."""
+    parts = [Half(np.array([2, 0]), np.array([1])), Half(np.array([1]), np.array([0]))]
+    rows = {name: slot for name, slot in slots.items() if slot.ndim}
+    return [(part, {name: slot[part.asked] for name, slot in rows.items()}) for part in parts]
+
+
+@pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)
+@fast
+@given(data=st.data())
+def test_any_two_sets_of_answers_can_be_compared(dataset: Dataset, data: st.DataObject) -> None:
+    inputs = dataset.select("observations", "actions")
+    described = dataset.observation_space, dataset.action_space
+    job = Job("", 0, np.arange(3), *described, dict(inputs))
+    layout = Layout(dataset.observation_space, 3)
+    one, other = (layout.views(data.draw(arenas(layout))) for _ in range(2))
+    assert contradiction(job, one, one) is None
+    failure = contradiction(job, one, other)
+    names = [name for name in layout.slots if one[name].ndim and name != "status"]
+    same = all(one[name].tobytes() == other[name].tobytes() for name in names)
+    assert (failure is None) == same
+    assert failure is None or isinstance(failure, Failure)
+    assert failure is None or len(failure.message) < 4000

@@ -1,0 +1,22 @@
+"""Many programs, one in five of them hostile, leave nothing behind."""
+
+import pytest
+
+from benchmarks.soak import HOSTILE, soak
+
+
+@pytest.mark.slow
+def test_two_thousand_programs_leave_nothing_behind() -> None:
+    found = soak(2000)
+    assert found.wrong == []
+    assert len(found.seconds) == 2000
+    assert found.after.processes <= found.before.processes + 2, "each worker keeps two in reserve"
+    assert found.after.files == 0
+    assert found.after.descriptors <= found.before.descriptors + 8
+    assert found.after.megabytes < found.before.megabytes + 20
+
+
+def test_every_hostile_program_is_found_out() -> None:
+    found = soak(5 * len(HOSTILE), hanging_every=0)
+    assert found.wrong == []
+    assert found.after.files == 0

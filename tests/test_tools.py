@@ -1,0 +1,338 @@
+"""What programs may import beside the usual modules, and what they may use up, as users choose."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.packing import Space
+from cwm_cli.runs import Run
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.protection import GAPS
+from cwm_cli.transitions import Dataset, Transition
+from recordings import COUNTER, MOVES
+
+SWING = """
+<mujoco>
+  <option timestep="0.02" integrator="RK4"/>
+  <worldbody>
+    <geom type="plane" size="5 5 0.1"/>
+    <body pos="0 0 0.52">
+      <joint name="hinge" type="hinge" axis="0 1 0" damping="0.05"/>
+      <geom type="capsule" fromto="0 0 0 0 0 -0.5" size="0.03"/>
+    </body>
+  </worldbody>
+  <actuator><motor joint="hinge" gear="2"/></actuator>
+</mujoco>
+"""
+SWINGING = f'''
+import mujoco
+import numpy as np
+
+SWING = """{SWING}"""
+
+class Environment:
+    def __init__(self):
+        self.model = mujoco.MjModel.from_xml_string(SWING)
+        self.data = mujoco.MjData(self.model)
+
+    def set_state(self, observation):
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:], self.data.qvel[:] = observation[:1], observation[1:]
+
+    def step(self, action):
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data)
+        angle = float(self.data.qpos[0])
+        return np.concatenate([self.data.qpos, self.data.qvel]), -abs(angle), abs(angle) > 3
+'''
+
+
+@pytest.fixture(scope="module")
+def swing():
+    """Transitions of a swing that MuJoCo itself has stepped, here."""
+    mujoco = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_string(SWING)
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(300):
+        data = mujoco.MjData(model)
+        before = rng.uniform([-3, -5], [3, 5])
+        data.qpos[:], data.qvel[:], data.ctrl[:] = before[:1], before[1:], rng.uniform(-1, 1)
+        action = data.ctrl.copy()
+        mujoco.mj_step(model, data)
+        angle = float(data.qpos[0])
+        after = np.concatenate([data.qpos, data.qvel])
+        rows.append(Transition(before, action, after, -abs(angle), abs(angle) > 3, False, 0))
+    bound = (float("inf"),) * 2
+    space = Space("box", "float64", (2,), tuple(-x for x in bound), bound)
+    actions = Space("box", "float64", (1,), (-1.0,), (1.0,))
+    return Dataset.of(rows, observation_space=space, action_space=actions)
+
+
+@pytest.fixture(scope="module")
+def asset():
+    """A model of an environment, which lies on the disk."""
+    envs = pytest.importorskip("gymnasium.envs.mujoco")
+    file = Path(envs.__file__).parent / "assets" / "inverted_pendulum.xml"
+    assert file.exists()
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def simulating():
+    with Sandbox(tools=["mujoco"]) as sandbox:
+        yield sandbox
+
+
+class TestMujoco:
+    def test_a_program_steps_a_model_that_its_text_holds(self, swing, simulating):
+        found = evaluate(SWINGING, swing, simulating, Metric.of(swing))
+        assert found.failure is None
+        assert found.score.exact == 1.0
+        heavier = SWINGING.replace('size="0.03"', 'size="0.06"')
+        assert evaluate(heavier, swing, simulating, Metric.of(swing)).score.exact < 0.5
+
+    @pytest.mark.parametrize("way", ["by its path", "by including it"])
+    def test_the_model_of_an_environment_cannot_be_read(self, swing, simulating, asset, way):
+        included = f"from_xml_string('<mujoco><include file=\"{asset}\"/></mujoco>')"
+        reading = f"from_xml_path({asset!r})" if way == "by its path" else included
+        program = SWINGING.replace("from_xml_string(SWING)", reading)
+        program = program.replace("self.data.qpos, self.data.qvel]", "np.zeros(1), np.zeros(1)]")
+        refused = simulating.predict(program, swing).failure
+        assert refused.kind == "load_error"
+        assert "XML" in refused.message or "file" in refused.message
+        with Sandbox(tools=["mujoco"], layers=(), accepted=GAPS) as open_sandbox:
+            program = program.replace("observation[:1]", "0").replace("observation[1:]", "0")
+            assert open_sandbox.predict(program, swing).failure is None
+
+    def test_without_the_tool_it_cannot_be_imported(self, swing, sandbox):
+        failure = sandbox.predict(SWINGING, swing).failure
+        assert failure.kind == "load_error"
+        assert "cannot import 'mujoco': only numpy and" in failure.message
+
+
+ADDER = """
+SIZE = 1
+
+def add(count):
+    return count + SIZE
+"""
+ADDING = """
+import adder
+
+class Environment:
+    def set_state(self, observation):
+        self.count = observation
+    def step(self, action):
+        self.count = adder.add(self.count)
+        return self.count, 0.0, self.count >= 5
+"""
+TEACHER = f'''
+"""A backend that always answers with a program that imports a tool."""
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+
+@hookimpl
+def cwm_backends():
+    return {{"teacher": Teacher}}
+
+@dataclass(frozen=True)
+class Teacher:
+    model: str = ""
+    told: str = ""
+
+    def complete(self, request):
+        from cwm_cli.llm import Completion, Usage
+        assert self.told in request.messages[-1].content, request.messages[-1].content
+        return Completion("""```python{ADDING}```""", Usage())
+'''
+COUNTED = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
+PLANNED = ("plan", "--env", "FrozenLake-v1", "--episodes", "1", "--max-steps", "2", "--json")
+COMMANDS = {
+    "synthesize": ("synthesize", *COUNTED, "--run", "here", "--budget", "1"),
+    "evaluate": ("evaluate", "adding.py", *COUNTED),
+    "plan": (*PLANNED, "--program", "adding.py", "-o", "simulations=2"),
+}
+
+
+@pytest.fixture
+def adding(cwm):
+    """A module, a program that needs it, transitions and a backend that writes the program."""
+    rows = [
+        Transition(n, 0, n + 1, 0.0, n == 4, False, part, part) for part in (0, 1) for n in range(5)
+    ]
+    spaces = {"observation_space": COUNTER, "action_space": MOVES}
+    Dataset.of(rows, **spaces).save(cwm.folder / "counter.npz")
+    (cwm.folder / "adding.py").write_text(ADDING)
+    cwm.install("adder", ADDER, entries="")
+    (cwm.packages / "adder-1.0.dist-info" / "top_level.txt").write_text("adder\n")
+    cwm.install("teacher_plugin", TEACHER)
+    return cwm
+
+
+class TestTools:
+    def test_a_program_may_import_what_is_named_and_nothing_else(self, adding):
+        alone = json.loads(adding(*COMMANDS["evaluate"], "--json").stdout)
+        assert alone["failure"]["kind"] == "load_error"
+        assert "cannot import 'adder': only numpy and" in alone["failure"]["message"]
+        done = adding(*COMMANDS["evaluate"], "--json", "--tool", "adder", "--tool", "sqlite3")
+        result = json.loads(done.stdout)
+        assert result["failure"] is None
+        assert result["test"]["accuracy"] == 1.0
+
+    def test_planning_takes_tools_as_well(self, adding):
+        assert json.loads(adding(*COMMANDS["plan"]).stdout)["failures"] == 2
+        done = adding(*COMMANDS["plan"], "--tool", "adder")
+        assert json.loads(done.stdout)["failures"] == 0, done.stderr
+
+    def test_a_run_has_its_tools_and_the_other_commands_take_them_from_it(self, adding):
+        told = ("--backend", "teacher", "-o", "told=Available are numpy, adder and those")
+        done = adding(*COMMANDS["synthesize"], *told, "--tool", "adder", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["solved"]
+        run = Run.load(adding.folder / "here")
+        assert run.config.tools == ("adder",)
+        assert run.header.versions["adder"] == "1.0"
+        scored = json.loads(adding("evaluate", "here", *COUNTED[:2], "--json").stdout)
+        assert scored["test"]["accuracy"] == 1.0
+        played = json.loads(adding(*PLANNED, "--run", "here", "-o", "simulations=2").stdout)
+        assert played["failures"] == 0
+        shown = adding("runs", "show", "here").stdout.splitlines()
+        assert ["tools", "adder"] in [line.split() for line in shown]
+        assert ["protection", "nothing", "open"] in [line.split() for line in shown]
+
+    def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):
+        start = (*COMMANDS["synthesize"], "--tool", "sqlite3", "--tool", "adder")
+        assert adding(*start, "--tool", "adder").returncode == 0
+        assert Run.load(adding.folder / "here").config.tools == ("adder", "sqlite3")
+        same = adding(*COMMANDS["synthesize"], "--tool", "adder", "--tool", "sqlite3")
+        assert "here continues with 1 nodes" in same.stderr
+        other = adding(*COMMANDS["synthesize"], "--tool", "adder")
+        assert other.returncode == 1
+        assert "here was started with another tools: choose another --run" in other.stderr
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize(
+        ("tool", "words"),
+        [
+            ("not_there", "the tool 'not_there' cannot be imported (ModuleNotFoundError"),
+            ("gymnasium", "the tool 'gymnasium' imports gymnasium, in which a program could"),
+            ("peeking", "the tool 'peeking' imports gymnasium, in which a program could"),
+            ("broken", "the tool 'broken' cannot be imported (ValueError: two lines)"),
+        ],
+    )
+    def test_a_tool_that_cannot_be_given_is_refused_in_one_line(self, adding, command, tool, words):
+        adding.install("peeking", "import gymnasium", entries="")
+        adding.install("broken", "raise ValueError('two\\nlines')", entries="")
+        before = sorted(adding.folder.iterdir())
+        done = adding(*COMMANDS[command], "--tool", tool)
+        assert (done.returncode, done.stdout) == (1, "")
+        [error] = [line for line in done.stderr.splitlines() if not line.startswith("Note: ")]
+        assert error.startswith(f"Error: {words}")
+        assert sorted(adding.folder.iterdir()) == before
+
+
+HUNGRY = """
+import numpy as np
+
+class Environment:
+    def __init__(self):
+        self.table = np.ones(20_000_000)  # 160 MB
+    def set_state(self, observation):
+        self.count = observation
+    def step(self, action):
+        return self.count + 1, 0.0, self.count >= 4
+"""
+SLOW = """
+import time
+
+class Environment:
+    def set_state(self, observation):
+        self.count = observation
+    def step(self, action):
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+        return self.count + 1, 0.0, self.count >= 4
+"""
+
+
+class TestLimits:
+    @pytest.fixture
+    def judged(self, adding):
+        """Judge a program under limits."""
+
+        def judge(text, *options):
+            (adding.folder / "program.py").write_text(text)
+            flags = [word for option in options for word in ("-o", option)]
+            done = adding("evaluate", "program.py", *COUNTED, "--json", *flags)
+            failure = json.loads(done.stdout)["failure"]
+            return failure["kind"] if failure else None
+
+        return judge
+
+    def test_memory_is_what_the_user_says(self, judged):
+        assert judged(HUNGRY) is None
+        assert judged(HUNGRY, "sandbox.memory_mb=100") == "memory"
+
+    def test_time_is_what_the_user_says(self, judged):
+        assert judged(SLOW) is None
+        assert judged(SLOW, "stall_seconds=0.1") == "timeout_cpu"
+        assert judged(SLOW, "sandbox.cpu_seconds=0.5") == "timeout_cpu"
+
+    def test_a_decision_has_limits_of_its_own_which_can_be_changed(self, adding):
+        (adding.folder / "slow.py").write_text(SLOW.replace("0.3", "0.05"))
+        slow = (*PLANNED, "--program", "slow.py", "-o", "simulations=8", "-o", "rollout=8")
+        allowed = json.loads(adding(*slow).stdout)
+        assert allowed["failures"] == 0
+        refused = json.loads(adding(*slow, "-o", "sandbox.cpu_seconds=0.2").stdout)
+        assert refused["failures"] > 0
+        assert refused["failure"]["kind"] == "timeout_cpu"
+
+    def test_limits_belong_to_a_run_and_its_program_is_judged_by_them_again(self, adding):
+        start = (*COMMANDS["synthesize"], "--backend", "teacher", "--tool", "adder")
+        assert adding(*start, "-o", "sandbox.memory_mb=300", "-o", "told=").returncode == 0
+        run = Run.load(adding.folder / "here")
+        assert run.config.options["sandbox"] == vars(Limits(memory_mb=300))
+        other = adding(*start, "-o", "told=")
+        assert other.returncode == 1
+        assert "here was started with another sandbox.memory_mb" in other.stderr
+        (run.folder / "best.py").write_text(HUNGRY.replace("20_000_000", "50_000_000"))
+        judge = ("evaluate", "here", *COUNTED[:2], "--json")
+        assert json.loads(adding(*judge).stdout)["failure"]["kind"] == "memory"
+        more = json.loads(adding(*judge, "-o", "memory_mb=900").stdout)
+        assert more["failure"] is None
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_limits_that_make_no_sense_are_refused_in_one_line(self, adding, command):
+        done = adding(*COMMANDS[command], "-o", "sandbox.memory_mb=0")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1] == (
+            "Error: the sandbox refuses its limits: memory_mb is 0, and may be from 1 to 1048576"
+        )
+        assert not (adding.folder / "here").exists()
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("wall_seconds", -1.0),
+            ("cpu_seconds", 0.0),
+            ("stall_seconds", float("nan")),
+            ("sleep_seconds", float("inf")),
+            ("memory_mb", 1 << 50),
+            ("output_bytes", -1),
+        ],
+    )
+    def test_each_limit_says_what_is_allowed(self, option, value):
+        with pytest.raises(ValueError, match=f"{option} is .*, and may be from .* to "):
+            Limits(**{option: value})
+        with pytest.raises(CwmError, match=f"the sandbox refuses its limits: {option}"):
+            Limits.chosen({option: value})
+
+    def test_limits_that_are_misspelt_get_a_hint(self, adding):
+        done = adding(*COMMANDS["evaluate"], "-o", "memory=100")
+        assert done.returncode == 1
+        assert "unknown option 'memory'" in done.stderr
