@@ -24,8 +24,16 @@ _REACHING = re.compile(
     r"ctypes|inspect|locals|globals|import_module|builtins|empty"
     r"|\b(os|sys|gc|id|hash|repr|vars|eval|exec|getattr|setattr)\b"
     r"|__(?!init__|name__|main__|future__|post_init__)\w+"
+    r"|^\s*import\s[^#\n]*,",
+    re.MULTILINE,
 )
-"""Whatever can tell one process from another, or outlive a program that is loaded anew."""
+"""Whatever can tell one process from another, or reach what outlives a program."""
+
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)(?:.*\bas\s+(\w+))?", re.MULTILINE)
+_KEEPING = r"\b(?:{})(?:\.\w+)+\s*(?:[-+*/|&]?=(?!=)|\.?(?:append|add|update)\b)"
+_PLAIN = frozenset(
+    ("__future__", "abc", "collections", "copy", "dataclasses", "enum", "functools", "itertools")
+) | {"math", "numpy", "random", "typing"}
 
 ADVICE = (
     "The answer has to depend on the observation and the action alone, not on earlier questions, "
@@ -91,9 +99,14 @@ def may_outlast(program: str) -> bool:
     """Whether a program mentions anything by which two processes of it could differ.
 
     What it draws, reads off the clock or carries over from row to row shows in a
-    single process, where it is loaded anew for the rows that are asked again.
+    single process, where it is loaded anew for the rows that are asked again,
+    unless it keeps that in a module of others.
     """
-    return _REACHING.search(program) is not None
+    imports = _IMPORT.findall(program)
+    if _REACHING.search(program) or any(module not in _PLAIN for module, _ in imports):
+        return True
+    names = "|".join(name for found in imports for name in found if name)
+    return bool(names and re.search(_KEEPING.format(names), program))
 
 
 def contradiction(job: Job, first: Columns, second: Columns) -> Failure | None:
@@ -104,12 +117,16 @@ def contradiction(job: Job, first: Columns, second: Columns) -> Failure | None:
         if once.tobytes() != again.tobytes():
             pairs = enumerate(zip(once, again, strict=True))
             row = next(row for row, (a, b) in pairs if a.tobytes() != b.tobytes())
-            return _nondeterministic(job, row, f"{shown(once[row])} and then {shown(again[row])}")
+            return _nondeterministic(
+                job, row, f"{shown(once[row].tolist())} and then {shown(again[row].tolist())}"
+            )
     return None
 
 
 def broke_down(failure: Failure) -> Failure:
-    """Report that a program failed when it was asked once more."""
+    """Report that a program failed when it was asked once more; one that is slow is just that."""
+    if failure.kind in ("timeout_cpu", "timeout_wall"):
+        return failure
     message = f"asked again, in another order, the program failed: {failure.message}\n{ADVICE}"
     return Failure(kind="nondeterministic", message=message, line=failure.line)
 
