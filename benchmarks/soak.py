@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.transitions import Dataset
 
 ROWS = 100
-LIMITS = Limits(stall_seconds=0.5)
+LIMITS = Limits(stall_seconds=0.5, memory_mb=128)
 EVERY = 5
 """One program in so many is hostile."""
 
@@ -64,7 +64,7 @@ HANGING = {
 
 
 class Left(NamedTuple):
-    """What is in use: processes, descriptors, resident memory of this process, temporary files."""
+    """What is in use: processes, descriptors, memory of the largest process, temporary files."""
 
     processes: int
     descriptors: int
@@ -105,11 +105,8 @@ def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY)
     dataset, seconds, wrong = cartpole(ROWS), [], []
     queue, lock = mix(programs, hanging_every), threading.Lock()
     with Sandbox(LIMITS, workers=2) as sandbox:
-        for _ in range(3):
-            sandbox.predict(PROGRAM, dataset)
-        before, began = in_use(), time.perf_counter()
 
-        def judge() -> None:
+        def judge(queue: Iterator[tuple[str, str]]) -> None:
             while True:
                 with lock:
                     name, program = next(queue, (None, ""))
@@ -119,13 +116,22 @@ def soak(programs: int, *, threads: int = 2, hanging_every: int = HANGING_EVERY)
                     wrong.append(fault)
                 seconds.append(time.perf_counter() - began)
 
-        workers = [threading.Thread(target=judge) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        time.sleep(0.2)  # for what is cleaned up while nothing else is to be done
+        began = time.perf_counter()
+        _all_at_once(threads, lambda: judge(itertools.islice(mix(100, 0), 20)))
+        seconds.clear()
+        before, began = in_use(), time.perf_counter()
+        _all_at_once(threads, lambda: judge(queue))
         return Soak(seconds, wrong, before, in_use())
+
+
+def _all_at_once(threads: int, work: Callable[[], None]) -> None:
+    """Do the same in several threads; then wait for what is cleaned up when nothing else is."""
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    time.sleep(0.3)
 
 
 def mix(programs: int, hanging_every: int) -> Iterator[tuple[str, str]]:
@@ -146,7 +152,7 @@ def in_use() -> Left:
     files = len(list(Path(tempfile.gettempdir()).glob("cwm-sandbox-*/*")))
     family = [here, *here.children()]
     descriptors = sum(process.num_fds() for process in family)
-    memory = sum(process.memory_info().rss for process in family) / 2**20
+    memory = max(process.memory_info().rss for process in family) / 2**20
     return Left(len(here.children(recursive=True)), descriptors, memory, files)
 
 

@@ -10,9 +10,9 @@ def test_two_thousand_programs_leave_nothing_behind() -> None:
     found = soak(2000)
     assert found.wrong == []
     assert len(found.seconds) == 2000
-    assert found.after.processes <= found.before.processes + 2, "each worker keeps two in reserve"
+    assert found.after.processes <= found.before.processes + 6, "at most, two more workers"
     assert found.after.files == 0
-    assert found.after.descriptors <= found.before.descriptors + 8
+    assert found.after.descriptors <= found.before.descriptors + 20
     assert found.after.megabytes < found.before.megabytes + 20
 
 

@@ -102,7 +102,7 @@ def plan(
     with closing(spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
         name, options, limits = _choice(planner, option or [], spaces[1], subject.limits)
-        with protected(limits, tools=tools, accepted=allow_gap or ()) as sandbox:
+        with protected(limits, tools=tools, accepted=allow_gap or (), workers=1) as sandbox:
             session = sandbox.session(
                 subject.text, spaces, planner=name, options=options, seed=seed
             )

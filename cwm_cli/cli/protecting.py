@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def protected(
-    limits: Limits, *, tools: Iterable[str], accepted: Iterable[str]
+    limits: Limits, *, tools: Iterable[str], accepted: Iterable[str], workers: int = 2
 ) -> Iterator[Sandbox]:
     """Give a sandbox once it is known what programs cannot do in it."""
     from cwm_cli.sandbox import Sandbox
 
-    with Sandbox(limits, tools=tools, accepted=accepted) as sandbox:
+    with Sandbox(limits, workers, tools=tools, accepted=accepted) as sandbox:
         warn(sandbox.protection)
         yield sandbox
 

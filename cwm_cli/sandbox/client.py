@@ -108,8 +108,8 @@ class Sandbox:
         replies = self._insist(jobs)
         for half, (slots, failed) in zip(asked, replies, strict=False):  # none after a failure
             if failed:
-                is_again = slots and slots["progress"] >= len(half.rows)
-                return Predictions({}, broke_down(failed) if is_again else failed)
+                again = slots and slots["progress"] >= len(half.rows)
+                return Predictions({}, broke_down(failed) if again else failed)
         answered = [(half, reply.slots) for half, reply in zip(asked, replies, strict=True)]
         failure = self._doubt(program, dataset, answered, seed)
         return Predictions({} if failure else merged(dataset, answered), failure)

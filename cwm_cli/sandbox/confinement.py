@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from math import ceil
@@ -174,7 +175,7 @@ def _limit_resources(limits: Limits, room: Room) -> None:
     CPU time is watched more closely by the worker. The number of processes
     does not bind root, whose programs the worker watches for children.
     """
-    seconds = ceil(limits.cpu_seconds) + 1
+    seconds = ceil(time.process_time() + limits.cpu_seconds) + 1
     _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
     _lower(resource.RLIMIT_FSIZE, limits.output_bytes + DUMP_BYTES)
     _lower(resource.RLIMIT_NOFILE, OPEN_FILES)

@@ -27,7 +27,7 @@ class Pool:
     """
 
     def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
-        self._places = Semaphore(places)
+        self._places, self._several = Semaphore(places), places > 1
         self._setup = setup
         self._accepted = accepted
         self._protection: Protection | None = None
@@ -103,11 +103,11 @@ class Pool:
             self._retire(worker)
 
     def _take(self, side: int) -> Worker:
-        """Return a free worker, or a new one; the first one starts one for the other side, too."""
+        """Return a free worker, or a new one; with places for two, one for the other side, too."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
-            if not self._alive:
+            if not self._alive and self._several:
                 self._free[1 - side].append(self._start())
             return self._free[side].pop() if self._free[side] else self._start()
 

@@ -1,10 +1,10 @@
 """Processes that are made ahead of their jobs, so that no job has to wait for that."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from cwm_cli.sandbox import candidate
@@ -36,16 +36,9 @@ class Spare:
         os.close(ready)
 
     def give(self, request: Request, files: Descriptors) -> None:
-        """Hand the job over."""
-        with self._requests:
+        """Hand the job over; a process that could not be set up is no longer there to take it."""
+        with self._requests, suppress(BrokenPipeError):
             request.send(self._requests, files)
-
-    def dismiss(self) -> None:
-        """End it without a job."""
-        self._requests.close()
-        os.close(self.ready)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
 
 
 def _keep_only(*descriptors: int) -> None:

@@ -27,10 +27,13 @@ from cwm_cli.sandbox.warmth import warm_up
 from cwm_cli.sandbox.watching import Bell, Child, HungUp, sweep, watch
 
 _SPARES = 2
-"""How many processes are kept ready: a program is asked twice in a row, by the same worker."""
+"""How many processes are kept ready; to fork both at once causes fewer page faults here."""
 
 _PATIENCE_SECONDS = 0.002
-"""How long a further request may be waited for before other things are done."""
+"""How long a further request may be waited for before the last program is cleaned up after."""
+
+_LEISURE_SECONDS = 0.05
+"""How long there has to be no request before spare processes are made, unless there are none."""
 
 
 def main() -> None:
@@ -81,15 +84,16 @@ class Worker:
         """Wait for a request, and meanwhile clean up and make spare processes."""
         if not self._poller.poll(_PATIENCE_SECONDS * 1000):
             self._clean_up()
-        while len(self._spares) < _SPARES and not self._poller.poll(0):
-            self._spares.append(self._make_spare())
+        if not self._spares or not self._poller.poll(_LEISURE_SECONDS * 1000):
+            while len(self._spares) < _SPARES:
+                self._spares.append(self._make_spare())
         return Request.receive(self._control)
 
     def serve(self, request: Request, files: Descriptors) -> None:
         """Run one job and report."""
         if not self._leave_nothing:
             self._clean_up()
-        spare = self._spares.popleft() if self._spares else self._make_spare()
+        spare = self._spares.popleft()
         marks = files.channel.marks if files.channel else None
         child = Child(spare.pid, self._control, self._bell, marks)
         try:
