@@ -1,6 +1,7 @@
 """The filter of system calls: what an interpreter reads in it, and what the kernel makes of it."""
 
 import errno
+import faulthandler
 import mmap
 import os
 import re
@@ -239,6 +240,7 @@ def under_the_filter(attempt: Callable[[], Any]) -> int:
     process = os.fork()
     if process == 0:
         code = 255
+        faulthandler.disable()  # which would print where an attempt was aborted
         try:
             linux.give_up_new_privileges()
             linux.filter_system_calls(own_filter())
