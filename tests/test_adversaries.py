@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
 from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
-from users import USERS, obstacle, run_as
+from users import USERS, barrier, obstacle, run_as
 
 SECRET = "canary-key-0011223344556677"
 LONGEST_MESSAGE = 2000
@@ -30,6 +31,10 @@ FEWER = [
     for layers in (*WITHOUT_ONE, *ALONE, NONE)
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
+READING_GYMNASIUM = ("import_gymnasium_past_the_finder", "load_gym_by_path")
+IS_HIDDEN = barrier([Path(gymnasium.__file__).parent]) is not None
+"""Whether Gymnasium is installed where another user than its owner cannot read it."""
+
 pytestmark = pytest.mark.xdist_group("adversaries")
 
 
@@ -166,8 +171,11 @@ def test_each_guard_stops_just_what_it_is_there_for(
     runs: Runs, user: str, layers: tuple[str, ...]
 ) -> None:
     run = runs(user, layers)
+    hidden = READING_GYMNASIUM if user == "root" and "user" in layers and IS_HIDDEN else ()
     names = [
-        name for name in GUARDED if name not in UNCONTROLLED and is_possible(PROGRAMS[name], run)
+        name
+        for name in GUARDED
+        if name not in (*UNCONTROLLED, *hidden) and is_possible(PROGRAMS[name], run)
     ]
     expected = {name for name in names if not PROGRAMS[name].is_stopped(user, layers)}
     found = {name for name in names if is_open(PROGRAMS[name], run["programs"][name])}

@@ -110,15 +110,15 @@ def main() -> None:
 
 def _reach(needed: list[Path]) -> None:
     """Cover the folders that keep an ordinary user from needed ones, for this process only."""
-    if not _barrier(needed):
+    if not barrier(needed):
         return
     _checked(_LIBC.unshare(_NEW_MOUNTS))
     _mount("none", Path("/"), None, _RECURSIVE | _PRIVATE)
-    while folder := _barrier(needed):
+    while folder := barrier(needed):
         _cover(folder, needed)
 
 
-def _barrier(needed: list[Path]) -> Path | None:
+def barrier(needed: list[Path]) -> Path | None:
     """Return the outermost folder on the way to a needed one that an ordinary user cannot enter."""
     for path in needed:
         for folder in (*reversed(path.parents), path):
