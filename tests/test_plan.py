@@ -295,9 +295,9 @@ def test_an_interruption_leaves_nothing_running(cwm) -> None:
     process = cwm.start("plan", "--env", "CartPole-v1", "--program", "slow.py")
     watched = psutil.Process(process.pid)
     deadline = time.monotonic() + 30
-    while len(family := watched.children(recursive=True)) < 3 and time.monotonic() < deadline:
+    while len(family := watched.children(recursive=True)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert len(family) >= 3, "a worker, and the processes that it keeps ready"
+    assert len(family) >= 2, "a worker, and processes for programs"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
