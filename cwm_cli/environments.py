@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cwm_cli.errors import CwmError
 from cwm_cli.packing import Space
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    import numpy as np
 
 MAX_COMPONENTS = 10_000
 """Observations with more components than this are refused."""
@@ -23,6 +24,35 @@ LONGEST_TEXT = 2_000
 """Characters of a text from a space that sets no limit."""
 
 
+class Rewinder(Protocol):
+    """Saves and restores an environment, beneath its wrappers.
+
+    What it saved can be loaded into another instance that was made with the
+    same arguments. `how` names its way in a word.
+    """
+
+    how: str
+
+    def save(self, *, chance: bool = True) -> Any:
+        """Return all that decides how the environment goes on; later steps never change it.
+
+        Without `chance` the states of the random generators are left out.
+        """
+
+    def load(self, state: Any, *, chance: bool = True) -> None:
+        """Go on from a saved state; without `chance` the random generators stay as they are."""
+
+    def generators(self) -> Sequence[Any]:
+        """Return the random generators that the environment draws from, each once."""
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """Return the sums of rewards of plans from saved states, and how many steps that took.
+
+        `plans` are (states, plans, steps, *shape of an action), the sums
+        (states, plans). None where there is no faster way than to step.
+        """
+
+
 @dataclass(frozen=True)
 class EnvironmentSpec:
     """An environment and the text that describes it to a language model.
@@ -30,7 +60,10 @@ class EnvironmentSpec:
     `make` takes the environment's own arguments (`--env-arg`). `describe`
     takes a made environment. `versions` names the packages, with their
     versions, that decide how the environment behaves. `note` is said once
-    when the environment is looked up.
+    when the environment is looked up. `rewinder` takes a made environment,
+    and where it returns nothing the attributes are copied, as for any
+    environment. `valid_actions` returns the actions that are allowed where an
+    environment stands, None where all are.
     """
 
     id: str
@@ -38,6 +71,8 @@ class EnvironmentSpec:
     describe: Callable[[gym.Env[Any, Any]], str]
     versions: Callable[[], Mapping[str, str]]
     note: str = ""
+    rewinder: Callable[[gym.Env[Any, Any]], Rewinder | None] | None = None
+    valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:

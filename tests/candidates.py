@@ -4,7 +4,8 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from cwm_cli.environments import space_of
-from cwm_cli.sandbox import Limits
+from cwm_cli.planning import Moment
+from cwm_cli.sandbox import Limits, Plan, Session
 from cwm_cli.transitions import Dataset, Transition
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
@@ -45,3 +46,9 @@ def dataset_of(space: gym.Space, rows: int = 20) -> Dataset:
 
 
 BOX = dataset_of(spaces.Box(-1, 1, (4,)))
+
+
+def plan_at(opened: Session, observation: object, number: int = 0, *, horizon: int = 9) -> Plan:
+    """Ask a session for the decision of a number in its only episode."""
+    [plan] = opened.plan([Moment(0, number, observation, horizon)])
+    return plan

@@ -6,6 +6,7 @@ each of them is three processes: itself, and two that wait for programs.
 
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 
 import psutil
 
@@ -15,11 +16,11 @@ AT_REST = WORKERS * PER_WORKER
 
 
 def processes() -> list[psutil.Process]:
-    """Return what descends from this process, the dead among them left out."""
-    alive = []
+    """Return what descends from this process, without the dead and Python's own helper."""
+    alive, helper = [], resource_tracker._resource_tracker._pid
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE:
+            if child.status() != psutil.STATUS_ZOMBIE and child.pid != helper:
                 alive.append(child)
         except psutil.NoSuchProcess:
             continue

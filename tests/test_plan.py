@@ -1,7 +1,6 @@
 """`cwm plan` as a user meets it: episodes in the true environment, actions from a world model."""
 
 import json
-import math
 import signal
 import time
 
@@ -10,46 +9,17 @@ import numpy as np
 import psutil
 import pytest
 
+from cwm_cli.cli.planners import DECISION, choose
+from cwm_cli.contests import Side
 from cwm_cli.environments import space_of
-from cwm_cli.episodes import LONGEST, Pilot, contests, mean_of, play, step_limit, uniform
+from cwm_cli.episodes import play
+from cwm_cli.errors import CwmError
+from cwm_cli.packing import Space
+from cwm_cli.pilots import WorldModel
+from cwm_cli.planning import PLANNERS
 from cwm_cli.sandbox import Sandbox
-
-CARTPOLE = """
-import math
-
-class Environment:
-    def set_state(self, observation):
-        self.state = observation.tolist()
-
-    def step(self, action):
-        x, v, angle, spin = self.state
-        cos, sin = math.cos(angle), math.sin(angle)
-        push = ((10.0 if action == 1 else -10.0) + 0.05 * spin * spin * sin) / 1.1
-        twist = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos * cos / 1.1))
-        pull = push - 0.05 * twist * cos / 1.1
-        self.state = x, v, angle, spin = (
-            x + 0.02 * v, v + 0.02 * pull, angle + 0.02 * spin, spin + 0.02 * twist
-        )
-        return [x, v, angle, spin], 1.0, abs(x) > 2.4 or abs(angle) > math.radians(12)
-"""
-
-PENDULUM = """
-import math
-
-class Environment:
-    def set_state(self, observation):
-        cos, sin, self.spin = observation.tolist()
-        self.angle = math.atan2(sin, cos)
-
-    def step(self, action):
-        torque = min(max(float(action[0]), -2.0), 2.0)
-        angle = (self.angle + math.pi) % (2 * math.pi) - math.pi
-        cost = angle**2 + 0.1 * self.spin**2 + 0.001 * torque**2
-        spin = self.spin + (15 * math.sin(self.angle) + 3 * torque) * 0.05
-        self.spin = min(max(spin, -8.0), 8.0)
-        self.angle += self.spin * 0.05
-        return [math.cos(self.angle), math.sin(self.angle), self.spin], -cost, False
-"""
+from cwm_cli.tasks import Task, step_limit
+from worlds import CARTPOLE, COUNTER, PENDULUM
 
 BROKEN = CARTPOLE.replace(
     "        x, v", "        assert self.state[0] > 0, 'left of the middle'\n        x, v"
@@ -59,7 +29,7 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_environments():
-    return {"Switches-v0": switches, "Counter-v0": counter}
+    return {"Switches-v0": switches, "Counter-v0": counter, "Sealed-v0": sealed}
 
 def switches():
     from gymnasium import spaces
@@ -67,9 +37,13 @@ def switches():
 
 def counter():
     from gymnasium import spaces
-    return spec("Counter-v0", spaces.Discrete(2))
+    return spec("Counter-v0", spaces.Discrete(2), valid=lambda env: [env.count % 2])
 
-def spec(name, actions):
+def sealed():
+    from gymnasium import spaces
+    return spec("Sealed-v0", spaces.Discrete(2), hidden=True)
+
+def spec(name, actions, hidden=False, valid=None):
     import gymnasium as gym
     import numpy as np
     from cwm_cli.environments import EnvironmentSpec
@@ -80,22 +54,15 @@ def spec(name, actions):
 
         def reset(self, seed=None, options=None):
             self.count = 0
+            self.steps = iter(range(1, 10**6)) if not hidden else (n for n in range(1, 10**6))
             return np.zeros(1, np.float32), {}
 
         def step(self, action):
-            self.count += 1
+            print("this is no result")
+            self.count = next(self.steps)
             return np.array([self.count], np.float32), np.array([float(action)]), False, False, {}
 
-    return EnvironmentSpec(name, Counter, lambda env: "a counter", lambda: {})
-"""
-COUNTER = """
-class Environment:
-    def set_state(self, observation):
-        self.state = observation
-
-    def step(self, action):
-        self.state = self.state + 1
-        return self.state, float(action), False
+    return EnvironmentSpec(name, Counter, lambda env: "a counter", lambda: {}, valid_actions=valid)
 """
 
 
@@ -109,17 +76,18 @@ def plan(cwm):
     return lambda *arguments: cwm("plan", *arguments)
 
 
-def returned(text: str, env: gym.Env, planner: str, episodes: int, **options: object) -> list:
-    """Play episodes with a program."""
+def played(text: str, env: gym.Env, planner: str, **options: object) -> Side:
+    """Play two episodes with a program."""
     spaces = (space_of(env.observation_space), space_of(env.action_space, "actions"))
+    task = Task(lambda: env, seed=1, limit=step_limit(env))
     with (
         Sandbox() as sandbox,
-        sandbox.session(text, spaces, planner=planner, options=options) as session,
+        sandbox.session(text, spaces, planners=[(planner, options)]) as session,
     ):
-        pilot = Pilot(session, uniform(env, 0))
-        played = list(contests(env, pilot, episodes, seed=1, limit=step_limit(env)))
-        assert pilot.failures == 0
-        return played
+        rounds = play(task, range(2), WorldModel(session))
+        side = Side([played.episode for some in rounds for played in some.finished])
+    assert side.cost.failures == 0
+    return side
 
 
 def test_the_exact_programs_of_these_tests_are_exact() -> None:
@@ -139,66 +107,49 @@ def test_the_exact_programs_of_these_tests_are_exact() -> None:
 
 
 def test_the_tree_search_balances_the_pole() -> None:
-    played = returned(CARTPOLE, gym.make("CartPole-v1", max_episode_steps=150), "mcts", 2)
-    assert [contest.planned.returned for contest in played] == [150.0, 150.0]
-    assert all(contest.random.returned < 100 for contest in played)
+    side = played(CARTPOLE, gym.make("CartPole-v1", max_episode_steps=60), "mcts")
+    assert side.returns == [60.0, 60.0]
 
 
 def test_cem_swings_the_pendulum_up() -> None:
-    played = returned(PENDULUM, gym.make("Pendulum-v1"), "cem", 2, samples=64, elites=6, replan=3)
-    assert mean_of([contest.planned.returned for contest in played]).mean > -400
-    assert mean_of([contest.random.returned for contest in played]).mean < -800
+    side = played(PENDULUM, gym.make("Pendulum-v1"), "cem", samples=64, elites=6, replan=3)
+    assert side.mean.mean > -400
 
 
-def test_an_episode_ends_at_the_time_limit_and_no_plan_goes_beyond_it() -> None:
-    env, horizons = gym.make("Pendulum-v1"), []
-
-    def policy(observation, horizon):
-        horizons.append(horizon)
-        return [np.zeros(1, np.float32)] * min(horizon, 90)
-
-    assert step_limit(env) == 200
-    assert play(env, policy, seed=0, limit=step_limit(env)).length == 200
-    assert horizons == [200, 110, 20]
-
-
-def test_the_lower_limit_holds_and_there_always_is_one() -> None:
-    env = gym.make("Pendulum-v1")
-    assert [step_limit(env, steps) for steps in (None, 50, 900)] == [200, 50, 200]
-    assert step_limit(env.unwrapped.__class__()) == LONGEST
-    assert play(env, uniform(env, 0), seed=0, limit=7).length == 7
-
-
-def test_an_episode_does_not_depend_on_how_many_are_played() -> None:
-    env = gym.make("CartPole-v1")
-    few, many = (
-        [contest.random for contest in contests(env, uniform(env, 0), count, seed=3, limit=500)]
-        for count in (2, 5)
-    )
-    assert few == many[:2]
-    assert len(set(many)) > 1
-
-
-def test_means_come_with_their_standard_error() -> None:
-    assert mean_of([1.0, 3.0]) == (2.0, 1.0)
-    assert mean_of([4.0]) == (4.0, None)
-    assert mean_of([1.0, 2.0, 3.0, 4.0]).stderr == pytest.approx(math.sqrt(5 / 3 / 4))
-
-
-def test_planning_is_far_better_than_chance_and_says_so_in_json(plan) -> None:
+def test_planning_is_far_better_than_chance_and_says_so_in_json(plan, cwm) -> None:
     arguments = ("--env", "CartPole-v1", "--program", "cartpole.py", "--episodes", "3", "--json")
-    options = ("-o", "simulations=12", "-o", "planner.rollout=30", "--max-steps", "80")
+    options = ("-o", "simulations=12", "-o", "mcts.rollout=30", "--max-steps", "60")
     done = plan(*arguments, *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["returns"] == [float(length) for length in result["lengths"]]
-    assert result["mean"] == sum(result["returns"]) / 3 > 2 * result["random"]["mean"]
-    assert result["mean"] > 60
-    assert (result["oracle"], result["R"], result["failures"]) == (None, None, 0)
+    assert result["mean"] == sum(result["returns"]) / 3 > 1.5 * result["random"]["mean"]
+    assert result["random"]["mean"] == sum(result["random_returns"]) / 3
+    assert result["oracle"]["mean"] == sum(result["oracle_returns"]) / 3 > 50
+    assert 0.8 < result["R"] < 1.2
+    assert (result["failures"], result["failure"], result["render"]) == (0, None, None)
+    assert (result["planner"], result["decisions"]) == ("mcts", sum(result["lengths"]))
+    assert result["form"]
+    assert result["model_steps"] > 12 * result["decisions"]
     assert result["model_steps_per_second"] > 12 * result["decisions_per_second"] > 12
-    again = json.loads(plan(*arguments, *options).stdout)
-    for name in ("returns", "lengths", "random"):
-        assert again[name] == result[name]
+    assert result["speeds"].keys() == {"model", "oracle"}
+    lines = [json.loads(line) for line in (cwm.folder / result["journal"]).open()]
+    assert [line["side"] for line in lines[1:]] == ["random"] * 3 + ["model"] * 3 + ["oracle"] * 3
+    assert "[3/3] world model #2: return" in done.stderr
+
+
+def test_the_oracle_plans_the_same_for_any_number_of_workers(plan, monkeypatch) -> None:
+    arguments = ("--env", "FrozenLake-v1", "--real-env", "--episodes", "5", "--json")
+    options = ("-o", "simulations=5", "-o", "rollout=5", "--max-steps", "9", "--new")
+    results = [
+        json.loads(plan(*arguments, *options, *effort).stdout)
+        for effort in (("--lockstep", "1"), ("--workers", "3", "--lockstep", "2"))
+    ]
+    names = ("returns", "lengths", "random_returns", "oracle_returns", "decisions", "planner")
+    for name in names:
+        assert results[0][name] == results[1][name]
+    assert results[0]["oracle_returns"] == results[0]["returns"]
+    assert (results[0]["R"], results[0]["speeds"].keys()) == (None, {"oracle"})
 
 
 def test_people_get_a_table(plan) -> None:
@@ -208,57 +159,76 @@ def test_people_get_a_table(plan) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["return", "length"] in lines
-    assert any(line[:2] == ["world", "model"] and line[-1] == "10" for line in lines)
-    assert any(line[:1] == ["random"] and "±" in line for line in lines)
-    assert "decisions/s" in done.stdout
+    assert ["return", "length", "decisions/s", "model", "steps/s"] in lines
+    for name in (["world", "model"], ["oracle"], ["random"]):
+        [line] = [line for line in lines if line[: len(name)] == name]
+        assert line[len(name) + 1 : len(name) + 4 : 2] == ["±", "10"]
+    assert any(line[:1] == ["R"] for line in lines)
+    assert any(line[:2] == ["planner", "cem,"] for line in lines)
+    assert any(line[0] == "episodes" and line[1].endswith(".jsonl") for line in lines if line)
 
 
 def test_failures_of_the_program_are_counted_and_shown(plan) -> None:
     arguments = ("--env", "CartPole-v1", "--program", "broken.py", "--episodes", "2", "--json")
-    done = plan(*arguments, "--max-steps", "30", "-o", "simulations=4")
+    done = plan(*arguments, "--max-steps", "30", "-o", "simulations=4", "--no-oracle")
     result = json.loads(done.stdout)
+    assert (result["oracle"], result["oracle_returns"], result["R"]) == (None, None, None)
     assert 0 < result["failures"] <= sum(result["lengths"])
     assert result["failure"]["kind"] == "step_error"
     assert "left of the middle" in done.stderr
     assert f"failed in {result['failures']} of" in done.stderr
 
 
-def test_an_environment_without_a_limit_is_cut_where_the_user_says(plan) -> None:
+def test_only_allowed_actions_are_played_and_the_user_sets_the_limit(plan) -> None:
     done = plan(
         *("--env", "Counter-v0", "--program", "counter.py", "--episodes", "1", "--json"),
         *("--max-steps", "5", "-o", "simulations=20", "-o", "rollout=2"),
     )
     result = json.loads(done.stdout)
-    assert (result["returns"], result["lengths"], result["stderr"]) == ([5.0], [5], None)
+    assert (result["returns"], result["lengths"], result["stderr"]) == ([2.0], [5], None)
+    assert result["random_returns"] == result["oracle_returns"] == [2.0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--program", "no.py"], "there is no no.py: name a .py file"),
-        (["--program", "."], ". cannot be read"),
-        ([], "name one world model: --program FILE, or --run DIR"),
-        (["--program", "cartpole.py", "--run", "x"], "name one world model"),
-        (["--run", "x"], "x is no run"),
-        (
-            ["--program", "cartpole.py", "--planner", "cem"],
-            "cem needs continuous actions within finite bounds: choose --planner mcts",
-        ),
-        (["--program", "cartpole.py", "--planner", "mtcs"], "did you mean mcts?"),
-        (["--program", "cartpole.py", "-o", "simulation=2"], "did you mean simulations?"),
-        (["--program", "cartpole.py", "-o", "simulations=0"], "must be at least 1"),
-        (["--program", "cartpole.py", "-o", "simulations=few"], "simulations=few is refused"),
-        (
-            ["--program", "pendulum.py", "--env", "Pendulum-v1", "--planner", "mcts"],
-            "mcts needs discrete actions: choose --planner cem",
-        ),
-        (
-            ["--program", "pendulum.py", "--env", "Pendulum-v1", "-o", "preset=slow"],
-            "should be 'quick' or 'paper'",
-        ),
-    ],
-)
+def test_without_saved_states_there_is_no_oracle_and_a_note(plan) -> None:
+    arguments = ("--env", "Sealed-v0", "--max-steps", "5", "--episodes", "1", "--json")
+    done = plan(*arguments, "--program", "counter.py", "-o", "simulations=20", "-o", "rollout=2")
+    result = json.loads(done.stdout)
+    assert (result["returns"], result["oracle"], result["R"]) == ([5.0], None, None)
+    assert "Note: no oracle: Sealed-v0 cannot be saved and restored\n" in done.stderr
+    real = plan(*arguments, "--real-env")
+    assert (real.returncode, real.stdout) == (1, "")
+    assert real.stderr.splitlines()[-1].startswith("Error: Sealed-v0 cannot be saved and restored")
+
+
+MISTAKES = [
+    (["--program", "no.py"], "there is no no.py: name a .py file"),
+    (["--program", "."], ". cannot be read"),
+    ([], "name one world model: --program FILE, or --run DIR"),
+    (["--program", "cartpole.py", "--run", "x"], "name one world model"),
+    (["--program", "cartpole.py", "--real-env"], "name one world model"),
+    (["--real-env", "--no-oracle"], "leave --no-oracle out"),
+    (["--run", "x"], "x is no run"),
+    (
+        ["--program", "cartpole.py", "--planner", "cem"],
+        "cem needs continuous actions within finite bounds: choose --planner mcts",
+    ),
+    (["--program", "cartpole.py", "--planner", "mtcs"], "did you mean mcts?"),
+    (["--program", "cartpole.py", "-o", "simulation=2"], "did you mean simulations?"),
+    (["--program", "cartpole.py", "-o", "simulations=0"], "must be at least 1"),
+    (["--program", "cartpole.py", "-o", "simulations=few"], "simulations=few is refused"),
+    (
+        ["--program", "pendulum.py", "--env", "Pendulum-v1", "--planner", "mcts"],
+        "mcts needs discrete actions: choose --planner ",
+    ),
+    (
+        ["--env", "Pendulum-v1", "--real-env", "--planner", "cem", "-o", "preset=slow"],
+        "preset=slow is refused: input should be '",
+    ),
+    (["--real-env", "--render", "film.avi"], "film.avi is no film: name a .gif or a .mp4 file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
 def test_mistakes_are_named_in_one_line(plan, monkeypatch, tmp_path, arguments, words):
     from typer.testing import CliRunner
 
@@ -270,6 +240,57 @@ def test_mistakes_are_named_in_one_line(plan, monkeypatch, tmp_path, arguments, 
     assert result.exit_code == 1
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "work" / "runs").exists()
+
+
+GRID = Space("tuple", children=(Space("discrete", low=(0,), high=(8,)),))
+POINT = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
+COUNTS = Space("box", "int64", (2,), (0, 0), (np.inf, np.inf))
+MOVES = Space("discrete", low=(0,), high=(3,))
+
+
+@pytest.mark.parametrize(
+    ("observations", "name", "options", "chosen"),
+    [
+        (GRID, "auto", [], ["tabular", "mcts"]),
+        (POINT, "auto", [], ["mcts"]),
+        (COUNTS, "auto", [], ["mcts"]),
+        (POINT, "tabular", [], ["tabular"]),
+        (GRID, "auto", ["simulations=50"], ["mcts"]),
+        (GRID, "auto", ["states=50"], ["tabular"]),
+        (GRID, "auto", ["states=50", "mcts.discount=0.5"], ["tabular", "mcts"]),
+        (GRID, "auto", ["memory_mb=99"], ["tabular", "mcts"]),
+    ],
+)
+def test_who_plans_follows_from_the_spaces_and_the_options(
+    observations, name, options, chosen
+) -> None:
+    choice = choose(name, options, (observations, MOVES), {"memory_mb": 77, "cpu_seconds": 1.0})
+    assert [planner.name for planner in choice.planners] == chosen
+    assert choice.limits.memory_mb == (99 if "memory_mb=99" in options else 77)
+    assert choice.limits.cpu_seconds == DECISION["cpu_seconds"]
+    for planner, settings in choice.planners:
+        assert PLANNERS[planner](**settings)
+
+
+def test_an_option_of_two_planners_is_asked_about() -> None:
+    with pytest.raises(CwmError, match=r"write -o tabular\.discount= or -o mcts\.discount="):
+        choose("auto", ["discount=0.5"], (GRID, MOVES), {})
+
+
+def test_a_planner_that_cannot_plan_is_told_in_one_line(cwm, monkeypatch) -> None:
+    from typer.testing import CliRunner
+
+    from cwm_cli.cli import app
+
+    monkeypatch.chdir(cwm.folder)
+    arguments = ["plan", "--env", "FrozenLake-v1", "--real-env", "--max-steps", "5"]
+    failed = CliRunner().invoke(app, [*arguments, "--planner", "tabular", "--episodes", "1"])
+    words = "Error: tabular cannot plan here (it draws random numbers): choose --planner mcts"
+    assert (failed.exit_code, failed.stderr.splitlines()[-1]) == (1, words)
+    done = CliRunner().invoke(app, [*arguments, "--episodes", "1", "--json"])
+    result = json.loads(done.stdout)
+    assert (result["planner"], result["note"]) == ("mcts", "not tabular: it draws random numbers")
 
 
 def test_actions_that_no_planner_serves_are_refused(plan) -> None:
@@ -279,28 +300,41 @@ def test_actions_that_no_planner_serves_are_refused(plan) -> None:
 
 
 def test_a_run_is_planned_with_its_best_program(cwm) -> None:
-    short = ("--episodes", "1", "--max-steps", "60", "--json")
+    short = ("--episodes", "1", "--max-steps", "60", "--json", "--no-oracle")
     made = cwm("synthesize", "--env", "CartPole-v1", "--run", "made")
     assert "cwm plan --env CartPole-v1 --run made" in made.stdout
-    done = cwm("plan", "--env", "CartPole-v1", "--run", "made", *short)
-    assert json.loads(done.stdout)["mean"] > 50
+    done = json.loads(cwm("plan", "--env", "CartPole-v1", "--run", "made", *short).stdout)
+    assert done["mean"] > 50
+    assert done["journal"].startswith("made/plans/CartPole-v1-auto-0-")
     other = cwm("plan", "--env", "Pendulum-v1", "--run", "made")
     assert (other.returncode, "name --env CartPole-v1" in other.stderr) == (1, True)
 
 
-def test_an_interruption_leaves_nothing_running(cwm) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("--program", "slow.py"), marks=pytest.mark.slow),
+        ("--program", "slow.py", "--workers", "2"),
+        ("--real-env", "--workers", "2"),
+    ],
+)
+def test_an_interruption_leaves_nothing_running(cwm, arguments) -> None:
     (cwm.folder / "slow.py").write_text(
         CARTPOLE.replace("x, v, angle", "sum(range(9999))\n        x, v, angle", 1)
     )
-    process = cwm.start("plan", "--env", "CartPole-v1", "--program", "slow.py")
+    process = cwm.start("plan", "--env", "CartPole-v1", *arguments)
     watched = psutil.Process(process.pid)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
+    while (text := "".join(process.stderr.readline())) and "[10/10] random" not in text:
+        pass
     while len(family := watched.children(recursive=True)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert len(family) >= 2, "a worker, and processes for programs"
-    process.send_signal(signal.SIGINT)
+    assert len(family) >= 2, "workers, and processes for programs"
+    for member in (process, *family):  # as a terminal does
+        member.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert "interrupted" in err
+    assert err.splitlines()[-1].startswith("interrupted after 10 of ")
+    assert "the same command continues runs/plans/CartPole-v1-auto-0-" in err
     assert "Traceback" not in err
     assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from candidates import BOX, program
+from candidates import BOX, plan_at, program
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.packing import Space
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, probe, protection
@@ -158,9 +158,11 @@ def test_a_machine_with_gaps_is_refused_and_told_what_they_are() -> None:
         two = Space("discrete", low=(0,), high=(1,))
         with (
             pytest.raises(Unprotected),
-            sandbox.session(program(), (BOX.observation_space, two), planner="mcts") as session,
+            sandbox.session(
+                program(), (BOX.observation_space, two), planners=[("mcts", {})]
+            ) as opened,
         ):
-            session.plan(np.zeros(4), horizon=3)
+            plan_at(opened, np.zeros(4))
 
 
 @guarded
@@ -342,8 +344,8 @@ def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str)
 def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
     two = Space("discrete", low=(0,), high=(1,))
     text = program("return self.state, float(action), False")
-    with cold.session(text, (BOX.observation_space, two), planner="mcts") as session:
-        assert [session.plan(np.zeros(4), horizon=5).actions for _ in range(3)] == [[1]] * 3
+    with cold.session(text, (BOX.observation_space, two), planners=[("mcts", {})]) as opened:
+        assert [plan_at(opened, np.zeros(4), number).actions for number in range(3)] == [[1]] * 3
 
 
 @guarded

@@ -11,6 +11,7 @@ import tracemalloc
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from struct import Struct
 from typing import Any
 
 import gymnasium as gym
@@ -20,18 +21,19 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candidates import BOX, LIMITS, dataset_of, program
+from candidates import BOX, LIMITS, dataset_of, plan_at, program
 from cwm_cli.environments import space_of
 from cwm_cli.packing import Space
+from cwm_cli.planning import Moment
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox import Plan, Sandbox, SandboxError
+from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.arena import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.halves import Half, contradiction, merged
 from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.messages import QUESTION, REPLY, Record
+from cwm_cli.sandbox.messages import SIZE, Record, Reply
 from cwm_cli.sandbox.process import Outcome, Worker
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
 from cwm_cli.sandbox.session import Session
@@ -252,15 +254,21 @@ ACTIONS = [
 ]
 HORIZON = 5
 WORD = st.integers(0, 2**32 - 1)
+SHORT = st.integers(0, 2**16 - 1)
 
 
-def read(space: Space, reply: bytes) -> tuple[Plan | None, int]:
-    """Return what a session makes of a reply, and for how many bytes at once it has asked."""
+MOMENTS = [Moment(0, 0, None, HORIZON), Moment(1, 0, None, 1, valid=(1,))]
+HEAD = Struct("<QBBH400s")
+
+
+def read(space: Space, reply: bytes) -> tuple[Reply | None, int]:
+    """Return what a session makes of a reply about two moments, and how much it has asked for."""
     columns = BOX.observation_space.pack("observations", []) | space.pack("actions", [])
-    job = Job("", 0, np.empty(0, np.int64), BOX.observation_space, space, columns)
+    planners = [("mcts", {})]
+    job = Job("", 0, np.empty(0, np.int64), BOX.observation_space, space, columns, planners)
     session, pipe = Session(None, job), Pipe(reply)  # type: ignore[arg-type]
     try:
-        return session._read(pipe, QUESTION.pack(0, 0, HORIZON), HORIZON), pipe.asked
+        return session._read(pipe, MOMENTS), pipe.asked  # type: ignore[arg-type]
     except (EOFError, ValueError):
         return None, pipe.asked
 
@@ -273,15 +281,24 @@ def test_no_reply_is_a_plan_but_actions_of_the_space(
 ) -> None:
     space = space_of(actions)
     size = Record(space, "actions").size
-    length = data.draw(st.sampled_from([size, 2 * size, HORIZON * size, 0]) | WORD)
+    count = data.draw(st.integers(1, HORIZON) | st.integers(0, HORIZON + 1) | WORD)
     steps = data.draw(st.integers(0, 2**64 - 1))
-    body = data.draw(st.binary(max_size=HORIZON * size) | bodies(space))
+    note = data.draw(st.binary(max_size=400))
+    body = HEAD.pack(steps, data.draw(st.sampled_from([0, 0, 1, 2])), 255, data.draw(SHORT), note)
+    if data.draw(st.booleans()):
+        plan = data.draw(st.binary(max_size=HORIZON * size) | bodies(space))[: count * size]
+        body += SIZE.pack(count) + plan + SIZE.pack(1) + data.draw(bodies(space))[:size]
+    length = data.draw(st.just(len(body)) | st.just(len(body)) | WORD)
     with little_memory():
-        plan, asked = read(space, REPLY.pack(length, steps) + body)
-    assert asked <= max(REPLY.size, HORIZON * size)
-    if plan is not None:
-        assert 1 <= len(plan.actions) <= HORIZON
-        assert all(actions.contains(action) for action in plan.actions)
+        reply, asked = read(space, SIZE.pack(length) + body)
+    assert asked <= HEAD.size + 2 * SIZE.size + (HORIZON + 1) * size
+    if reply is not None:
+        assert reply.planner == 0
+        assert len(reply.plans) in (0, 2)
+        for plan, moment in zip(reply.plans, MOMENTS, strict=bool(reply.plans)):
+            assert 1 <= len(plan) <= moment.horizon
+            assert all(actions.contains(action) for action in plan)
+        assert not reply.plans or moment.valid is None or plan[0] in moment.valid
 
 
 def bodies(space: Space) -> st.SearchStrategy[bytes]:
@@ -295,10 +312,13 @@ def bodies(space: Space) -> st.SearchStrategy[bytes]:
 
 
 FORGED = {
-    "a giant size": "REPLY.pack(2**32 - 1, 0) + bytes(10**6)",
-    "no actions": "REPLY.pack(0, 0)",
-    "too many actions": "REPLY.pack(8 * 51, 0) + bytes(8 * 51)",
-    "half an action": "REPLY.pack(12, 0) + bytes(12)",
+    "a giant size": "SIZE.pack(2**32 - 1) + bytes(10**6)",
+    "nothing": "SIZE.pack(0)",
+    "no actions": "SIZE.pack(416) + HEAD + SIZE.pack(0)",
+    "a giant number of actions": "SIZE.pack(424) + HEAD + SIZE.pack(2**32 - 1) + bytes(8)",
+    "too many actions": "SIZE.pack(416 + 8 * 51) + HEAD + SIZE.pack(51) + bytes(8 * 51)",
+    "half an action": "SIZE.pack(420) + HEAD + SIZE.pack(1) + bytes(4)",
+    "another planner": "SIZE.pack(424) + bytes(8) + bytes([1]) * 404 + SIZE.pack(1) + bytes(8)",
 }
 
 
@@ -306,15 +326,15 @@ FORGED = {
 def test_a_forged_reply_is_refused_and_takes_no_memory(name: str) -> None:
     text = program(
         f"os.write(5, {FORGED[name]}); time.sleep(9)",
-        top="import struct; REPLY = struct.Struct('<IQ')",
+        top="import struct; SIZE = struct.Struct('<I'); HEAD = bytes(412)",
     )
     moves = Space("discrete", low=(0,), high=(1,))
     with (
         Sandbox(LIMITS, workers=1) as sandbox,
-        sandbox.session(text, (BOX.observation_space, moves), planner="mcts") as session,
+        sandbox.session(text, (BOX.observation_space, moves), planners=[("mcts", {})]) as session,
     ):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        plan = session.plan(np.zeros(4), horizon=50)
+        plan = plan_at(session, np.zeros(4), horizon=50)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert plan.failure is not None
     assert plan.failure.kind == "wrong_output"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
     AllowGapOption,
     EnvArgOption,
@@ -19,40 +16,11 @@ from cwm_cli.cli.options import (
     OptionsOption,
     SeedOption,
     ToolOption,
-    parse_env_args,
 )
-from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from rich.table import Table
-
-    from cwm_cli.environments import EnvironmentSpec
-    from cwm_cli.episodes import Contest, Episode, Mean, Pilot
-    from cwm_cli.packing import Space
-    from cwm_cli.sandbox import Limits
-
-WALL_SECONDS = 600.0
-CPU_SECONDS = 300.0
-"""For one decision: the published CEM takes two million steps of the model."""
-
-
-class Subject(NamedTuple):
-    """A program, the arguments of its environment, and what it may import and use up."""
-
-    text: str
-    env_args: dict[str, Any]
-    tools: list[str]
-    limits: dict[str, Any]
-
-
-class Choice(NamedTuple):
-    """A planner by name and its options, and the limits of a decision."""
-
-    name: str
-    options: dict[str, Any]
-    limits: Limits
+    from cwm_cli.cli.playing import Contest
+    from cwm_cli.rendering import Camera
 
 
 def plan(
@@ -66,10 +34,26 @@ def plan(
         Path | None,
         typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
     ] = None,
+    real_env: Annotated[
+        bool,
+        typer.Option("--real-env", help="No model: the oracle plans, in the environment itself."),
+    ] = False,
     planner: Annotated[
-        str, typer.Option("--planner", help="mcts, cem, or auto: the one that fits the actions.")
+        str,
+        typer.Option(
+            "--planner",
+            help="mcts or tabular for discrete actions, icem or cem for continuous ones, or auto.",
+        ),
     ] = "auto",
     option: OptionsOption = None,
+    form: Annotated[
+        Literal["auto", "scalar", "compiled"],
+        typer.Option(
+            "--form",
+            help="scalar: use the program just as it is. compiled: as machine code (extra fast), "
+            "for which generated code may run such code. auto: in the fastest form without.",
+        ),
+    ] = "auto",
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes to play.")] = 10,
     max_steps: Annotated[
         int | None,
@@ -80,6 +64,24 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that plan.")] = 1,
+    lockstep: Annotated[
+        int, typer.Option("--lockstep", min=1, help="Episodes that a process plans for at once.")
+    ] = 8,
+    no_oracle: Annotated[
+        bool,
+        typer.Option("--no-oracle", help="Do not compare with plans in the environment itself."),
+    ] = False,
+    render: Annotated[
+        Path | None,
+        typer.Option(
+            "--render",
+            metavar="FILE",
+            help="Film the first episode, as .gif or .mp4.",
+            show_default=False,
+        ),
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Forget what was played before.")] = False,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
     seed: SeedOption = 0,
@@ -87,144 +89,67 @@ def plan(
 ) -> None:
     """Play an environment, planning every action in a world model.
 
-    Where the program fails the action is random, and counted.
+    From the same starts the oracle plans in the environment itself, and
+    random draws its actions. R = (model - random) / (oracle - random), where
+    the oracle is clearly better than chance; with --real-env there is no R.
+    Where the program fails the action is random, and counted. An episode is
+    written down when it ends, so that a command that was stopped continues.
 
     Example: cwm plan --env CartPole-v1 --run runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.cli.data import find_environment
-    from cwm_cli.cli.protecting import protected
+    from cwm_cli.cli.planned import report
+    from cwm_cli.cli.planners import choose
+    from cwm_cli.cli.playing import Contest, check_oracle, play_through
+    from cwm_cli.cli.protecting import check_form, protected
+    from cwm_cli.cli.subjects import find_subject
     from cwm_cli.environments import space_of
-    from cwm_cli.episodes import Pilot, contests, step_limit, uniform
+    from cwm_cli.plans import Journal
+    from cwm_cli.tasks import Setting, step_limit
 
     spec = find_environment(env)
-    subject = _subject(spec, env_arg, program, run)
-    tools = [*subject.tools, *(tool or ())]
+    subject = find_subject(spec, env_arg, program, run, real_env=real_env)
+    check_form(form)
     with closing(spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
-        name, options, limits = _choice(planner, option or [], spaces[1], subject.limits)
-        with protected(limits, tools=tools, accepted=allow_gap or (), workers=1) as sandbox:
-            session = sandbox.session(
-                subject.text, spaces, planner=name, options=options, seed=seed
-            )
-            pilot = Pilot(session, uniform(made, seed))
-            with session, _progress(f"{spec.id} · {name}", episodes) as show:
-                limit = step_limit(made, max_steps)
-                played = [
-                    show(pair) for pair in contests(made, pilot, episodes, seed=seed, limit=limit)
-                ]
-    _report(played, pilot, json=json)
-
-
-def _subject(
-    spec: EnvironmentSpec, env_arg: list[str] | None, program: Path | None, run: Path | None
-) -> Subject:
-    """Gather what is planned with, which a run has all of; a decision has limits of its own."""
-    from cwm_cli.cli.data import open_run, read_program
-
-    limits: dict[str, Any] = {"wall_seconds": WALL_SECONDS, "cpu_seconds": CPU_SECONDS}
-    if program is not None and run is None:
-        return Subject(read_program(program), parse_env_args(env_arg), [], limits)
-    if run is None or program is not None:
-        raise CwmError("name one world model: --program FILE, or --run DIR")
-    found = open_run(run, spec, env_arg)
-    config = found.config
-    limits = config.options.get("sandbox", {}) | limits
-    return Subject(found.best_program(), config.env_args, [*config.tools], limits)
-
-
-def _choice(name: str, pairs: list[str], action_space: Space, limits: dict[str, Any]) -> Choice:
-    """Choose the planner and read the options."""
-    from dataclasses import asdict
-
-    from cwm_cli.planning import PLANNERS, fitting
-    from cwm_cli.registry import Owner, read_options
-    from cwm_cli.sandbox import Limits
-
-    names = fitting(action_space)
-    if name not in (*PLANNERS, "auto"):
-        raise UnknownNameError("planner", name, (*PLANNERS, "auto"))
-    if not names:
-        needs = " or ".join(planner.NEEDS for planner in PLANNERS.values())
-        raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
-    if name not in (*names, "auto"):
-        raise CwmError(f"{name} needs {PLANNERS[name].NEEDS}: choose --planner {names[0]}")
-    chosen = names[0] if name == "auto" else name
-    options = read_options(pairs, [Owner("planner", PLANNERS[chosen]), Owner("sandbox", Limits)])
-    bounds = Limits.chosen(limits | options["sandbox"])
-    try:
-        return Choice(chosen, asdict(PLANNERS[chosen](**options["planner"])), bounds)
-    except ValueError as error:
-        raise CwmError(f"{chosen} refuses its options: {error}") from error
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[Contest], Contest]]:
-    """Show on stderr how many episodes are played, and their mean return."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn
-
-    console, returns = Console(stderr=True), []
-    mean = TextColumn("{task.fields[mean]}")
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), mean)
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-    def show(contest: Contest) -> Contest:
-        returns.append(contest.planned.returned)
-        text = f"mean return {sum(returns) / len(returns):.4g}"
-        bar.update(task, completed=len(returns), mean=text)
-        return contest
-
-    with bar:
-        task = bar.add_task(escape(title), total=total, mean="")
-        yield show
-
-
-def _report(played: list[Contest], pilot: Pilot, *, json: bool) -> None:
-    """Print what the episodes came to."""
-    from cwm_cli.cli.output import console
-    from cwm_cli.episodes import mean_of
-
-    sides = {"world model": [c.planned for c in played], "random": [c.random for c in played]}
-    means = [mean_of([episode.returned for episode in side]) for side in sides.values()]
-    speeds = [count / pilot.seconds for count in (pilot.decisions, pilot.model_steps)]
-    failure = pilot.first_failure
-    if json:
-        facts = {
-            "returns": [episode.returned for episode in sides["world model"]],
-            "lengths": [episode.length for episode in sides["world model"]],
-            **means[0]._asdict(),
-            "random": means[1]._asdict(),
-            "oracle": None,
-            "R": None,
-            "decisions_per_second": speeds[0],
-            "model_steps_per_second": speeds[1],
-            "failures": pilot.failures,
-            "failure": failure.model_dump() if failure else None,
-        }
-        typer.echo(jsonlib.dumps(facts))
-    out = console(json=json)
-    out.print(_table(sides, means))
-    out.print(f"{speeds[0]:,.4g} decisions/s, {speeds[1]:,.0f} model steps/s", highlight=False)
-    if failure:
-        where = f", line {failure.line}" if failure.line else ""
-        complain(
-            f"the program failed in {pilot.failures} of {pilot.decisions} decisions, which were "
-            f"random instead; the first: {failure.kind}{where}: {failure.message}",
-            kind="Warning",
+        setting = Setting(env, subject.env_args, seed, step_limit(made, max_steps))
+    choice = choose(planner, option or [], spaces, subject.limits)
+    contest = Contest(
+        spec,
+        setting,
+        spaces,
+        choice,
+        subject,
+        subject.sides(no_oracle=no_oracle),
+        episodes,
+        form,
+        workers,
+        lanes=lockstep,
+    )
+    camera = _camera(render, contest)
+    check_oracle(contest)
+    tools = sorted({*subject.tools, *(tool or ())})
+    with ExitStack() as stack:
+        guard = protected(
+            choice.limits, tools=tools, accepted=allow_gap or (), workers=workers, form=form
         )
+        sandbox = stack.enter_context(guard) if subject.text is not None else None
+        journal = stack.enter_context(
+            Journal.open(subject.folder, contest.identity(tools), new=new)
+        )
+        contest.prepare(journal, filmed=camera is not None)
+        play_through(contest, journal, sandbox, new=new, json=json)
+        report(contest, journal, render=render, json=json)
+    if camera:
+        contest.film(camera)
 
 
-def _table(sides: dict[str, list[Episode]], means: list[Mean]) -> Table:
-    """Compare planned and random episodes."""
-    from rich import box
-    from rich.table import Table
+def _camera(file: Path | None, contest: Contest) -> Camera | None:
+    """Return what films an episode, once it has shown that it can."""
+    from cwm_cli.rendering import Camera
 
-    table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("return", "length"):
-        table.add_column(name, justify="right")
-    for (name, episodes), mean in zip(sides.items(), means, strict=True):
-        error = "" if mean.stderr is None else f" \N{PLUS-MINUS SIGN} {mean.stderr:.3g}"
-        length = sum(episode.length for episode in episodes) / len(episodes)
-        table.add_row(name, f"{mean.mean:.5g}{error}", f"{length:.4g}")
-    return table
+    if file is None:
+        return None
+    camera = Camera(file, contest.spec, contest.setting.env_args)
+    camera.check()
+    return camera

@@ -7,20 +7,46 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cwm_cli.cli.boundary import complain
+from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Limits, Sandbox
     from cwm_cli.sandbox.protection import Protection
 
 
+COMPILED_GAP = "machine-code"
+"""What programs may do where they are compiled."""
+
+
+def check_form(form: str) -> None:
+    """Refuse to compile where nothing can."""
+    from importlib.util import find_spec
+
+    if form == "compiled" and find_spec("numba") is None:
+        raise CwmError("--form compiled needs numba: pip install 'cwm-cli[fast]'")
+
+
 @contextmanager
 def protected(
-    limits: Limits, *, tools: Iterable[str], accepted: Iterable[str], workers: int = 2
+    limits: Limits,
+    *,
+    tools: Iterable[str],
+    accepted: Iterable[str],
+    workers: int = 2,
+    form: str | None = None,
 ) -> Iterator[Sandbox]:
-    """Give a sandbox once it is known what programs cannot do in it."""
+    """Give a sandbox once it is known what programs cannot do in it.
+
+    With the `form` in which programs are planned with it is prepared for that;
+    to have them compiled accepts the gap that it leaves.
+    """
     from cwm_cli.sandbox import Sandbox
 
-    with Sandbox(limits, workers, tools=tools, accepted=accepted) as sandbox:
+    compiling = form == "compiled"
+    gaps = [*accepted, *([COMPILED_GAP] if compiling else [])]
+    with Sandbox(limits, workers, tools=tools, accepted=gaps) as sandbox:
+        if form is not None:
+            sandbox.prepare(compiling=compiling)
         warn(sandbox.protection)
         yield sandbox
 

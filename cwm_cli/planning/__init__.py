@@ -1,4 +1,4 @@
-"""Planners: they choose actions by trying them in a world model.
+"""Planners: they choose actions by trying them in a model.
 
 They run in the process of the program, so they know numpy and plain spaces only.
 """
@@ -7,12 +7,20 @@ from collections.abc import Mapping
 
 from cwm_cli.packing import Space
 from cwm_cli.planning.cem import Cem
+from cwm_cli.planning.deciding import Decider
+from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
-from cwm_cli.planning.model import Checks, Model
+from cwm_cli.planning.planner import Moment, Planner, Unsuited
+from cwm_cli.planning.tabular import Tabular
 
-__all__ = ["PLANNERS", "Checks", "Model", "fitting"]
+__all__ = ["PLANNERS", "Decider", "Moment", "Planner", "Unsuited", "fitting"]
 
-PLANNERS: Mapping[str, type[Mcts] | type[Cem]] = {"mcts": Mcts, "cem": Cem}
+PLANNERS: Mapping[str, type[Planner]] = {
+    "tabular": Tabular,
+    "mcts": Mcts,
+    "icem": Icem,
+    "cem": Cem,
+}
 """Planners by name: dataclasses whose fields are their options."""
 
 

@@ -1,14 +1,15 @@
-"""The cross-entropy method, for continuous actions."""
+"""The cross-entropy method as published, for continuous actions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.packing import Space
+from cwm_cli.planning.bounds import Bounds, grouped
 from cwm_cli.planning.model import Model
+from cwm_cli.planning.planner import Situation
 
 
 class Effort(NamedTuple):
@@ -22,7 +23,7 @@ class Effort(NamedTuple):
 
 
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(horizon=30, iterations=3, samples=100, elites=10, replan=5),
+    "default": Effort(horizon=30, iterations=3, samples=100, elites=10, replan=5),
     "paper": Effort(horizon=100, iterations=20, samples=1000, elites=100, replan=100),
 }
 """`paper` are the published values; a plan of theirs takes two million steps of the model."""
@@ -38,7 +39,7 @@ class Cem:
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
 
-    preset: Literal["quick", "paper"] = "quick"
+    preset: Literal["default", "paper"] = "default"
     horizon: int | None = None
     iterations: int | None = None
     samples: int | None = None
@@ -61,26 +62,48 @@ class Cem:
     @staticmethod
     def serves(action_space: Space) -> bool:
         """Whether this planner can choose among such actions."""
-        return action_space.is_float and all(map(isfinite, action_space.low + action_space.high))
+        return Bounds.serve(action_space)
 
-    def plan(
-        self, model: Model, observation: Any, *, horizon: int, rng: np.random.Generator
-    ) -> list[Any]:
-        """Return the beginning of the best plan of the last iteration."""
+    def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
+        """Return the beginnings of the best plans of the last iteration."""
         effort, space = self.effort, model.action_space
-        low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
-        length = min(effort.horizon, horizon)
-        mean = np.tile((low + high) / 2, (length, *[1] * low.ndim))
-        spread = np.tile(np.maximum(np.abs(low), np.abs(high)) / 2, (length, *[1] * low.ndim))
-        for _ in range(effort.iterations):
-            plans = rng.normal(mean, spread, (effort.samples, *mean.shape)).clip(low, high)
-            returns = np.array([_return(plan, model, observation) for plan in plans])
-            elites = plans[np.argsort(-returns, kind="stable")[: effort.elites]]
-            mean, spread = elites.mean(axis=0), elites.std(axis=0)
-        return list(elites[0][: effort.replan])
+        plans: list[list[Any]] = [[]] * len(situations)
+        lengths = [min(effort.horizon, situation.horizon) for situation in situations]
+        for length, places in grouped(lengths, effort.samples * effort.horizon * space.size):
+            bounds = Bounds(space, length)
+            best = _best(model, [situations[place] for place in places], bounds, effort)
+            for place, plan in zip(places, best, strict=True):
+                plans[place] = list(bounds.shaped(plan)[: effort.replan])
+        return plans
 
 
-def _return(plan: np.ndarray, model: Model, observation: Any) -> float:
-    """Return the sum of the rewards of a plan; the program gets a copy of it."""
-    model.stand(observation)
-    return model.play(plan.copy())
+def _best(
+    model: Model, situations: Sequence[Situation], bounds: Bounds, effort: Effort
+) -> list[np.ndarray]:
+    """Return the best flat plan of the last iteration for each situation."""
+    states = [situation.state for situation in situations]
+    count, size = len(states), bounds.low.size
+    mean = np.tile(bounds.middle, (count, 1))
+    spread = np.tile(np.maximum(np.abs(bounds.low), np.abs(bounds.high)) / 2, (count, 1))
+    plans = np.empty((count, effort.samples, size))
+    best = []
+    for _ in range(effort.iterations):
+        for index, situation in enumerate(situations):
+            _sample(plans[index], mean[index], spread[index], situation.rng)
+        bounds.clip(plans)
+        returns = model.returns(states, bounds.shaped(plans))
+        orders = [np.argsort(-row)[: effort.elites] for row in returns]
+        elites = [some[order] for some, order in zip(plans, orders, strict=True)]
+        mean[:] = [some.mean(axis=0) for some in elites]
+        spread[:] = [some.std(axis=0) for some in elites]
+        best = [some[0] for some in elites]
+    return best
+
+
+def _sample(
+    plans: np.ndarray, mean: np.ndarray, spread: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Fill plans with the numbers of `rng.normal(mean, spread)`, in two thirds of its time."""
+    rng.standard_normal(out=plans)
+    plans *= spread
+    plans += mean

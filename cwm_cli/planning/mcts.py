@@ -1,143 +1,135 @@
-"""Monte Carlo tree search with UCT and random rollouts, for discrete actions."""
+"""Monte Carlo tree search, for discrete actions."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from math import inf, log, sqrt
-from random import Random
-from typing import Any, ClassVar, Self
-
-import numpy as np
+from math import exp, inf
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from cwm_cli.packing import Space
-from cwm_cli.planning.model import Model, key
+from cwm_cli.planning import lockstep
+from cwm_cli.planning.draws import Draws
+from cwm_cli.planning.graph import Graph
+from cwm_cli.planning.model import Model, Unbatched
+from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.plans import PlanTree
+from cwm_cli.planning.states import countable
+from cwm_cli.planning.tree import Effort, Tree, Tried
 
-UNTRIED = 1.0
-"""Value of an action that was not tried yet."""
+EFFORTS: Mapping[str, Effort] = {
+    "default": Effort(2500, 2500, rollout=200, exploration=1.0, discount=0.99, temperature=0.0),
+    "paper": Effort(25, None, rollout=100, exploration=1.0, discount=0.99, temperature=0.01),
+}
+"""`paper` are the published values."""
 
-_SMALL = 1e-3
+
+@runtime_checkable
+class Searching(Protocol):
+    """A model that searches by itself, which is faster."""
+
+    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws) -> Tried:
+        """Do what `Tree` does, or refuse to: `Unbatched`."""
 
 
 @dataclass(frozen=True)
 class Mcts:
-    """Plans one action: the one whose simulations returned the most.
+    """Plans one action, by simulating what may follow each.
 
-    The defaults are the published ones. `rollout` is the number of random
-    steps from a new state, at most.
+    `preset` gives the values of the options that are not set. A decision ends
+    when `simulations` are done or `budget` steps of the model are taken.
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
 
-    simulations: int = 25
-    rollout: int = 100
-    exploration: float = 1.0
-    discount: float = 0.99
+    preset: Literal["default", "paper"] = "default"
+    simulations: int | None = None
+    budget: int | None = None
+    rollout: int | None = None
+    exploration: float | None = None
+    discount: float | None = None
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
-        if min(self.simulations, self.rollout) < 1:
-            raise ValueError("simulations and rollout must be at least 1")
-        if not (0 <= self.exploration < inf and 0 <= self.discount <= 1):
-            raise ValueError("exploration must not be negative, discount must be from 0 to 1")
+        effort = self.effort
+        if min(effort.simulations, effort.rollout, effort.budget or 1) < 1 or effort.budget == 0:
+            raise ValueError("simulations, budget and rollout must be at least 1")
+        if not (0 <= effort.exploration < inf and 0 <= effort.temperature < inf):
+            raise ValueError("exploration and temperature must not be negative")
+        if not 0 <= effort.discount <= 1:
+            raise ValueError("discount must be from 0 to 1")
+
+    @property
+    def effort(self) -> Effort:
+        """The values of the preset, but for those that were set."""
+        chosen = {name: getattr(self, name) for name in Effort._fields}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return EFFORTS[self.preset]._replace(**given)
 
     @staticmethod
     def serves(action_space: Space) -> bool:
         """Whether this planner can choose among such actions."""
         return action_space.kind == "discrete"
 
-    def plan(
-        self, model: Model, observation: Any, *, horizon: int, rng: np.random.Generator
-    ) -> list[Any]:
-        """Return the next action; nothing beyond `horizon` steps counts."""
-        random = Random(int(rng.integers(2**63)))  # noqa: S311  # four times as fast as numpy's
-        search = _Search(self, model, horizon, random)
-        root = _Node(observation, len(search.actions))
-        for _ in range(self.simulations):
-            search.simulate(root)
-        return [search.actions[random.choice(root.best())]]
+    def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
+        """Return the next action of each situation."""
+        if self.preset == "paper":
+            return _published(model, situations, self.effort)
+        return [[_decide(model, situation, self.effort)] for situation in situations]
 
 
-class _Node:
-    """A state: its observation, and for every action the visits, the returns and what followed."""
-
-    __slots__ = ("counts", "observation", "outcomes", "reward", "terminated", "totals", "visits")
-
-    def __init__(
-        self, observation: Any, actions: int, reward: float = 0.0, *, terminated: bool = False
-    ) -> None:
-        self.observation = observation
-        self.reward = reward
-        self.terminated = terminated
-        self.visits = 1
-        self.counts = [0] * actions
-        self.totals = [0.0] * actions
-        self.outcomes: list[dict[Any, Self]] = [{} for _ in range(actions)]
-
-    def best(self) -> list[int]:
-        """Return the tried actions of the highest mean return."""
-        pairs = zip(self.totals, self.counts, strict=True)
-        values = [total / count if count else -inf for total, count in pairs]
-        return [index for index, value in enumerate(values) if value == max(values)]
+def _published(model: Model, situations: Sequence[Situation], effort: Effort) -> list[list[Any]]:
+    """Grow a tree for every situation, side by side where that is possible and worth it."""
+    draws = [
+        Draws(each.rng, model.action_space, steps=effort.rollout, simulations=effort.simulations)
+        for each in situations
+    ]
+    trees = _forest(model, situations, effort, draws)
+    pairs = zip(trees, draws, strict=True)
+    return [[choose(tried, effort.temperature, numbers.last)] for tried, numbers in pairs]
 
 
-class _Search:
-    """One tree and the model that it grows in."""
+def _forest(
+    model: Model, situations: Sequence[Situation], effort: Effort, draws: Sequence[Draws]
+) -> list[Tried]:
+    """Return what the trees of all situations have tried."""
+    if isinstance(model, Searching) and all(each.valid is None for each in situations):
+        with suppress(Unbatched):
+            return [
+                model.search(situation.state, situation.horizon, effort, numbers)
+                for situation, numbers in zip(situations, draws, strict=True)
+            ]
+    if model.batch is not None and lockstep.serves(model, situations, effort):
+        with suppress(Unbatched):
+            return lockstep.Forest(model, situations, effort, draws).search(model.batch)
+    pairs = zip(situations, draws, strict=True)
+    return [Tree(model, situation, effort, numbers).search() for situation, numbers in pairs]
 
-    def __init__(self, options: Mcts, model: Model, horizon: int, random: Random) -> None:
-        low, high = model.action_space.low[0], model.action_space.high[0]
-        self.actions = range(int(low), int(high) + 1)
-        self._options = options
-        self._model = model
-        self._horizon = horizon
-        self._random = random.random
 
-    def simulate(self, root: _Node) -> None:
-        """Descend to a new state, roll out from it and back up the discounted return."""
-        node, new = root, False
-        path: list[tuple[_Node, int, float]] = []
-        while not (new or node.terminated or len(path) == self._horizon):
-            index = self._select(node)
-            child, reward, new = self._follow(node, index)
-            path.append((node, index, reward))
-            node = child
-        value = self._rollout(self._horizon - len(path)) if new and not node.terminated else 0.0
-        for parent, index, reward in reversed(path):
-            value = reward + self._options.discount * value
-            parent.totals[index] += value
-            parent.counts[index] += 1
-            parent.visits += 1
+def _decide(model: Model, situation: Situation, effort: Effort) -> int:
+    """Search on from what is remembered of the episode, in the way that suits the model.
 
-    def _select(self, node: _Node) -> int:
-        """Choose the action of the highest upper confidence bound, ties at random."""
-        exploration, logarithm = self._options.exploration, log(node.visits)
-        highest, ties = -inf, []
-        for index, count in enumerate(node.counts):
-            value = node.totals[index] / count if count else UNTRIED
-            bound = value + exploration * sqrt(logarithm / (count + _SMALL))
-            if bound > highest:
-                highest, ties = bound, [index]
-            elif bound == highest:
-                ties.append(index)
-        return ties[int(self._random() * len(ties))] if len(ties) > 1 else ties[0]
+    Where states come again they are gathered in a graph; otherwise plans are improved.
+    """
+    if not isinstance(situation.memory, PlanTree | Graph):
+        repeats = not model.deterministic or countable(situation.state)
+        situation.memory = (Graph if repeats else PlanTree)(model, effort)
+    tried = situation.memory.search(situation)
+    return choose(tried, effort.temperature, situation.rng.random())
 
-    def _follow(self, node: _Node, index: int) -> tuple[_Node, float, bool]:
-        """Return the state that an action leads to, the reward, and whether the state is new.
 
-        Where the same action always leads to the same state it is not taken again.
-        """
-        outcomes, model = node.outcomes[index], self._model
-        if outcomes and model.deterministic:
-            child = outcomes[None]
-            return child, child.reward, False
-        model.stand(node.observation)
-        observation, reward, terminated = model.step(self.actions[index])
-        name = None if model.deterministic else key(observation)
-        if name in outcomes:
-            return outcomes[name], reward, False
-        child = _Node(observation, len(self.actions), reward, terminated=terminated)
-        outcomes[name] = child
-        return child, reward, True
+def choose(tried: Tried, temperature: float, number: float) -> int:
+    """Draw an action by its value, among those that were tried; `number` is below 1.
 
-    def _rollout(self, horizon: int) -> float:
-        """Return the discounted return of random actions from where the model stands."""
-        random, actions, count = self._random, self.actions, len(self.actions)
-        steps = range(min(horizon, self._options.rollout))
-        drawn = (actions[int(random() * count)] for _ in steps)
-        return self._model.play(drawn, self._options.discount)
+    At temperature 0 it is one of those of the highest value.
+    """
+    best = max(value for value, count in zip(tried.values, tried.visits, strict=True) if count)
+    weights = [
+        (exp((value - best) / temperature) if temperature else value == best) if count else 0.0
+        for value, count in zip(tried.values, tried.visits, strict=True)
+    ]
+    left = number * sum(weights)
+    for action, weight in zip(tried.actions, weights, strict=True):
+        left -= weight
+        if left < 0:
+            return action
+    return tried.actions[weights.index(max(weights))]

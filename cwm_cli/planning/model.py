@@ -1,31 +1,26 @@
-"""A world model as something that stands at an observation and steps from there."""
+"""What planners plan with: something that stands at a state and steps from there."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from cwm_cli.packing import Space
 
+FORMS = ("scalar", "arithmetic", "batched", "compiled")
+"""What a program is used as: itself, its plain arithmetic, many states at once, machine code."""
+
 LARGEST = 1e300
 """Rewards beyond this are checked: sums over any horizon have to stay finite."""
 
 
-class Checks(NamedTuple):
-    """Functions that return what a program answered as it should be, or refuse it."""
-
-    triple: Callable[[Any], Any]
-    reward: Callable[[Any], float]
-    terminated: Callable[[Any], bool]
-    observation: Callable[[Any], Any]
-
-
 class Step(NamedTuple):
-    """What a step led to."""
+    """What a step led to; `valid` are the actions that may follow, None where all may."""
 
     observation: Any
     reward: float
     terminated: bool
+    valid: tuple[int, ...] | None = None
 
 
 class Counter(Protocol):
@@ -36,62 +31,66 @@ class Counter(Protocol):
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-class Model:
-    """A program's `Environment`; arrays are copied on their way in and out.
+class Unbatched(Exception):
+    """A batch cannot go on as the program would; the text says why."""
 
-    Between two calls of `stand` every step goes on from the one before.
-    `deterministic` says that the program draws no random numbers. The first
-    element of `counter` counts the steps.
+
+class Batch(Protocol):
+    """A model at many observations at once; the last axis of every array is the lane.
+
+    Whatever it cannot answer just as the program would is refused: `Unbatched`.
     """
 
-    def __init__(
-        self,
-        environment: Any,
-        checks: Checks,
-        *,
-        action_space: Space,
-        deterministic: bool = True,
-        counter: Counter | None = None,
-    ) -> None:
-        self._set_state, self._step = environment.set_state, environment.step
-        self._checks = checks
-        self.action_space = action_space
-        self.deterministic = deterministic
-        self.counter: Counter = [0] if counter is None else counter
-        self._answer: Any = None
+    def stand(self, observations: np.ndarray) -> None:
+        """Stand at observations: (components, lanes), or (lanes,) where they are one integer."""
 
-    def stand(self, observation: Any) -> None:
-        """Stand at an observation."""
-        self._set_state(copied(observation))
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take actions; return observations, rewards (lanes,) and terminated (lanes,).
+
+        Actions are (lanes,) where they are integers, else (components, lanes).
+        """
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take actions as `step` does, but return rewards and terminated only.
+
+        Either may be a single value for all lanes.
+        """
+
+    def keep(self, lanes: np.ndarray) -> None:
+        """Go on with some lanes only, given by number or by a mask."""
+
+
+class Model(Protocol):
+    """Stands at one state at a time; the first element of `counter` counts steps, each once.
+
+    A state is an observation, or what `here` has returned. `deterministic`
+    says that the same action in the same state always leads to the same. `batch`
+    answers for many observations at once, where there is such a form.
+    """
+
+    action_space: Space
+    deterministic: bool
+    counter: Counter
+    batch: Batch | None
+
+    def stand(self, state: Any) -> None:
+        """Stand at a state."""
+
+    def here(self) -> Any:
+        """Return what leads `stand` back to where the model stands; nobody may change it."""
 
     def step(self, action: Any) -> Step:
         """Take an action."""
-        reward, terminated = self._take((action,), 1.0)
-        return Step(self._checks.observation(self._answer), reward, terminated)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
-        total, _ = self._take(actions, discount)
-        self._checks.observation(self._answer)  # one that is wrong is refused, though not needed
-        return total
 
-    def _take(self, actions: Iterable[Any], discount: float) -> tuple[float, bool]:
-        """Take actions; planners spend nearly all their time here."""
-        step, checks, counter = self._step, self._checks, self.counter
-        count, total, factor, terminated = counter[0], 0.0, 1.0, False
-        for action in actions:
-            counter[0] = count = count + 1
-            result = step(action)
-            if type(result) is not tuple or len(result) != 3:
-                result = checks.triple(result)
-            self._answer, reward, terminated = result
-            if type(reward) is not float or not -LARGEST < reward < LARGEST:
-                reward = checks.reward(reward)
-            total += factor * reward
-            if terminated is not False and checks.terminated(terminated):
-                return total, True
-            factor *= discount
-        return total, False
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return the sums of rewards, up to the end of the episode, of plans from each state.
+
+        `plans` are (states, plans, steps, *shape of an action), the returns
+        (states, plans).
+        """
 
 
 def copied(value: Any) -> Any:
@@ -109,7 +108,7 @@ def key(value: Any) -> Any:
     """Return something hashable that is equal for equal values."""
     if isinstance(value, np.ndarray):
         return value.tobytes()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return tuple(map(key, value))
     if isinstance(value, dict):
         return tuple(map(key, value.values()))

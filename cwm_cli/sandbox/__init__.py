@@ -11,11 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Predictions, Printed, Sandbox
+    from cwm_cli.sandbox.client import Sandbox
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.process import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-    from cwm_cli.sandbox.session import Plan, Session
+    from cwm_cli.sandbox.results import Predictions, Printed
+    from cwm_cli.sandbox.session import Plan, Report, Session
 
 __all__ = [
     "GAPS",
@@ -24,6 +25,7 @@ __all__ = [
     "Predictions",
     "Printed",
     "Protection",
+    "Report",
     "Sandbox",
     "SandboxError",
     "Session",
@@ -34,9 +36,10 @@ _HOMES = {
     "GAPS": "protection",
     "Limits": "limits",
     "Plan": "session",
-    "Predictions": "client",
-    "Printed": "client",
+    "Predictions": "results",
+    "Printed": "results",
     "Protection": "protection",
+    "Report": "session",
     "Sandbox": "client",
     "SandboxError": "process",
     "Session": "session",

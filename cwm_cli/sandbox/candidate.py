@@ -21,7 +21,6 @@ from cwm_cli.packing import Columns, Space
 from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
 from cwm_cli.sandbox.arena import KINDS, Layout, Phase
 from cwm_cli.sandbox.confinement import Guards, Room, address_space
-from cwm_cli.sandbox.deciding import decide
 from cwm_cli.sandbox.descriptors import CHANNEL_DESCRIPTOR, READY_DESCRIPTOR, settle
 from cwm_cli.sandbox.gate import check
 from cwm_cli.sandbox.job import Job
@@ -101,11 +100,13 @@ def perform(job: Job, arena: mmap.mmap) -> None:
         code = compile(job.program, PROGRAM, "exec", dont_inherit=True)
         if job.is_script:
             run_script(code, job, views)
-        elif job.planner is None:
+        elif not job.planners:
             answer_all(code, job, views)
         else:
+            from cwm_cli.sandbox.deciding import decide  # loaded where there are sessions
+
             environment = load(code, job, views)
-            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(_reseeded_for, job))
+            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(_reseed_for, job))
         views["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # so that there is some memory to report with when the program took all
@@ -193,10 +194,9 @@ def _reseeded(pairs: Iterator[tuple[Any, Any]], job: Job) -> Iterator[tuple[Any,
         yield pair
 
 
-def _reseeded_for(job: Job, decision: int) -> None:
-    """Seed random numbers by the decision."""
-    if job.draws:
-        _reseed(job.seed, decision)
+def _reseed_for(job: Job, episode: int, decision: int) -> None:
+    """Seed random numbers by the episode and the decision."""
+    _reseed(job.seed, episode, decision)
 
 
 def _reseed(*key: int) -> None:

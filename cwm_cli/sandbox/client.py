@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from cwm_cli.sandbox.pool import Pool
 from cwm_cli.sandbox.process import Worker, memory_file, read_all
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import Console
-from cwm_cli.sandbox.session import Session
+from cwm_cli.sandbox.results import Predictions, Printed
 from cwm_cli.transitions import Dataset
+
+if TYPE_CHECKING:
+    from cwm_cli.sandbox.session import Session
 
 T = TypeVar("T")
 
@@ -30,25 +33,6 @@ TOO_LONG = Failure(
     kind="load_error",
     message=f"the program is longer than {LONGEST_PROGRAM} characters, and no model has to be",
 )
-
-
-class Predictions(NamedTuple):
-    """What a program predicts for the rows of a dataset, in their order.
-
-    The columns are `next_observations` (one per leaf: float64, int64 or str),
-    `rewards` (float64) and `terminations` (bool). There are none when the
-    program failed.
-    """
-
-    columns: Columns
-    failure: Failure | None
-
-
-class Printed(NamedTuple):
-    """What a program wrote to standard output, up to its end or its failure."""
-
-    text: str
-    failure: Failure | None
 
 
 class _Reply(NamedTuple):
@@ -128,27 +112,41 @@ class Sandbox:
         printed = self.insist(lambda: self._print(job, stdin.encode("utf-8", "replace"), limits))
         return printed or Printed("", KILLED_WORKERS)
 
+    def prepare(self, *, compiling: bool = False) -> None:
+        """Have workers that can plan, and compile what they plan with if that is wanted.
+
+        To compile leaves the gap machine-code. Workers that are not prepared end.
+        """
+        self._pool.prepare(compiling=compiling)
+
     def session(
         self,
         program: str,
         spaces: tuple[Space, Space],
         *,
-        planner: str,
-        options: Mapping[str, Any] | None = None,
+        planners: Sequence[tuple[str, Mapping[str, Any]]],
+        rows: Columns | None = None,
+        form: str = "auto",
         seed: int = 0,
-    ) -> Session:
+    ) -> "Session":
         """Return a session that plans with a program; to be closed, as by `with`.
 
-        `spaces` are those of observations and of actions, `options` the fields
-        of the planner.
+        `spaces` are those of observations and of actions, `planners` names and
+        options: the first that suits the program is used. `rows` are columns of
+        real observations and actions; only forms of the program that agree with
+        it there stand in for it, and none does if `form` is scalar.
         """
-        settings = {"name": planner, "options": dict(options or {})}
+        from cwm_cli.sandbox.session import Session
+
+        self.prepare()
+        settings = [(name, dict(options)) for name, options in planners]
         columns: Columns = {}
         for name, space in zip(("observations", "actions"), spaces, strict=True):
             columns |= space.pack(name, [])
-        rows = np.empty(0, dtype=np.int64)
+        numbers = np.empty(0, dtype=np.int64)
         gated = self.protection.is_gated
-        job = Job(program, int(seed), rows, *spaces, columns, settings, gated=gated)
+        columns = rows or columns
+        job = Job(program, int(seed), numbers, *spaces, columns, settings, gated=gated, form=form)
         return Session(self, job)
 
     def close(self) -> None:

@@ -7,44 +7,74 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.packing import Columns, Space
-from cwm_cli.planning import PLANNERS, Checks, Model
+from cwm_cli.planning import PLANNERS, Decider, Unsuited
+from cwm_cli.planning.forms import Form, Rows, Source, fastest
 from cwm_cli.planning.model import LARGEST
+from cwm_cli.planning.planner import Moment
+from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
 from cwm_cli.sandbox.arena import slot_type
 from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.messages import QUESTION, REPLY, Record
+from cwm_cli.sandbox.messages import SIZE, Record, Reply, decode_question, encode_reply
 
 
 def decide(
-    environment: Any, job: Job, views: Columns, channel: int, begin: Callable[[int], None]
+    environment: Any, job: Job, views: Columns, channel: int, reseed: Callable[[int, int], None]
 ) -> None:
     """Answer questions until nobody asks any more; every step of the model counts as progress.
 
     The first of the two descriptors from `channel` on brings questions, the
-    second takes replies. `begin` is called with the number of each decision.
+    second takes replies. `reseed` is called with the episode and the number of each decision where
+    the program draws random numbers.
     """
-    settings = job.planner or {}
-    planner = PLANNERS[settings["name"]](**settings["options"])
     counter = views["progress"].reshape(1).data
-    model = Model(
-        environment,
-        Checks(triple, _reward, terminated_of, _reader(job.observation_space)),
-        action_space=job.action_space,
-        deterministic=not job.draws,
-        counter=counter,
-    )
+    program = _program(environment, job, counter)
+    source = Source(job.program, environment, job.observation_space)
+    form = fastest(program, source, _rows(job), job.form)
+    planners = [PLANNERS[name](**options) for name, options in job.planners]
+
+    def begin(moment: Moment) -> None:
+        reseed(moment.episode, moment.decision)
+
+    decider = Decider(planners, form.model, seed=job.seed, begin=begin if job.draws else None)
     observations, actions = (
         Record(job.observation_space, "observations"),
         Record(job.action_space, "actions"),
     )
-    while head := _read(channel, QUESTION.size):
-        size, decision, horizon = QUESTION.unpack(head)
-        observation = observations.decode(_read(channel, size))
-        begin(decision)
-        steps, rng = counter[0], np.random.default_rng([job.seed, decision])
-        plan = planner.plan(model, observation, horizon=horizon, rng=rng)
-        reply = b"".join(map(actions.encode, plan))
-        _write(channel + 1, REPLY.pack(len(reply), counter[0] - steps) + reply)
+    while head := _read(channel, SIZE.size):
+        moments = decode_question(_read(channel, *SIZE.unpack(head)), observations)
+        reply = encode_reply(_reply(decider, form, moments), actions)
+        _write(channel + 1, SIZE.pack(len(reply)) + reply)
+
+
+def _reply(decider: Decider, form: Form, moments: list[Moment]) -> Reply:
+    """Plan for some moments, or say why no planner can."""
+    counter, count = form.model.counter, len(decider.planners) + len(decider.passed_over)
+    before = counter[0]
+    try:
+        plans = decider.plan(moments)
+    except Unsuited as reason:
+        return Reply([], counter[0] - before, 0, 0, str(reason))
+    note = "; ".join([*decider.passed_over, *form.program.notes])
+    return Reply(plans, counter[0] - before, count - len(decider.planners), form.used, note)
+
+
+def _program(environment: Any, job: Job, counter: Any) -> Program:
+    """Return the program as a model whose answers are checked."""
+    checks = Checks(triple, _reward, terminated_of, _reader(job.observation_space))
+    return Program(
+        environment,
+        checks,
+        action_space=job.action_space,
+        deterministic=not job.draws,
+        counter=counter,
+    )
+
+
+def _rows(job: Job) -> Rows:
+    """Return the real observations and actions that came with the job."""
+    observations = values(job.observation_space, iter(job.observations))
+    return Rows(list(observations), list(values(job.action_space, iter(job.actions))))
 
 
 def _reward(value: Any) -> float:

@@ -26,12 +26,16 @@ class Setup(NamedTuple):
     `tools` are modules that programs may import beside the usual ones, and
     `layers` the guards to put up where the machine has them. A `cold` worker
     starts an interpreter for every program instead of forking itself, which is
-    not safe on macOS once numpy is loaded.
+    not safe on macOS once numpy is loaded. A `planning` one has what sessions
+    need, a `compiling` one lets the process of a program run machine code that is
+    made there.
     """
 
     tools: tuple[str, ...] = ()
     layers: tuple[str, ...] = LAYERS
     cold: bool = sys.platform != "linux"
+    planning: bool = False
+    compiling: bool = False
 
     def encode(self) -> str:
         """Return the setup as text."""
@@ -41,7 +45,8 @@ class Setup(NamedTuple):
     def decode(cls, text: str) -> Self:
         """Read what `encode` returned."""
         parts = json.loads(text)
-        return cls(tuple(parts["tools"]), tuple(parts["layers"]), parts["cold"])
+        tools, layers = tuple(parts["tools"]), tuple(parts["layers"])
+        return cls(tools, layers, parts["cold"], parts["planning"], parts["compiling"])
 
 
 class Hello(NamedTuple):

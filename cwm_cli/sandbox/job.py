@@ -1,7 +1,7 @@
 """What a program is asked: its text and the inputs of every row, as raw bytes."""
 
 import marshal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,11 +16,12 @@ _ALIGNMENT = 16
 class Job:
     """A program and its inputs, in the order in which it is asked.
 
-    `rows` are the numbers that the rows had before they were shuffled. With a
-    `planner` (its name and options) the program is not asked for rows but planned
-    with; a script is run once and neither. The last `again` rows are asked of a
-    program that is loaded anew. A `gated` program may use no module or function
-    that reaches beyond computing.
+    `rows` are the numbers that the rows had before they were shuffled. With
+    `planners` (names and options, the first that suits is used) the program is not
+    asked for rows but planned with; a script is run once and neither. The last
+    `again` rows are asked of a program that is loaded anew. A `gated` program may
+    use no module or function that reaches beyond computing. `form` is how it is
+    planned with: scalar, compiled, or auto.
     """
 
     program: str
@@ -29,10 +30,11 @@ class Job:
     observation_space: Space
     action_space: Space
     columns: Columns
-    planner: dict[str, Any] | None = None
+    planners: Sequence[tuple[str, dict[str, Any]]] = ()
     is_script: bool = False
     again: int = 0
     gated: bool = False
+    form: str = "auto"
 
     def encode(self) -> bytes:
         """Return the length of a header, the header, and the columns one after the other."""
@@ -40,10 +42,11 @@ class Job:
         header = {
             "program": self.program,
             "seed": self.seed,
-            "planner": self.planner,
+            "planners": [list(planner) for planner in self.planners],
             "is_script": self.is_script,
             "again": self.again,
             "gated": self.gated,
+            "form": self.form,
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
             "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
@@ -66,7 +69,7 @@ class Job:
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
         spaces = (observation_space, action_space)
-        how = (header[name] for name in ("planner", "is_script", "again", "gated"))
+        how = (header[name] for name in ("planners", "is_script", "again", "gated", "form"))
         return cls(header["program"], header["seed"], rows, *spaces, columns, *how)
 
     @property

@@ -46,6 +46,12 @@ class Pool:
         assert self._protection is not None
         return self._protection
 
+    def prepare(self, *, compiling: bool) -> None:
+        """Have all workers ready for sessions from now on."""
+        wanted = self._setup._replace(planning=True, compiling=compiling or self._setup.compiling)
+        if wanted != self._setup:
+            self._setup, self._protection = wanted, None
+
     def insist(self, attempt: Callable[[], T]) -> T | None:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
         try:
@@ -109,7 +115,13 @@ class Pool:
                 raise SandboxError("the sandbox is closed")
             if not self._alive and self._several:
                 self._free[1 - side].append(self._start())
-            return self._free[side].pop() if self._free[side] else self._start()
+            free = self._free[side]
+            others = [worker for worker in free if worker.setup != self._setup]
+            free[:] = [worker for worker in free if worker.setup == self._setup]
+            taken = free.pop() if free else self._start()
+        for worker in others:
+            self._retire(worker)
+        return taken
 
     def _vet(self, worker: Worker) -> None:
         """Let a new worker in if it is protected as it has to be."""

@@ -57,6 +57,7 @@ class Worker:
     """
 
     def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self._folder = tempfile.mkdtemp(prefix="cwm-sandbox-")
         self._control, theirs = socket.socketpair()
         with theirs:

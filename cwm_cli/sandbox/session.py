@@ -3,19 +3,29 @@
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from cwm_cli.packing import Space
+from cwm_cli.planning.model import FORMS
+from cwm_cli.planning.planner import Moment, Unsuited
 from cwm_cli.programs import Failure
 from cwm_cli.sandbox.arena import Layout
-from cwm_cli.sandbox.failures import KILLED_WORKERS, failure_of
+from cwm_cli.sandbox.failures import KILLED_WORKERS, clean, failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.messages import QUESTION, REPLY, Record
+from cwm_cli.sandbox.messages import (
+    LONGEST_NOTE,
+    SIZE,
+    Record,
+    Reply,
+    decode_reply,
+    encode_question,
+    most_bytes,
+)
 from cwm_cli.sandbox.process import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel
 
@@ -29,11 +39,18 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """The next actions and how many steps of the model they took; no actions after a failure."""
+    """The next actions; none after a failure."""
 
     actions: list[Any]
-    steps: int
     failure: Failure | None
+
+
+class Report(NamedTuple):
+    """What plans are made with: the planner, the forms of the program, and why no other."""
+
+    planner: str
+    forms: tuple[str, ...]
+    note: str
 
 
 class Lender(Protocol):
@@ -52,28 +69,31 @@ class Session:
     """Plans with a program, one decision after the other.
 
     The program lives in one confined process, which is replaced after it
-    failed. The limits hold for each decision, loading the program included.
-    What is planned depends on the seed and the number of the decision, not on
-    earlier failures. Between the first decision and `close` a worker is taken.
+    failed. The limits hold for each call of `plan`, loading the program included.
+    Between the first call and `close` a worker is taken. `steps` counts those of
+    the model, `report` says what the last plans were made with.
     """
 
     def __init__(self, sandbox: Lender, job: Job) -> None:
         self._sandbox = sandbox
         self._job = job
-        self._decisions = 0
+        self.steps = 0
+        self.report: Report | None = None
+        self._failure: Failure | None = None
         self._process: _Process | None = None
         self._observations, self._actions = (
             Record(job.observation_space, "observations"),
             Record(job.action_space, "actions"),
         )
 
-    def plan(self, observation: Any, *, horizon: int) -> Plan:
-        """Return what to do at an observation with so many steps to go."""
-        content = self._observations.encode(observation)
-        question = QUESTION.pack(len(content), self._decisions, horizon) + content
-        self._decisions += 1
-        plan = self._sandbox.insist(lambda: self._ask(question, horizon))
-        return plan or Plan([], 0, KILLED_WORKERS)
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return what to do at each of some moments of different episodes.
+
+        Where planning for all of them fails they are planned for one by one.
+        `Unsuited` when no planner can plan with the program.
+        """
+        plans = self._plan(moments) if len(moments) > 1 else []
+        return plans or [plan for moment in moments for plan in self._alone(moment)]
 
     def close(self) -> None:
         """End the process of the program."""
@@ -88,34 +108,65 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, question: bytes, horizon: int) -> Plan:
-        """Ask the process, a new one unless there is one."""
+    def _alone(self, moment: Moment) -> list[Plan]:
+        """Plan for one moment."""
+        return self._plan([moment]) or [Plan([], self._failure)]
+
+    def _plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Plan for moments together; none where that fails."""
+        question = encode_question(moments, self._observations)
+        reply = self._sandbox.insist(lambda: self._ask(question, moments))
+        if reply is None:
+            self._failure = KILLED_WORKERS
+        if not reply:
+            return []
+        self.steps += reply.steps
+        self.report = Report(
+            self._job.planners[reply.planner][0],
+            tuple(form for bit, form in enumerate(FORMS) if reply.forms >> bit & 1),
+            clean(reply.note, LONGEST_NOTE),
+        )
+        return [Plan(plan, None) for plan in reply.plans]
+
+    def _ask(self, question: bytes, moments: Sequence[Moment]) -> Reply | Literal[False]:
+        """Ask the process, a new one unless there is one; False when that fails."""
         if self._process is None:
             self._process = _Process(self._sandbox, self._job)
         process = self._process
         try:
-            return self._read(process, question, horizon)
+            process.send(SIZE.pack(len(question)) + question)
+            reply = self._read(process, moments)
         except EOFError:
             self._process = None
-            return Plan([], 0, process.failure())
+            self._failure = process.failure()
+            return False
         except ValueError:
             self.close()
-            return Plan([], 0, FORGED)
+            self._failure = FORGED
+            return False
         except WorkerLost:
             self.close()
             raise
+        if not reply.plans:
+            self.close()
+            raise Unsuited(clean(reply.note, LONGEST_NOTE))
+        return reply
 
-    def _read(self, process: "_Process", question: bytes, horizon: int) -> Plan:
+    def _read(self, process: "_Process", moments: Sequence[Moment]) -> Reply:
         """Return what the process answers; ValueError when it makes no sense."""
-        process.send(question)
-        size, steps = REPLY.unpack(process.receive(REPLY.size))
-        count, rest = divmod(size, self._actions.size)
-        if rest or not 1 <= count <= horizon:
+        [size] = SIZE.unpack(process.receive(SIZE.size))
+        if size > most_bytes(moments, self._actions):
             raise ValueError(f"a reply of {size} bytes")
-        reply, size = process.receive(size), self._actions.size
-        actions = [self._actions.decode(reply[i * size : (i + 1) * size]) for i in range(count)]
+        reply = decode_reply(process.receive(size), moments, self._actions)
+        if reply.planner >= len(self._job.planners):
+            raise ValueError(f"the planner {reply.planner}")
         process.rest()
-        return Plan([_admitted(action, self._job.action_space) for action in actions], steps, None)
+        space = self._job.action_space
+        plans = [[_admitted(action, space) for action in plan] for plan in reply.plans]
+        for plan, moment in zip(plans, moments, strict=bool(plans)):
+            if moment.valid is not None and plan[0] not in moment.valid:
+                raise ValueError(f"{plan[0]} is not allowed")
+        return reply._replace(plans=plans)
 
 
 class _Process:

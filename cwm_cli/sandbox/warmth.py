@@ -49,9 +49,10 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     try:
         for tool in setup.tools:
             _load(tool)
+        _prepare_sessions(setup)
     except BadTool as error:
         complaint = str(error)
-    guards = Guards(setup.layers, (*ALWAYS, *setup.tools))
+    guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
     guards.inherited()
     sys.meta_path.insert(0, guards.imports)
     sys.path.clear()
@@ -60,6 +61,16 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     gc.collect()
     gc.freeze()
     return guards, Hello(guards.layers, landlock_version(), complaint)
+
+
+def _prepare_sessions(setup: Setup) -> None:
+    """Import, and compile, what planning takes."""
+    if setup.planning:
+        importlib.import_module("cwm_cli.sandbox.deciding")
+    if setup.compiling:
+        from cwm_cli.planning import compiled
+
+        compiled.warm_up()
 
 
 def _load(tool: str) -> None:

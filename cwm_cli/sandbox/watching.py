@@ -32,20 +32,22 @@ def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
     A process that has done its job stops itself, because to end takes it longer.
     In a session the limits hold for each decision, and nothing is counted between two of them.
     """
-    allowance = _Allowance(request.limits, child.cpu_seconds())
+    allowance, due = _Allowance(request.limits, child.cpu_seconds()), 0.0
     while True:
         child.wait()
         rows, phase, complaint = _PROGRESS.unpack_from(page)
         if child.is_done(phase == Phase.DONE or complaint > 0):
             return Ending.EXITED
-        if child.has_children():
-            return Ending.FORKED
-        mark = child.mark()
+        mark, used = child.mark(), child.cpu_seconds()
         if mark == b"":
             return Ending.DISMISSED
-        used = child.cpu_seconds()
         if mark is not None:
             allowance.renew(used, counting=mark == BEGUN)
+            if time.monotonic() < due:  # short decisions leave no time for the rest
+                continue
+        due = time.monotonic() + _TICK_SECONDS
+        if child.has_children():
+            return Ending.FORKED
         ending = allowance.overdrawn(used, phase, rows, asleep=child.is_asleep())
         if ending is not None:
             return child.dump(ending)

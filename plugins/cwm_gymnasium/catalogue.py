@@ -6,15 +6,16 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.environments import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_gymnasium.describing import describe
 from cwm_gymnasium.making import make, needs, versions
 from cwm_gymnasium.quiet import load
 
 if TYPE_CHECKING:
+    import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
 HOMES = {"ALE": "ale_py"}
@@ -58,7 +59,15 @@ def _specify(name: str) -> EnvironmentSpec:
         describe=describe,
         versions=partial(versions, found),
         note=_note(bare, found),
+        rewinder=_rewinder,
     )
+
+
+def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
+    """Return what rewinds an environment; what that takes is imported when it is asked for."""
+    from cwm_gymnasium.rewinding import rewinder
+
+    return rewinder(env)
 
 
 def _module(name: str) -> str:

@@ -1,0 +1,198 @@
+"""The planners of the paper as it describes them: the other side of every ratio.
+
+They copy the state of the model with `deepcopy` once for each node and each
+time they restore it, as published, and waste nothing else.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from math import exp, inf, log, sqrt
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+class Saved(Protocol):
+    """A model whose state can be saved, and restored exactly."""
+
+    def save(self) -> Any:
+        """Return the state."""
+
+    def load(self, state: Any) -> None:
+        """Return to a state; it can be loaded again."""
+
+    def step(self, action: Any, /) -> tuple[Any, ...]:
+        """Take an action; return observation, reward, terminated and whatever else."""
+
+
+class Copied:
+    """A program, or an environment in plain Python, whose state is all of its attributes."""
+
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment
+        self.step = environment.step
+
+    def save(self) -> Any:
+        """Copy the attributes."""
+        return deepcopy(vars(self.environment))
+
+    def load(self, state: Any) -> None:
+        """Put a copy of saved attributes in place."""
+        self.environment.__dict__ = deepcopy(state)
+
+
+class Decision(NamedTuple):
+    """The actions to play before the next decision, and the steps of the model they took."""
+
+    actions: list[Any]
+    steps: int
+
+
+class Entropy(NamedTuple):
+    """Options of the cross-entropy method."""
+
+    horizon: int = 100
+    iterations: int = 20
+    samples: int = 1000
+    elites: int = 100
+
+
+class Tree(NamedTuple):
+    """Options of Monte Carlo tree search; `rollout` is its longest one."""
+
+    simulations: int = 25
+    rollout: int = 100
+    exploration: float = 1.0
+    discount: float = 0.99
+    temperature: float = 0.01
+
+
+ENTROPY = Entropy()
+TREE = Tree()
+
+
+def cem(
+    model: Saved,
+    bounds: tuple[np.ndarray, np.ndarray],
+    rng: np.random.Generator,
+    options: Entropy = ENTROPY,
+) -> Decision:
+    """Return the best plan of the last iteration of the cross-entropy method."""
+    low, high = bounds
+    horizon, iterations, samples, elites = options
+    ones = [1] * low.ndim
+    mean = np.tile((low + high) / 2, (horizon, *ones))
+    spread = np.tile(np.maximum(np.abs(low), np.abs(high)) / 2, (horizon, *ones))
+    start, scores, steps, best = model.save(), np.empty(samples), 0, mean
+    for _ in range(iterations):
+        plans = np.clip(rng.normal(mean, spread, (samples, *mean.shape)), low, high)
+        for index, each in enumerate(plans):
+            model.load(start)
+            scores[index], taken = _score(model, each)
+            steps += taken
+        best = plans[np.argsort(-scores)[:elites]]
+        mean, spread = best.mean(axis=0), best.std(axis=0)
+    model.load(start)
+    return Decision(list(best[0]), steps)
+
+
+def _score(model: Saved, plan: np.ndarray) -> tuple[float, int]:
+    """Return the sum of the rewards of a plan, and how many steps it lasted."""
+    total = 0.0
+    for steps, action in enumerate(plan, 1):
+        _, reward, terminated, *_ = model.step(action)
+        total += reward
+        if terminated:
+            return total, steps
+    return total, len(plan)
+
+
+class Node:
+    """An observation, a copy of the model's state there, and statistics of the actions."""
+
+    def __init__(self, state: Any, actions: int, *, terminated: bool = False) -> None:
+        self.state = state
+        self.terminated = terminated
+        self.visits = 0
+        self.counts = [0] * actions
+        self.totals = [0.0] * actions
+        self.children: list[dict[str, Node]] = [{} for _ in range(actions)]
+
+
+def mcts(
+    model: Saved,
+    actions: Sequence[Any],
+    rng: Random,
+    options: Tree = TREE,
+) -> Decision:
+    """Return an action drawn from the softmax of the values of Monte Carlo tree search."""
+    root, steps = Node(model.save(), len(actions)), 0
+    root.visits = 1
+    for _ in range(options.simulations):
+        path, leaf = _descend(model, root, actions, options.exploration, rng)
+        value, taken = 0.0, 0
+        if not leaf.terminated:
+            value, taken = _roll_out(model, actions, options, rng)
+        steps += len(path) + taken
+        leaf.visits += 1
+        for node, index, reward in reversed(path):
+            value = reward + options.discount * value
+            node.totals[index] += value
+            node.counts[index] += 1
+            node.visits += 1
+    model.load(root.state)
+    return Decision([actions[_drawn(root, options.temperature, rng)]], steps)
+
+
+def _descend(
+    model: Saved, node: Node, actions: Sequence[Any], exploration: float, rng: Random
+) -> tuple[list[tuple[Node, int, float]], Node]:
+    """Follow the upper confidence bounds to a new or terminal state; return the path and it."""
+    path: list[tuple[Node, int, float]] = []
+    while True:
+        index = _selected(node, exploration, rng)
+        model.load(node.state)
+        observation, reward, terminated, *_ = model.step(actions[index])
+        path.append((node, index, reward))
+        known, name = node.children[index], str(observation)
+        if name not in known:
+            known[name] = Node(model.save(), len(actions), terminated=terminated)
+            return path, known[name]
+        node = known[name]
+        if node.terminated:
+            return path, node
+
+
+def _selected(node: Node, exploration: float, rng: Random) -> int:
+    """Return the action of the highest upper confidence bound, ties at random."""
+    logarithm = log(node.visits)
+    bounds = [
+        (total / count if count else 1.0) + exploration * sqrt(logarithm / (count + 1e-3))
+        for total, count in zip(node.totals, node.counts, strict=True)
+    ]
+    highest = max(bounds)
+    return rng.choice([index for index, bound in enumerate(bounds) if bound == highest])
+
+
+def _roll_out(
+    model: Saved, actions: Sequence[Any], options: Tree, rng: Random
+) -> tuple[float, int]:
+    """Return the discounted return of random actions, and how many steps they lasted."""
+    total, factor = 0.0, 1.0
+    for steps in range(1, options.rollout + 1):
+        _, reward, terminated, *_ = model.step(rng.choice(actions))
+        total += factor * reward
+        factor *= options.discount
+        if terminated:
+            return total, steps
+    return total, options.rollout
+
+
+def _drawn(root: Node, temperature: float, rng: Random) -> int:
+    """Draw an action from the softmax of the values; those that were not tried have none."""
+    pairs = zip(root.totals, root.counts, strict=True)
+    values = [total / count if count else -inf for total, count in pairs]
+    highest = max(values)
+    weights = [exp((value - highest) / temperature) for value in values]
+    return rng.choices(range(len(weights)), weights)[0]

@@ -1,0 +1,98 @@
+"""Which planners act, with which options, and what a decision may use up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cwm_cli.errors import CwmError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from cwm_cli.packing import Space
+    from cwm_cli.pilots import Planning
+    from cwm_cli.sandbox import Limits
+
+AUTOMATIC = ("tabular", "mcts", "icem")
+"""Planners that act without being named, the one to try first first."""
+
+DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
+"""For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
+
+
+class Choice(NamedTuple):
+    """The name that was asked for, the planners that it stands for, and the limits of decisions."""
+
+    name: str
+    planners: list[Planning]
+    limits: Limits
+
+
+def choose(
+    name: str, pairs: list[str], spaces: tuple[Space, Space], limits: dict[str, Any]
+) -> Choice:
+    """Choose the planners and read the options; an option selects the planner that has it."""
+    from cwm_cli.planning import PLANNERS
+    from cwm_cli.registry import Owner, read_options
+    from cwm_cli.sandbox import Limits
+
+    names = _candidates(name, spaces)
+    owners = [Owner(candidate, PLANNERS[candidate]) for candidate in names]
+    options = read_options(pairs, [*owners, Owner("sandbox", Limits)])
+    bounds = Limits.chosen(limits | DECISION | options["sandbox"])
+    names = [candidate for candidate in names if options[candidate]] or names
+    planners = [_planning(candidate, options[candidate]) for candidate in names]
+    return Choice(name, planners, bounds)
+
+
+def _candidates(name: str, spaces: tuple[Space, Space]) -> list[str]:
+    """Return the planners that a name stands for."""
+    from cwm_cli.planning import PLANNERS, fitting
+
+    observation_space, action_space = spaces
+    fit = fitting(action_space)
+    if name not in (*PLANNERS, "auto"):
+        raise UnknownNameError("planner", name, (*PLANNERS, "auto"))
+    if not fit:
+        needs = " or ".join(dict.fromkeys(planner.NEEDS for planner in PLANNERS.values()))
+        raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
+    automatic = [
+        candidate
+        for candidate in AUTOMATIC
+        if candidate in fit and (candidate != "tabular" or is_finite(observation_space))
+    ] or fit[:1]
+    if name not in (*fit, "auto"):
+        raise CwmError(f"{name} needs {PLANNERS[name].NEEDS}: choose --planner {automatic[-1]}")
+    return automatic if name == "auto" else [name]
+
+
+def is_finite(space: Space) -> bool:
+    """Whether a space has finitely many values: whole numbers within bounds."""
+    from math import isfinite
+
+    spaces = [leaf.space for leaf in space.leaves("")]
+    return all(
+        leaf.kind != "text" and not leaf.is_float and all(map(isfinite, leaf.low + leaf.high))
+        for leaf in spaces
+    )
+
+
+def _planning(name: str, options: dict[str, Any]) -> Planning:
+    """Return a planner with all of its options, also those that nobody set."""
+    from cwm_cli.pilots import Planning
+    from cwm_cli.planning import PLANNERS
+    from cwm_cli.registry import Owner
+
+    try:
+        made = PLANNERS[name](**options)
+    except ValueError as error:
+        raise CwmError(f"{name} refuses its options: {error}") from error
+    known = Owner(name, PLANNERS[name]).options
+    return Planning(name, {option: getattr(made, option) for option in known})
+
+
+def unsuited(planners: Sequence[Planning], reason: str) -> CwmError:
+    """Say that no planner could plan with a model."""
+    names = " and ".join(planner.name for planner in planners)
+    return CwmError(f"{names} cannot plan here (it {reason}): choose --planner mcts")

@@ -1,0 +1,97 @@
+"""A program as a model of machine code."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.planning.compiled.lowering import Code
+from cwm_cli.planning.compiled.nodes import Limits, Nodes
+from cwm_cli.planning.compiled.streams import Stream
+from cwm_cli.planning.compiled.tools import tools
+from cwm_cli.planning.draws import BLOCK, Draws
+from cwm_cli.planning.model import Batch, Step, Unbatched
+from cwm_cli.planning.traced.model import Traced
+from cwm_cli.planning.tree import Effort, Tried
+
+UNLIMITED = 2**62
+
+
+class CompiledModel:
+    """Does what a traced program does; what takes many steps runs in machine code.
+
+    Where the code fails, the traced program does all of it again.
+    """
+
+    deterministic = True
+
+    def __init__(self, traced: Traced, code: Code, size: int) -> None:
+        self._traced = traced
+        self._code = code
+        self._size = size
+        self.action_space = traced.action_space
+        self.counter = traced.counter
+        self.used = traced.used
+        self.batch: Batch | None = traced.batch
+        self.stand, self.here = traced.stand, traced.here
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        return self._traced.step(action)
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        state = self._traced.here().state
+        if type(actions) is not bytes or state is None:
+            return self._traced.play(actions, discount)
+        numbers, room = np.frombuffer(bytearray(actions), np.uint8), np.array([*state, 0.0])
+        total, steps = tools().kernels.play(
+            self._code.advance, room, numbers, len(numbers), discount, np.empty(1)
+        )
+        if steps < 0:
+            return self._traced.play(actions, discount)
+        self.counter[0] += int(steps)
+        self.used.add("compiled")
+        return float(total)
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return the sums of rewards of plans from each state."""
+        flat = np.ascontiguousarray(plans, np.float64).reshape(*plans.shape[:3], -1)
+        totals, room = np.empty(plans.shape[:2]), np.empty(self._size + 1)
+        try:
+            starts = np.stack([self._numbers(state) for state in states])
+        except Unbatched:
+            return self._traced.returns(states, plans)
+        steps = tools().kernels.returns(self._code.advance, starts, flat, totals, room)
+        if steps < 0:
+            return self._traced.returns(states, plans)
+        self.counter[0] += steps
+        self.used.add("compiled")
+        return totals
+
+    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws | Stream) -> Tried:
+        """Do what `Tree` does where all actions are allowed, or refuse to."""
+        low, high = int(self.action_space.low[0]), int(self.action_space.high[0])
+        nodes = Nodes.room(effort.simulations + 1, high - low + 1, self._size)
+        nodes.states[0], nodes.used[0], nodes.visits[0] = self._numbers(state), 1, 1
+        taken, most = 0, UNLIMITED if effort.budget is None else effort.budget
+        for number, first in enumerate(range(0, effort.simulations, BLOCK)):
+            left = Limits(most - taken, horizon, low, effort.exploration, effort.discount)
+            rows = [numbers[: effort.simulations - first] for numbers in draws.block(number)]
+            steps = tools().searching.grow(self._code.advance, nodes, left, *rows)
+            if steps < 0:
+                raise Unbatched("the compiled program fails")
+            taken += steps
+            self.counter[0] += steps
+            if taken >= most:
+                break
+        self.used.add("compiled")
+        return Tried(range(low, high + 1), nodes.tried[0].tolist(), nodes.values[0].tolist())
+
+    def _numbers(self, state: Any) -> np.ndarray:
+        """Return a state as the code takes it."""
+        self._traced.stand(state)
+        values = self._traced.here().state
+        if values is None:
+            raise Unbatched("there is no state to start from")
+        return np.array([*values, 0.0])

@@ -1,0 +1,125 @@
+"""A program as a model that planners plan with, one step at a time."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.packing import Space
+from cwm_cli.planning.batched.returns import returns
+from cwm_cli.planning.model import LARGEST, Batch, Counter, Step, Unbatched, copied
+
+_MOST_SETBACKS = 3
+
+
+class Checks(NamedTuple):
+    """Functions that return what a program answered as it should be, or refuse it."""
+
+    triple: Callable[[Any], Any]
+    reward: Callable[[Any], float]
+    terminated: Callable[[Any], bool]
+    observation: Callable[[Any], Any]
+
+
+class Program:
+    """A program's `Environment`; arrays are copied on their way in and out.
+
+    Between two calls of `stand` every step goes on from the one before. `used`
+    are the forms in which steps were taken, `notes` says what stands against
+    others.
+    """
+
+    batch: Batch | None = None
+
+    def __init__(
+        self,
+        environment: Any,
+        checks: Checks,
+        *,
+        action_space: Space,
+        deterministic: bool = True,
+        counter: Counter | None = None,
+    ) -> None:
+        self._set_state, self._step = environment.set_state, environment.step
+        self._checks = checks
+        self.action_space = action_space
+        self.deterministic = deterministic
+        self.counter: Counter = [0] if counter is None else counter
+        self.used: set[str] = set()
+        self.notes: list[str] = []
+        self._answer: Any = None
+        self._here: Any = None
+        self._setbacks = 0
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self._here = state
+        self._set_state(copied(state))
+
+    def here(self) -> Any:
+        """Return the last observation."""
+        return self._here
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        reward, terminated = self._take((action,), 1.0)
+        self._here = self._checks.observation(self._answer)
+        return Step(self._here, reward, terminated)
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        total, _ = self._take(actions, discount)
+        self._checks.observation(self._answer)  # one that is wrong is refused, though not needed
+        return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return the sums of rewards of plans from each state; the program gets copies."""
+        if self.batch is not None:
+            try:
+                return self._returns_of_batch(self.batch, states, plans)
+            except Unbatched as reason:
+                failed = str(reason)
+        returns = np.empty(plans.shape[:2])
+        for index, state in enumerate(states):
+            for number, plan in enumerate(plans[index]):
+                self.stand(state)
+                returns[index, number] = self.play(plan.copy())
+        if self.batch is not None:
+            self._set_back(failed)
+        return returns
+
+    def _returns_of_batch(
+        self, batch: Batch, states: Sequence[Any], plans: np.ndarray
+    ) -> np.ndarray:
+        """Return the sums of rewards of plans, all of them played at once."""
+        total, steps = returns(batch, states, plans)
+        if not (np.abs(total) < LARGEST).all():
+            raise Unbatched("a reward was no finite number")
+        self.counter[0] += steps
+        return total
+
+    def _set_back(self, reason: str) -> None:
+        """Do without the batched form when it refuses what the program answers."""
+        self._setbacks += 1
+        if self._setbacks == _MOST_SETBACKS:
+            self.batch = None
+            self.notes.append(f"not batched any more: {reason}")
+
+    def _take(self, actions: Iterable[Any], discount: float) -> tuple[float, bool]:
+        """Take actions; planners spend nearly all their time here."""
+        self.used.add("scalar")
+        step, checks, counter = self._step, self._checks, self.counter
+        count, total, factor, terminated = counter[0], 0.0, 1.0, False
+        for action in actions:
+            counter[0] = count = count + 1
+            result = step(action)
+            if type(result) is not tuple or len(result) != 3:
+                result = checks.triple(result)
+            self._answer, reward, terminated = result
+            if type(reward) is not float or not -LARGEST < reward < LARGEST:
+                reward = checks.reward(reward)
+            total += factor * reward
+            if terminated is not False and checks.terminated(terminated):
+                return total, True
+            factor *= discount
+        return total, False

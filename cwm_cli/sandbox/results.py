@@ -1,0 +1,25 @@
+"""What comes of running a program."""
+
+from typing import NamedTuple
+
+from cwm_cli.packing import Columns
+from cwm_cli.programs import Failure
+
+
+class Predictions(NamedTuple):
+    """What a program predicts for the rows of a dataset, in their order.
+
+    The columns are `next_observations` (one per leaf: float64, int64 or str),
+    `rewards` (float64) and `terminations` (bool). There are none when the
+    program failed.
+    """
+
+    columns: Columns
+    failure: Failure | None
+
+
+class Printed(NamedTuple):
+    """What a program wrote to standard output, up to its end or its failure."""
+
+    text: str
+    failure: Failure | None

@@ -1,0 +1,7 @@
+"""True environments as models: planners try actions in a copy of the environment itself."""
+
+from cwm_cli.simulators.attributes import Attributes
+from cwm_cli.simulators.layout import Findings
+from cwm_cli.simulators.simulator import Simulator, simulator
+
+__all__ = ["Attributes", "Findings", "Simulator", "simulator"]

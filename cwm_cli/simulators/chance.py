@@ -1,0 +1,50 @@
+"""Random generators, those of numpy and of the standard library alike."""
+
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+
+Generator = np.random.Generator | np.random.RandomState | random.Random
+
+GLOBAL: tuple[Generator, ...] = (random.random.__self__, np.random.random_sample.__self__)  # type: ignore[attr-defined]
+"""The generators behind the functions of `random` and `numpy.random`."""
+
+
+def is_generator(value: object) -> bool:
+    """Whether a value is a random generator whose state can be saved."""
+    return isinstance(value, Generator) and not isinstance(value, random.SystemRandom)
+
+
+def saved(generator: Generator) -> Any:
+    """Return the state of a generator; later draws do not change it."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    return generator.getstate()
+
+
+def fingerprint(generator: Generator) -> bytes:
+    """Return bytes that are equal as long as a generator has drawn nothing."""
+    return pickle.dumps(saved(generator))
+
+
+def restore(generator: Generator, state: Any) -> None:
+    """Go on drawing from a saved state."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def reseed(generator: Generator, rng: np.random.Generator) -> None:
+    """Make a generator draw something else, the same for the same `rng`."""
+    if isinstance(generator, np.random.Generator):
+        kind = type(generator.bit_generator)
+        generator.bit_generator.state = kind(int(rng.integers(2**63))).state
+    else:
+        generator.seed(int(rng.integers(2**32)))

@@ -1,0 +1,313 @@
+"""Episodes side by side: what they come to depends on the seed and their number only."""
+
+from contextlib import closing
+from multiprocessing import active_children
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.contests import Mean, Side, mean_of, relative_return
+from cwm_cli.crews import dealt, in_processes, in_this_process, in_threads
+from cwm_cli.environments import space_of
+from cwm_cli.episodes import Episode, play
+from cwm_cli.errors import CwmError
+from cwm_cli.pilots import Planning
+from cwm_cli.programs import Failure
+from cwm_cli.samples import ROWS, random_rows
+from cwm_cli.sandbox.session import Plan, Report
+from cwm_cli.tasks import LONGEST, Setting, Task, seeds_of, step_limit
+
+SETTING = Setting("CartPole-v1", {}, 3, 500)
+FAILURE = Failure(kind="step_error", message="division by zero")
+
+
+class Walk(gym.Env):
+    """Goes left or right from a random place, until it is far out; chance pushes it, too."""
+
+    observation_space = gym.spaces.Box(-100, 100, (1,))
+    action_space = gym.spaces.Discrete(3)
+    opened = 0
+
+    def __init__(self, reward=float):
+        self.reward = reward
+        Walk.opened += 1
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.normal()
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action):
+        self.place += action - 1 + self.np_random.normal() / 10
+        over = abs(self.place) > 4
+        return np.array([self.place], np.float32), self.reward(self.place), over, False, {}
+
+    def close(self):
+        Walk.opened -= 1
+
+
+class Planned:
+    """Plans so many actions at once, drawn by episode and decision; sometimes it cannot."""
+
+    def __init__(self, count=1, failing=lambda moment: False):
+        self.count, self.failing = count, failing
+        self.asked, self.steps, self.report = [], 0, None
+
+    def state(self, env, observation):
+        return float(observation[0])
+
+    def plan(self, moments):
+        self.asked.append(moments)
+        self.steps += 10 * len(moments) + 1
+        self.report = Report("planned", ("scalar",), "")
+        return [self.one(moment) for moment in moments]
+
+    def one(self, moment):
+        if self.failing(moment):
+            return Plan([], FAILURE)
+        rng = np.random.default_rng([moment.episode, moment.decision])
+        count = min(self.count, moment.horizon)
+        return Plan([int(a) for a in rng.choice(moment.valid or range(3), count)], None)
+
+
+def task(limit=30, valid=None, **options) -> Task:
+    return Task(lambda: Walk(**options), seed=5, limit=limit, valid=valid)
+
+
+def episodes(rounds) -> list[Episode]:
+    """Return the finished episodes by number, without what planning them took."""
+    with closing(rounds):
+        found = [played.episode for some in rounds for played in some.finished]
+    bare = {"seconds": 0.0, "model_steps": 0}
+    return sorted((e.model_copy(update=bare) for e in found), key=lambda e: e.number)
+
+
+@pytest.mark.parametrize("failing", [lambda m: False, lambda m: m.decision % 3 == 1])
+def test_an_episode_does_not_depend_on_those_beside_it(failing) -> None:
+    def played(numbers, lanes):
+        return episodes(play(task(), numbers, Planned(3, failing), lanes=lanes))
+
+    together = played(range(7), 7)
+    assert together == played(range(7), 1) == played([6, 2, 4, 1, 0, 5, 3], 3)
+    assert played([4], 8) == [together[4]]
+    assert len({episode.returned for episode in together}) == 7
+
+
+def test_all_that_need_new_actions_are_asked_about_in_one_call() -> None:
+    pilot = Planned(4)
+    rounds = list(play(task(), range(10), pilot, lanes=4))
+    sizes = [len(moments) for moments in pilot.asked]
+    assert sizes[:2] == [4, 4]
+    assert max(sizes) == 4
+    assert [some.cost.decisions for some in rounds] == sizes
+    for moments in pilot.asked:
+        assert len({moment.episode for moment in moments}) == len(moments)
+    assert sum(len(some.finished) for some in rounds) == 10
+    assert rounds[0].report == ("planned", ("scalar",), "")
+
+
+def test_no_plan_goes_beyond_the_time_limit() -> None:
+    class Still(Planned):
+        def one(self, moment):
+            return Plan([1] * min(moment.horizon, 9), None)
+
+    pilot = Still()
+    [episode] = episodes(play(task(limit=20), [0], pilot))
+    assert (episode.length, episode.decisions) == (20, 3)
+    assert [moments[0].horizon for moments in pilot.asked] == [20, 11, 2]
+    assert [moments[0].decision for moments in pilot.asked] == [0, 1, 2]
+
+
+def test_where_there_is_no_plan_the_action_is_random_and_that_is_counted() -> None:
+    [planned] = play(task(limit=1), [0], Planned(failing=lambda moment: True))
+    [drawn] = play(task(limit=1), [0])
+    assert planned.finished[0].actions == drawn.finished[0].actions
+    assert planned.cost.failures == 1
+    never = [
+        episodes(play(task(), range(3), Planned(failing=lambda m: True), lanes=lanes))
+        for lanes in (1, 3)
+    ]
+    assert never[0] == never[1]
+    assert all(e.failures == e.decisions == e.length and e.failure == FAILURE for e in never[0])
+    random = episodes(play(task(), range(3)))
+    assert [e.returned for e in random] == [e.returned for e in never[0]]
+    assert all(e.decisions == e.failures == 0 for e in random)
+
+
+def test_only_allowed_actions_are_drawn_and_planned() -> None:
+    def valid(env):
+        return None if env.place > 1 else np.array([1, 2]) if env.place > 0 else [2]
+
+    pilot = Planned()
+    for rounds in (play(task(valid=valid), range(8)), play(task(valid=valid), range(8), pilot)):
+        for some in rounds:
+            for episode, actions in some.finished:
+                env = Walk()
+                env.reset(seed=seeds_of(5, episode.number)[0])
+                for action in actions:
+                    assert action in (valid(env) if valid(env) is not None else range(3))
+                    env.step(action)
+    allowed = {moment.valid for moments in pilot.asked for moment in moments}
+    assert allowed == {None, (1, 2), (2,)}
+
+
+def test_what_planning_took_is_shared_out_to_the_last_step() -> None:
+    pilot = Planned()
+    rounds = list(play(task(), range(5), pilot, lanes=3))
+    finished = [played.episode for some in rounds for played in some.finished]
+    assert sum(episode.model_steps for episode in finished) == pilot.steps
+    assert sum(episode.decisions for episode in finished) == sum(map(len, pilot.asked))
+    total = sum(some.cost.seconds for some in rounds)
+    assert sum(episode.seconds for episode in finished) == pytest.approx(total)
+
+
+def test_every_environment_is_closed_whatever_happens() -> None:
+    Walk.opened = 0
+    rounds = play(task(), range(5), Planned(), lanes=3)
+    next(rounds)
+    assert Walk.opened == 3
+    rounds.close()
+    assert Walk.opened == 0
+    list(play(task(), range(5), lanes=2))
+    assert Walk.opened == 0
+
+
+@pytest.mark.parametrize("reward", [lambda _: float("nan"), lambda _: np.array([1.0, 2.0])])
+def test_a_reward_that_is_no_number_is_refused(reward) -> None:
+    with pytest.raises(CwmError, match="breaks its own rules: it gave the reward"):
+        list(play(task(reward=reward), [0]))
+
+
+def test_an_array_of_one_is_a_reward() -> None:
+    plain = episodes(play(task(), range(2)))
+    assert episodes(play(task(reward=lambda place: np.array([place])), range(2))) == plain
+
+
+def test_the_lower_limit_holds_and_there_always_is_one() -> None:
+    env = gym.make("Pendulum-v1")
+    assert [step_limit(env, steps) for steps in (None, 50, 900)] == [200, 50, 200]
+    assert step_limit(env.unwrapped.__class__()) == LONGEST
+
+
+def test_rows_come_from_many_episodes_and_fit_their_spaces() -> None:
+    spaces = (space_of(Walk.observation_space), space_of(Walk.action_space, "actions"))
+    rows = random_rows(task(valid=lambda env: [0, 2]), spaces)
+    assert {name: column.shape for name, column in rows.items()} == {
+        "observations": (ROWS, 1),
+        "actions": (ROWS,),
+    }
+    assert set(rows["actions"].tolist()) == {0, 2}
+    assert abs(rows["observations"]).max() > 2
+
+
+def test_means_come_with_their_standard_error() -> None:
+    assert mean_of([1.0, 3.0]) == (2.0, 1.0)
+    assert mean_of([4.0]) == (4.0, None)
+    assert mean_of([1.0, 2.0, 3.0, 4.0]).stderr == pytest.approx((5 / 3 / 4) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("model", "oracle", "random", "ratio"),
+    [
+        ([5, 5], [9, 9], [1, 1], 0.5),
+        ([0, 0], [9, 11], [2, 2], -0.25),
+        ([5], [9], [1], 0.5),
+        ([5, 5], [4, 4], [4, 4], None),
+        ([5, 5], [1, 1], [4, 4], None),
+        ([5, 5], [9, 1], [1, 8], None),
+    ],
+)
+def test_the_relative_return_has_a_meaning_only_where_the_oracle_beats_chance(
+    model, oracle, random, ratio
+) -> None:
+    def side(returns):
+        return Side([Episode(number=n, returned=r, length=1) for n, r in enumerate(returns)])
+
+    assert relative_return(side(model), side(oracle), side(random)) == ratio
+    assert side(model).mean == Mean(*mean_of(model))
+
+
+def test_episodes_are_dealt_to_no_more_workers_than_there_are() -> None:
+    assert dealt(range(5), 2) == [range(0, 5, 2), range(1, 5, 2)]
+    assert dealt([3], 4) == [[3]]
+    assert dealt([], 4) == []
+
+
+def test_threads_play_what_one_plays() -> None:
+    streams = [play(task(), share, Planned(2), lanes=2) for share in dealt(range(7), 3)]
+    heard = list(in_threads(streams, lambda: None))
+    found = [played.episode for _, some in heard for played in some.finished]
+    assert {worker for worker, _ in heard} == {0, 1, 2}
+    assert [e.returned for e in sorted(found, key=lambda e: e.number)] == [
+        e.returned for e in episodes(play(task(), range(7), Planned(2)))
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_goes_wrong_in_a_thread_ends_all_of_them(workers) -> None:
+    def breaking(share):
+        yield from (some for some in play(task(), share))
+        raise CwmError("out of luck")
+
+    cancelled, Walk.opened = [], 0
+    streams = [breaking([number]) for number in range(workers)]
+    with pytest.raises(CwmError, match="out of luck"):
+        list(in_threads(streams, lambda: cancelled.append(True)))
+    assert cancelled == [True] * (workers > 1)
+    assert Walk.opened == 0
+
+
+def in_the_environment(name: str, limit: int, numbers, lanes: int) -> list[Episode]:
+    """Play with plans made in the environment itself, in this process."""
+    setting = Setting(name, {}, 0, limit)
+    planners = [Planning("mcts", {"simulations": 6, "rollout": 8})]
+    return episodes(in_this_process(setting, planners, numbers, lanes=lanes))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
+def test_plans_in_the_environment_do_not_depend_on_those_beside_them(name) -> None:
+    together = in_the_environment(name, 12, range(4), 4)
+    assert together == in_the_environment(name, 12, [3, 0, 2, 1], 1)
+    assert [together[2]] == in_the_environment(name, 12, [2], 8)
+
+
+def test_processes_play_what_one_plays() -> None:
+    setting, planners = SETTING._replace(limit=8), [Planning("mcts", {"simulations": 3})]
+    heard = list(in_processes(setting, planners, dealt(range(5), 2), lanes=2))
+    assert {worker for worker, _ in heard} == {0, 1}
+    found = sorted(
+        (played.episode for _, some in heard for played in some.finished),
+        key=lambda episode: episode.number,
+    )
+    alike = episodes(in_this_process(setting, planners, range(5), lanes=5))
+    assert [e.returned for e in found] == [e.returned for e in alike]
+    assert all(some.report.planner == "mcts" for _, some in heard)
+
+
+def test_the_error_of_a_process_is_told_here() -> None:
+    setting, planners = Setting("CartPole-v1", {"gravity": 0}, 0, 5), [Planning("mcts", {})]
+    with pytest.raises(CwmError, match="unknown argument of CartPole-v1"):
+        list(in_processes(setting, planners, [[0], [1]], lanes=1))
+
+
+def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
+    setting, planners = SETTING, [Planning("mcts", {"simulations": 50})]
+    heard = in_processes(setting, planners, dealt(range(4), 2), lanes=1)
+    next(heard)
+    children = active_children()
+    assert len(children) == 2
+    children[0].kill()
+    with pytest.raises(CwmError, match=r"ended early \(SIGKILL\)") as caught:
+        list(heard)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not any(child.is_alive() for child in children)
+
+
+def test_processes_end_when_nobody_listens_any_more() -> None:
+    heard = in_processes(SETTING, [Planning("mcts", {})], dealt(range(4), 2), lanes=1)
+    next(heard)
+    children = active_children()
+    heard.close()
+    assert len(children) == 2
+    assert not any(child.is_alive() for child in children)

@@ -1,0 +1,196 @@
+"""What people see while `cwm plan` plays."""
+
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+from io import StringIO
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from cwm_cli.contests import Side
+from cwm_cli.episodes import Cost, Episode, Played, Round, Standing
+from cwm_cli.programs import Failure
+from cwm_cli.sandbox.session import Report
+from cwm_cli.views.planning import following
+from cwm_cli.views.sides import side_table
+
+HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+REPORT = Report("mcts", ("scalar", "batched"), HOSTILE)
+FAILURE = Failure(kind="step_error", message=HOSTILE)
+
+
+def terminal(width=80, height=24) -> Console:
+    return Console(
+        file=StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False
+    )
+
+
+def episode(number: int, returned: float) -> Episode:
+    return Episode(
+        number=number,
+        returned=returned,
+        length=7,
+        decisions=7,
+        model_steps=700,
+        seconds=0.5,
+        failures=2,
+        failure=FAILURE,
+    )
+
+
+def finished(*returns: float, start=0) -> list[Played]:
+    return [Played(episode(number, r), []) for number, r in enumerate(returns, start)]
+
+
+def pictures(console: Console, *, erase: bool = False) -> list[list[str]]:
+    """Follow a contest; return every picture that was drawn."""
+    drawn = []
+    sides = {"model": Side([episode(0, 4.0)], REPORT), "oracle": Side([]), "random": Side([])}
+    with following(sides, episodes=3, title=HOSTILE, console=console, erase=erase) as view:
+        for worker, some in (
+            (
+                0,
+                Round(
+                    finished(6.0, start=1), [Standing(2, 31, 30.5)], Cost(1, 0, 200, 0.5), REPORT
+                ),
+            ),
+            (1, Round([], [Standing(4, 5, 5.0)], Cost(1, 1, 100, 0.5), REPORT)),
+        ):
+            view.saw("model", worker, some)
+        drawn.append(lines_of(view, console))
+        view.saw("model", 0, Round(finished(2.0, start=2), [], Cost(), REPORT))
+        view.saw("model", 1, Round([], [], Cost(), REPORT))
+        view.left_out("oracle")
+        view.saw("random", 0, Round(finished(1.0, 2.0, 3.0), [], Cost(), None))
+        drawn.append(lines_of(view, console))
+    return drawn
+
+
+def lines_of(view, console: Console) -> list[str]:
+    other = terminal(console.width, console.height)
+    other.print(view.pane)
+    return ESCAPES.sub("", other.file.getvalue()).rstrip("\n").split("\n")
+
+
+def test_a_line_per_side_tells_what_is_known_and_every_episode_in_flight_has_one() -> None:
+    before, after = pictures(terminal())
+    assert before[1].startswith(
+        "world model  2/3  return 5 ± 1  6 decisions/s, 667 model steps/s  3 fai"
+    )
+    assert before[2:6] == [
+        "oracle       0/3",
+        "random       0/3",
+        "  #2 step 31  return 30.5",
+        "  #4 step 5  return 5",
+    ]
+    assert before[6].startswith("mcts, scalar and batched (")
+    assert " 2/9 episodes · " in before[-1]
+    assert [line[:5] for line in after[1:-1]] == ["world", "rando", "mcts,"]
+    assert after[2] == "random       3/3  return 2 ± 0.577"
+    assert " 6/6 episodes · " in after[-1]
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 40), (40, 24), (12, 6), (80, 5), (80, 2)])
+def test_a_picture_fits_any_terminal_whatever_texts_say(width, height) -> None:
+    for lines in pictures(terminal(width, height)):
+        assert len(lines) <= max(height - 1, 1)
+        assert all(cell_len(line) <= width for line in lines)
+        assert not set("".join(lines)) & set("\x1b\x07\u202e")
+    assert "#2 step" in "".join(pictures(terminal())[0])
+
+
+def test_a_picture_is_erased_only_where_a_report_follows() -> None:
+    for erase in (False, True):
+        console = terminal()
+        pictures(console, erase=erase)
+        end = console.file.getvalue().rsplit("episodes", 1)[1]
+        assert ("\x1b[2K" in end) == erase
+
+
+def test_a_picture_stays_when_something_goes_wrong() -> None:
+    console = terminal()
+    sides = {"random": Side([])}
+    with (
+        pytest.raises(RuntimeError),
+        following(sides, episodes=3, title="a", console=console, erase=True),
+    ):
+        raise RuntimeError
+    assert "\x1b[2K" not in console.file.getvalue().rsplit("episodes", 1)[1]
+    assert console.file.getvalue().rindex("\x1b[?25h") > console.file.getvalue().rindex("\x1b[?25l")
+
+
+def test_without_a_terminal_every_episode_is_a_plain_line(capsys) -> None:
+    console = Console(file=StringIO(), width=40)
+    sides = {"model": Side([episode(0, 4.0)], REPORT), "random": Side([])}
+    with following(sides, episodes=3, title="a", console=console, erase=True) as view:
+        view.saw("model", 0, Round(finished(6.0, 8.0, start=1), [], Cost(), REPORT))
+        view.saw("random", 0, Round([], [Standing(0, 1, 1.0)], Cost(), None))
+        sys.stdout.write("an environment prints\n")
+    first, second = console.file.getvalue().splitlines()
+    assert first.startswith("[2/3] world model #1: return 6 (mean 5)  7 steps  0 s  2 failures: ")
+    assert second.startswith("[3/3] world model #2: return 8 (mean 6)  7 steps")
+    assert first.isprintable()
+    assert capsys.readouterr() == ("", "an environment prints\n")
+
+
+def test_the_table_compares_the_sides() -> None:
+    sides = {
+        "model": Side([episode(0, 4.0), episode(1, 6.0)]),
+        "random": Side([Episode(number=0, returned=1.25, length=3)]),
+    }
+    console = Console(file=StringIO(), width=80)
+    console.print(side_table(sides))
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["world", "model", "5", "±", "1", "7", "14", "1,400"] in rows
+    assert ["random", "1.25", "3"] in rows
+
+
+def in_a_terminal(folder, *arguments: str, interrupt: bool = False) -> tuple[str, int]:
+    """Run `cwm plan` on a terminal of 60 columns and 24 rows; return what it wrote."""
+    child, descriptor = pty.fork()
+    if child == 0:
+        time.sleep(0.1)  # until the terminal has its size
+        os.chdir(folder)
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        command = [sys.executable, "-m", "cwm_cli", "plan", "--env", "CartPole-v1", "--real-env"]
+        os.execve(sys.executable, [*command, *arguments], kept | {"TERM": "xterm-256color"})
+    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    output = b""
+    while select.select([descriptor], [], [], 60)[0]:
+        try:
+            output += os.read(descriptor, 65536)
+        except OSError:
+            break
+        if interrupt and b"decisions/s" in output:
+            os.kill(child, signal.SIGINT)
+            interrupt = False
+    os.close(descriptor)
+    return output.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_on_a_real_terminal_the_report_takes_the_place_of_the_picture(tmp_path) -> None:
+    options = ("-o", "simulations=5", "-o", "rollout=5", "--max-steps", "20", "--episodes", "2")
+    output, status = in_a_terminal(tmp_path, *options)
+    assert status == 0
+    lines = re.split(r"[\r\n]+", ESCAPES.sub("", output))
+    assert [line for line in lines if cell_len(line) > 60 and ".jsonl" not in line] == []
+    assert "oracle       0/2" in output
+    assert output.rindex("\x1b[2K") < output.index("planner   mcts")
+
+
+def test_an_interruption_leaves_the_picture_and_says_how_to_continue(tmp_path) -> None:
+    output, status = in_a_terminal(tmp_path, "--episodes", "3", interrupt=True)
+    assert status == 130
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    text = ESCAPES.sub("", output)
+    assert text.rindex("oracle       0/3") < text.rindex("interrupted after 3 of 6 episodes")

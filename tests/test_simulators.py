@@ -1,0 +1,366 @@
+"""True environments are saved and restored exactly, and planned with as models."""
+
+import random
+from collections import deque
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.planning.model import key
+from cwm_cli.registry import environment
+from cwm_cli.simulators import Attributes, Findings, simulator
+from cwm_cli.simulators.chance import fingerprint
+from cwm_cli.suites import CWMB
+
+NAMES = [*CWMB, "FrozenLake-v1", "MountainCarContinuous-v0"]
+
+
+class Piece:
+    """Something of the game's own, by reference."""
+
+    __slots__ = ("place", "trail")
+
+    def __init__(self, place):
+        self.place = place
+        self.trail = deque(maxlen=5)
+
+
+class Game:
+    """A game with parts that refer to each other, and a generator that is not the environment's."""
+
+    def __init__(self, env, seed):
+        self.env = env
+        self.random = random.Random(seed)
+        self.pieces = [Piece(i) for i in range(3)]
+        self.leader = self.pieces[0]
+        self.moves = {0: self.forward, 1: self.swap}
+
+    def forward(self):
+        self.leader.place += self.random.randrange(3)
+        self.leader.trail.append(self.leader.place)
+        return self.env.bonus[self.leader.place % len(self.env.bonus)]
+
+    def swap(self):
+        self.leader = self.pieces[(self.pieces.index(self.leader) + 1) % 3]
+        return 0.5
+
+
+class Board(gym.Env):
+    """An environment as strangers write them."""
+
+    observation_space = gym.spaces.Box(-1000, 1000, (6,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.bonus = [0.25 * i for i in range(500)]
+        self.counts = {"moves": [0, 0], "found": set()}
+        self.late = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.game = Game(self, int(self.np_random.integers(1000)))
+        self.front = self.game.leader
+        self.late = None
+        return self._observation(), {}
+
+    def step(self, action):
+        reward = self.game.moves[action]() + self.np_random.normal() * 0.1
+        self.counts["moves"][action] += 1
+        if self.game.leader.place > 4:
+            self.late = [*(self.late or []), [self.game.leader.place]]
+            self.late[0][0] += 1
+        if self.game.leader.place % 7 == 6:
+            self.counts["found"].add(self.game.leader.place)
+        return self._observation(), reward, self.game.leader.place > 20, False, {}
+
+    def _observation(self):
+        trail = sum(self.game.leader.trail) % 100
+        late = self.late[0][0] if self.late else 0
+        places = [piece.place for piece in self.game.pieces]
+        return np.array([*places, self.front.place, trail, late], np.float32)
+
+
+class Forgetful(gym.Env):
+    """Remembers in a place that nobody can copy."""
+
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.numbers = (n for n in range(10**9))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return next(self.numbers) % 1000, 0.0, False, False, {}
+
+
+def spec_of(make):
+    return EnvironmentSpec(make.__name__, make, lambda env: "an environment", lambda: {})
+
+
+def known(name):
+    return spec_of(Board) if name == "Board" else environment(name)
+
+
+@pytest.fixture(scope="module")
+def simulators():
+    """Simulators by name, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = simulator(known(name), {}, seed=7)
+        return made[name]
+
+    return get
+
+
+def actions_for(env, count, seed=0):
+    space = deepcopy(env.action_space)
+    space.seed(seed)
+    return [space.sample() for _ in range(count)]
+
+
+def walk(env, actions):
+    """Step, with a reset after each end, and tell everything that was seen."""
+    seen = []
+    for action in actions:
+        observation, reward, terminated, *_ = env.step(action)
+        seen.append((key(observation), float(reward), bool(terminated)))
+        if terminated:
+            seen.append(key(env.reset()[0]))
+    return seen
+
+
+@pytest.mark.parametrize("name", [*NAMES, "Board"])
+def test_from_a_saved_state_another_instance_goes_on_as_the_untouched_one(simulators, name):
+    model = simulators(name)
+    real = known(name).make().unwrapped
+    rewinder = model._bind(real)
+    real.reset(seed=5)
+    for stretch in range(5):
+        walk(real, actions_for(real, 7, seed=stretch))
+        state = rewinder.save()
+        actions = actions_for(real, 40, seed=100 + stretch)
+        truth = walk(real, actions)
+        for _ in range(2):
+            model.rewinder.load(state)
+            assert walk(model._env, actions) == truth
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Reacher-v5", "Board"])
+def test_an_instance_returns_to_where_it_was(simulators, name):
+    rewinder, env = simulators(name).rewinder, simulators(name)._env
+    env.reset(seed=1)
+    state = rewinder.save()
+    actions = actions_for(env, 60)
+    first = walk(env, actions)
+    walk(env, actions)
+    rewinder.load(state)
+    assert walk(env, actions) == first
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Hopper-v5", "Board"])
+def test_without_chance_the_generators_are_left_alone(simulators, name):
+    rewinder, env = simulators(name).rewinder, simulators(name)._env
+    env.reset(seed=1)
+    state = rewinder.save()
+    walk(env, actions_for(env, 30))
+    env.np_random.random()
+    drawn = list(map(fingerprint, rewinder.generators()))
+    rewinder.load(state, chance=False)
+    assert list(map(fingerprint, rewinder.generators())) == drawn
+    rewinder.load(state)
+    assert list(map(fingerprint, rewinder.generators())) != drawn
+
+
+def test_planning_does_not_foresee_the_luck_of_the_real_environment():
+    slippery = environment("FrozenLake-v1")
+    real = slippery.make()
+    real.reset(seed=3)
+    foreseen = []
+    for seed in range(2):
+        model = simulator(slippery, {}, seed)
+        state, places = model.state_of(real, None), []
+        for _ in range(40):
+            model.stand(state)
+            places.append(model.step(2).observation)
+        assert len(set(places)) > 1
+        foreseen.append(places)
+    assert foreseen[0] != foreseen[1]
+    assert simulator(slippery, {}, 0).deterministic is False
+
+
+def test_looking_at_the_real_environment_changes_nothing_in_it(simulators):
+    for name in ("Blackjack-v1", "InvertedPendulum-v5", "Board"):
+        model = simulators(name)
+        walks = []
+        for watched in (False, True):
+            real = known(name).make().unwrapped
+            real.reset(seed=2)
+            seen = []
+            for action in actions_for(real, 40):
+                if watched:
+                    model.stand(model.state_of(real, None))
+                    model.play(actions_for(real, 3))
+                seen += walk(real, [action])
+            walks.append(seen)
+        assert walks[0] == walks[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "env_args", "deterministic"),
+    [
+        ("CartPole-v1", {}, True),
+        ("Taxi-v4", {}, True),
+        ("Taxi-v4", {"is_rainy": True}, False),
+        ("Blackjack-v1", {}, False),
+        ("FrozenLake-v1", {"is_slippery": False}, True),
+        ("Reacher-v5", {}, True),
+    ],
+)
+def test_chance_is_noticed_where_it_matters(name, env_args, deterministic):
+    assert simulator(environment(name), env_args, 0).deterministic is deterministic
+
+
+def test_steps_are_counted_and_plain(simulators):
+    model = simulators("Pendulum-v1")
+    real = environment("Pendulum-v1").make()
+    real.reset(seed=0)
+    state = model.state_of(real, None)
+    model.stand(state)
+    model.counter[0] = 0
+    step = model.step(np.array([1.0]))
+    assert type(step.reward) is float and type(step.terminated) is bool and step.valid is None
+    total = model.play([np.array([0.5])] * 4)
+    assert model.counter[0] == 5
+    model.stand(state)
+    plan = np.array([[1.0], *[[0.5]] * 4])
+    assert model.returns([state], plan[None, None])[0, 0] == pytest.approx(step.reward + total)
+    assert model.counter[0] == 10
+
+
+def test_a_plan_ends_with_the_episode_and_is_discounted(simulators):
+    model = simulators("CartPole-v1")
+    real = environment("CartPole-v1").make()
+    real.reset(seed=0)
+    state = model.state_of(real, None)
+    model.counter[0] = 0
+    length = model.returns([state, state], np.ones((2, 1, 100), int))
+    assert length[0, 0] == length[1, 0] == model.counter[0] / 2 < 100
+    model.stand(state)
+    assert model.play([1] * 3, 0.5) == 1.75
+
+
+def test_the_actions_that_are_valid_are_told():
+    spec = replace(
+        environment("Taxi-v4"), valid_actions=lambda env: env.action_mask(env.s).nonzero()[0]
+    )
+    model = simulator(spec, {}, 0)
+    assert set(model.step(0).valid) < set(range(6))
+
+
+def test_only_what_changes_is_copied(simulators):
+    assert simulators("Board").rewinder.how == simulators("Taxi-v4").rewinder.how == "attributes"
+    values = simulators("Taxi-v4").rewinder.save()[1]
+    assert "s" in values and "P" not in values
+
+
+def test_what_is_new_or_replaced_later_is_saved_too():
+    env = Board()
+    env.reset(seed=0)
+    rewinder = Attributes(env, Findings(constant=frozenset({"bonus"})))
+    before = rewinder.save()
+    env.bonus = [*env.bonus, 1.0]
+    env.late, env.extra = [[1]], {"a": [1]}
+    changed = rewinder.save()
+    env.bonus[0], env.late[0][0], env.extra["a"] = 9.0, 2, None
+    rewinder.load(changed)
+    assert (env.bonus[0], env.late, env.extra) == (0.0, [[1]], {"a": [1]})
+    rewinder.load(before)
+    assert env.late is None and not hasattr(env, "extra")
+
+
+def test_an_environment_that_cannot_be_copied_is_refused():
+    with pytest.raises(CwmError, match="Forgetful cannot be saved and restored"):
+        simulator(spec_of(Forgetful), {}, 0)
+
+
+def test_an_environment_whose_wrappers_change_the_rewards_is_refused():
+    def doubled():
+        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
+
+    with pytest.raises(CwmError, match="cannot be saved and restored"):
+        simulator(spec_of(doubled), {}, 0)
+
+
+class Lucky(gym.Env):
+    """Draws from the generators of Python, of numpy and of its own space."""
+
+    observation_space = gym.spaces.Box(-10, 10, (3,))
+
+    def __init__(self):
+        self.action_space = gym.spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        drawn = [random.random(), np.random.rand(), self.action_space.sample()]
+        return np.array(drawn, np.float32), float(action), False, False, {}
+
+
+def test_generators_that_are_no_attributes_are_saved():
+    model = simulator(spec_of(Lucky), {}, 0)
+    state = model.rewinder.save()
+    first = walk(model._env, [0] * 20)
+    model.rewinder.load(state)
+    assert walk(model._env, [0] * 20) == first
+    assert model.deterministic is False
+
+
+def test_functions_that_belong_to_an_instance_stay_with_it():
+    class Closed(gym.Env):
+        observation_space = gym.spaces.Discrete(1000)
+        action_space = gym.spaces.Discrete(2)
+
+        def __init__(self):
+            self.place = 0
+            self.rule = lambda action: self.place + action
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.place = 0
+            return 0, {}
+
+        def step(self, action):
+            self.place = self.rule(action)
+            return self.place, 1.0, self.place > 20, False, {}
+
+    model, real = simulator(spec_of(Closed), {}, 0), Closed()
+    real.reset()
+    model.stand(model.state_of(real, None))
+    model.play([1] * 5)
+    assert (real.place, model._env.place) == (0, 5)
+
+
+def test_the_same_seed_gives_the_same_answers():
+    slippery = partial(simulator, environment("FrozenLake-v1"), {})
+    real = environment("FrozenLake-v1").make()
+    real.reset(seed=3)
+    answers = []
+    for seed in (4, 4):
+        model = slippery(seed)
+        model.stand(model.state_of(real, None))
+        answers.append([model.step(i % 4).observation for i in range(30)])
+    assert answers[0] == answers[1]
