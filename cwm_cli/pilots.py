@@ -8,7 +8,7 @@ import numpy as np
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import PLANNERS, Decider, Moment
 from cwm_cli.sandbox.session import Plan, Report, Session
-from cwm_cli.simulators import Simulator
+from cwm_cli.simulators import Remembering, Simulator
 from cwm_cli.simulators.chance import GLOBAL, reseed
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class WorldModel:
 class Oracle:
     """Plans in the true environment, from its saved states."""
 
-    def __init__(self, simulator: Simulator, planners: Sequence[Planning], seed: int) -> None:
+    def __init__(
+        self, simulator: Simulator | Remembering, planners: Sequence[Planning], seed: int
+    ) -> None:
         made = [PLANNERS[name](**options) for name, options in planners]
         self._names = [name for name, _ in planners]
         self._simulator = simulator

@@ -22,6 +22,7 @@ from cwm_cli.planning.program import Checks, Program
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
+from world_models import expressions
 from world_models.random_programs import Author
 from world_models.traps import TRAPS, trap
 
@@ -122,7 +123,7 @@ def test_programs_that_draw_numbers_are_refused(name):
 
 
 def test_every_program_of_the_folder_is_tried():
-    others = {"random_programs", "traps"}
+    others = {"expressions", "random_programs", "traps"}
     assert {path.stem for path in FOLDER.glob("*.py")} == {*PROGRAMS, *REFUSED, *others}
 
 
@@ -179,6 +180,13 @@ def test_what_is_easily_translated_wrongly_is_right_or_refused(name):
     rng = np.random.default_rng(0)
     starts = np.round(rng.normal(size=(2, 41)) * 1.3, 2)
     assert outcome(program, starts, rng.integers(0, 3, (5, 41))) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("expression", expressions.EXPRESSIONS)
+def test_functions_of_python_math_and_numpy_answer_the_same(expression):
+    assert judge(expressions.program(expression)) == "same"
 
 
 def judge(program, seed=0):

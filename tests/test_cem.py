@@ -213,9 +213,9 @@ def test_a_decision_takes_nearly_all_of_its_budget_and_no_more(
 
 def test_of_plans_that_pay_the_same_the_one_of_least_effort_is_played() -> None:
     situation, planner = at(0), Icem(budget=500)
-    sizes = [np.abs(planner.plan(Recorded(Same()), [situation])[0]).mean() for _ in range(8)]
-    assert sizes[-1] < sizes[0] < 0.3
-    assert sizes[-1] < 0.05
+    sizes = [np.abs(planner.plan(Recorded(Same()), [situation])[0]).mean() for _ in range(12)]
+    assert sizes[0] < 0.3
+    assert sizes[-1] < sizes[0] / 2
 
 
 def test_a_decision_goes_on_from_the_one_before() -> None:

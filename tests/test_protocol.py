@@ -287,7 +287,7 @@ def test_no_reply_is_a_plan_but_actions_of_the_space(
     body = HEAD.pack(steps, data.draw(st.sampled_from([0, 0, 1, 2])), 255, data.draw(SHORT), note)
     if data.draw(st.booleans()):
         plan = data.draw(st.binary(max_size=HORIZON * size) | bodies(space))[: count * size]
-        body += SIZE.pack(count) + plan + SIZE.pack(1) + data.draw(bodies(space))[:size]
+        body += SIZE.pack(count) + SIZE.pack(1) + plan + data.draw(bodies(space))[:size]
     length = data.draw(st.just(len(body)) | st.just(len(body)) | WORD)
     with little_memory():
         reply, asked = read(space, SIZE.pack(length) + body)

@@ -14,7 +14,7 @@ from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import key
 from cwm_cli.registry import environment
-from cwm_cli.simulators import Attributes, Findings, simulator
+from cwm_cli.simulators import Attributes, Findings, Remembering, simulator
 from cwm_cli.simulators.chance import fingerprint
 from cwm_cli.suites import CWMB
 
@@ -124,6 +124,12 @@ def simulators():
     return get
 
 
+def stepped(model):
+    """Return the environment of a simulator, and what binds a rewinder to another one."""
+    inner = model._simulator if isinstance(model, Remembering) else model
+    return inner._env, inner._bind
+
+
 def actions_for(env, count, seed=0):
     space = deepcopy(env.action_space)
     space.seed(seed)
@@ -145,7 +151,8 @@ def walk(env, actions):
 def test_from_a_saved_state_another_instance_goes_on_as_the_untouched_one(simulators, name):
     model = simulators(name)
     real = known(name).make().unwrapped
-    rewinder = model._bind(real)
+    env, bind = stepped(model)
+    rewinder = bind(real)
     real.reset(seed=5)
     for stretch in range(5):
         walk(real, actions_for(real, 7, seed=stretch))
@@ -154,12 +161,12 @@ def test_from_a_saved_state_another_instance_goes_on_as_the_untouched_one(simula
         truth = walk(real, actions)
         for _ in range(2):
             model.rewinder.load(state)
-            assert walk(model._env, actions) == truth
+            assert walk(env, actions) == truth
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Reacher-v5", "Board"])
 def test_an_instance_returns_to_where_it_was(simulators, name):
-    rewinder, env = simulators(name).rewinder, simulators(name)._env
+    rewinder, env = simulators(name).rewinder, stepped(simulators(name))[0]
     env.reset(seed=1)
     state = rewinder.save()
     actions = actions_for(env, 60)
@@ -171,7 +178,7 @@ def test_an_instance_returns_to_where_it_was(simulators, name):
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Hopper-v5", "Board"])
 def test_without_chance_the_generators_are_left_alone(simulators, name):
-    rewinder, env = simulators(name).rewinder, simulators(name)._env
+    rewinder, env = simulators(name).rewinder, stepped(simulators(name))[0]
     env.reset(seed=1)
     state = rewinder.save()
     walk(env, actions_for(env, 30))
@@ -265,8 +272,25 @@ def test_the_actions_that_are_valid_are_told():
     spec = replace(
         environment("Taxi-v4"), valid_actions=lambda env: env.action_mask(env.s).nonzero()[0]
     )
-    model = simulator(spec, {}, 0)
+    model, real = simulator(spec, {}, 0), spec.make()
+    model.stand(model.state_of(real, real.reset(seed=0)[0]))
     assert set(model.step(0).valid) < set(range(6))
+
+
+def test_steps_that_are_remembered_are_those_of_the_environment():
+    spec = environment("Taxi-v4")
+    model, real = simulator(spec, {}, 0), spec.make().unwrapped
+    assert isinstance(model, Remembering)
+    observation, _ = real.reset(seed=1)
+    start, actions = model.state_of(real, observation), actions_for(real, 300)
+    truth = [real.step(action)[:3] for action in actions]
+    for _ in range(2):
+        model.counter[0] = 0
+        model.stand(start)
+        assert [model.step(action)[:3] for action in actions] == truth
+        model.stand(start)
+        assert model.play(actions) == sum(reward for _, reward, _ in truth)
+        assert model.counter[0] == 600
 
 
 def test_only_what_changes_is_copied(simulators):
@@ -323,9 +347,9 @@ class Lucky(gym.Env):
 def test_generators_that_are_no_attributes_are_saved():
     model = simulator(spec_of(Lucky), {}, 0)
     state = model.rewinder.save()
-    first = walk(model._env, [0] * 20)
+    first = walk(stepped(model)[0], [0] * 20)
     model.rewinder.load(state)
-    assert walk(model._env, [0] * 20) == first
+    assert walk(stepped(model)[0], [0] * 20) == first
     assert model.deterministic is False
 
 
@@ -351,7 +375,7 @@ def test_functions_that_belong_to_an_instance_stay_with_it():
     real.reset()
     model.stand(model.state_of(real, None))
     model.play([1] * 5)
-    assert (real.place, model._env.place) == (0, 5)
+    assert (real.place, stepped(model)[0].place) == (0, 5)
 
 
 def test_the_same_seed_gives_the_same_answers():

@@ -1,6 +1,7 @@
 """The forms in which a program can be a model, each checked before it is trusted."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -75,6 +76,19 @@ def _made(program: Program, source: Source, rows: Rows, form: str) -> Form:
         reason = "it draws random numbers" if rows.observations else "there are no real rows"
         program.notes.append(f"scalar: {reason}")
         return Form(program, program)
+    fresh = _attempt(program, "translated", lambda: _unused(source))
+    if fresh is None:
+        return Form(program, program)
+    return _forms(program, fresh, rows, form)
+
+
+def _unused(source: Source) -> Source:
+    """Return a program whose `Environment` keeps the attributes that it has at first."""
+    return source._replace(environment=deepcopy(source.environment))
+
+
+def _forms(program: Program, source: Source, rows: Rows, form: str) -> Form:
+    """Make every form of a program that was not used yet."""
     program.batch = _attempt(program, "batched", lambda: _batched(program, source, rows))
     arithmetic = _attempt(program, "arithmetic", lambda: _arithmetic(program, source, rows))
     if arithmetic is None:
@@ -96,6 +110,8 @@ def _attempt(program: Program, form: str, make: Callable[[], T]) -> T | None:
         return make()
     except Unbatched as reason:
         program.notes.append(f"not {form}: {reason}")
+    except Exception as error:  # noqa: BLE001  # programs raise what they like, also in other forms
+        program.notes.append(f"not {form}: {type(error).__name__}: {error}")
     return None
 
 

@@ -42,7 +42,7 @@ class Icem:
     elites: float = 0.1
     momentum: float = 0.1
     kept: float = 0.3
-    fine: float = 0.25
+    fine: float = 0.125
     precision: float = 0.15
     replan: int = 1
 

@@ -165,23 +165,28 @@ class Forest:
         """Return the discounted returns of actions from where the lanes of some trees stand."""
         counter, discount = self._model.counter, self._effort.discount
         returns, lanes = np.zeros(len(trees)), np.arange(len(trees))
-        factors = np.ones(len(trees))  # 0 where the episode has ended
+        totals, factors = np.zeros(len(trees)), np.ones(len(trees))  # 0 where it has ended
         going, shortest = len(lanes), left.min(initial=0)
         taken = actions[:, trees].astype(np.int64)
         for step, row in enumerate(taken, 1):
             if not going:
                 break
-            rewards, terminated = batch.advance(row[lanes])
+            rewards, terminated = batch.advance(row.take(lanes))
             counter[0] += going
-            returns[lanes] += factors * rewards
-            factors *= discount * ~terminated
+            totals += factors * rewards
+            factors *= discount
+            if terminated.any():
+                factors[terminated] = 0.0
             if step >= shortest:
                 factors[left <= step] = 0.0
             going = int(np.count_nonzero(factors))
             if going < len(lanes) and len(lanes) - going >= self._most_ended * len(lanes):
-                alive = factors > 0
-                lanes, left, factors = lanes[alive], left[alive], factors[alive]
+                returns[lanes] = totals
+                alive = np.flatnonzero(factors)
+                lanes, left = lanes.take(alive), left.take(alive)
+                totals, factors = totals.take(alive), factors.take(alive)
                 batch.keep(alive)
+        returns[lanes] = totals
         return returns
 
     def _back_up(self, path: list[Level], leaves: np.ndarray, returns: np.ndarray) -> None:

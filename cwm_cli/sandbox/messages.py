@@ -5,8 +5,8 @@ many steps of the model they took, and what they were made with. Both have a
 length first, and the layout of the rest follows from the spaces.
 """
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from math import prod
 from struct import Struct
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
 
 
 class Record:
-    """Values of a space as bytes of one length, in the types that programs see."""
+    """Values of a space as bytes, column by column, in the types that programs see."""
 
     def __init__(self, space: Space, name: str) -> None:
         self._space, self._name = space, name
@@ -51,85 +51,83 @@ class Record:
         self._leaves = leaves
         self.size = sum(np.dtype(dtype).itemsize * prod(shape) for _, dtype, shape in leaves)
 
-    def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value; ValueError when it is not of the space."""
-        columns = self._space.pack(self._name, [value])
+    def encode(self, some: Sequence[Any]) -> bytes:
+        """Return the bytes of values; ValueError when one is not of the space."""
+        columns = self._space.pack(self._name, some)
         return b"".join(columns[name].astype(dtype).tobytes() for name, dtype, _ in self._leaves)
 
-    def decode(self, data: bytes) -> Any:
-        """Return the value that `encode` was given, all its own."""
+    def decode(self, data: bytes, count: int) -> list[Any]:
+        """Return so many values that `encode` was given, each all its own."""
         offset, columns = 0, []
         for _, dtype, shape in self._leaves:
-            column: np.ndarray = np.ndarray((1, *shape), dtype, data, offset)
+            column: np.ndarray = np.ndarray((count, *shape), dtype, data, offset)
             columns.append(column)
             offset += column.nbytes
-        return next(values(self._space, iter(columns)))
+        return list(values(self._space, iter(columns)))
 
 
-def encode_question(moments: Iterable[Moment], observations: Record) -> bytes:
+def encode_question(moments: Sequence[Moment], observations: Record) -> bytes:
     """Return a question without its length; ValueError for what is no observation."""
-    return b"".join(_encode_moment(moment, observations) for moment in moments)
+    parts = [SIZE.pack(len(moments))]
+    for moment in moments:
+        valid = moment.valid
+        count = _ALL_VALID if valid is None else len(valid)
+        parts.append(_MOMENT.pack(moment.episode, moment.decision, moment.horizon, count))
+        if valid:
+            parts.append(np.array(valid, "<i8").tobytes())
+    return b"".join([*parts, observations.encode([moment.state for moment in moments])])
 
 
 def decode_question(data: bytes, observations: Record) -> list[Moment]:
     """Read what `encode_question` wrote."""
-    moments, offset = [], 0
-    while offset < len(data):
-        episode, decision, horizon, count = _MOMENT.unpack_from(data, offset)
+    [count], offset = SIZE.unpack_from(data), SIZE.size
+    heads = []
+    for _ in range(count):
+        episode, decision, horizon, some = _MOMENT.unpack_from(data, offset)
         offset += _MOMENT.size
         valid = None
-        if count != _ALL_VALID:
-            valid = tuple(np.frombuffer(data, "<i8", count, offset).tolist())
-            offset += 8 * count
-        state = observations.decode(data[offset : offset + observations.size])
-        offset += observations.size
-        moments.append(Moment(episode, decision, state, horizon, valid))
-    return moments
+        if some != _ALL_VALID:
+            valid = tuple(np.frombuffer(data, "<i8", some, offset).tolist())
+            offset += 8 * some
+        heads.append((episode, decision, horizon, valid))
+    states = observations.decode(data[offset:], count)
+    return [
+        Moment(episode, decision, state, horizon, valid)
+        for (episode, decision, horizon, valid), state in zip(heads, states, strict=True)
+    ]
 
 
 def encode_reply(reply: Reply, actions: Record) -> bytes:
     """Return a reply without its length."""
     note = reply.note.encode("utf-8", "replace")[:LONGEST_NOTE]
-    parts = [_REPLY.pack(reply.steps, reply.planner, reply.forms, len(note), note)]
-    for plan in reply.plans:
-        parts += [SIZE.pack(len(plan)), *map(actions.encode, plan)]
-    return b"".join(parts)
+    head = _REPLY.pack(reply.steps, reply.planner, reply.forms, len(note), note)
+    counts = np.array([len(plan) for plan in reply.plans], "<u4").tobytes()
+    return head + counts + actions.encode([action for plan in reply.plans for action in plan])
 
 
 def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> Reply:
     """Read a reply to a question about some moments; ValueError when it is none."""
-    rest = io.BytesIO(data)
-    steps, planner, forms, size, note = _REPLY.unpack(_exactly(rest, _REPLY.size))
-    plans = []
-    for moment in moments if len(data) > _REPLY.size else ():
-        [count] = SIZE.unpack(_exactly(rest, SIZE.size))
+    begin = _REPLY.size + SIZE.size * len(moments)
+    if len(data) != _REPLY.size and len(data) < begin:
+        raise ValueError("a reply that breaks off")
+    steps, planner, forms, size, note = _REPLY.unpack_from(data)
+    text = note[:size].decode("utf-8", "replace")
+    if len(data) == _REPLY.size:
+        return Reply([], steps, planner, forms, text)
+    counts = [count for [count] in SIZE.iter_unpack(data[_REPLY.size : begin])]
+    if len(data) != begin + sum(counts) * actions.size:
+        raise ValueError(f"a reply of {len(data)} bytes")
+    for count, moment in zip(counts, moments, strict=True):
         if not 1 <= count <= moment.horizon:
             raise ValueError(f"a plan of {count} actions")
-        plans.append([actions.decode(_exactly(rest, actions.size)) for _ in range(count)])
-    if rest.read(1):
-        raise ValueError("a reply that goes on")
-    return Reply(plans, steps, planner, forms, note[:size].decode("utf-8", "replace"))
+    every = iter(actions.decode(data[begin:], sum(counts)))
+    plans = [list(islice(every, count)) for count in counts]
+    return Reply(plans, steps, planner, forms, text)
 
 
 def most_bytes(moments: Sequence[Moment], actions: Record) -> int:
     """Return how long a reply can be."""
     return _REPLY.size + sum(SIZE.size + moment.horizon * actions.size for moment in moments)
-
-
-def _exactly(stream: io.BytesIO, size: int) -> bytes:
-    """Read as many bytes; ValueError when there are fewer."""
-    data = stream.read(size)
-    if len(data) < size:
-        raise ValueError("a reply that breaks off")
-    return data
-
-
-def _encode_moment(moment: Moment, observations: Record) -> bytes:
-    """Return the bytes of a moment."""
-    valid = moment.valid
-    count = _ALL_VALID if valid is None else len(valid)
-    head = _MOMENT.pack(moment.episode, moment.decision, moment.horizon, count)
-    return head + np.array(valid or (), "<i8").tobytes() + observations.encode(moment.state)
 
 
 def _dtype(leaf: Space) -> str:

@@ -161,8 +161,7 @@ class Session:
         if reply.planner >= len(self._job.planners):
             raise ValueError(f"the planner {reply.planner}")
         process.rest()
-        space = self._job.action_space
-        plans = [[_admitted(action, space) for action in plan] for plan in reply.plans]
+        plans = _admitted(reply.plans, self._job.action_space)
         for plan, moment in zip(plans, moments, strict=bool(plans)):
             if moment.valid is not None and plan[0] not in moment.valid:
                 raise ValueError(f"{plan[0]} is not allowed")
@@ -243,9 +242,11 @@ class _Process:
                 os.close(descriptor)
 
 
-def _admitted(action: Any, space: Space) -> Any:
-    """Return an action in the type of its environment; ValueError when it is out of bounds."""
-    values = np.asarray(action).reshape(-1)
+def _admitted(plans: list[list[Any]], space: Space) -> list[list[Any]]:
+    """Return actions in the type of their environment; ValueError when one is out of bounds."""
+    values = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
     if not ((np.asarray(space.low) <= values) & (values <= np.asarray(space.high))).all():
-        raise ValueError(f"{action} is no action")
-    return action if space.kind == "discrete" else np.asarray(action, dtype=space.dtype)
+        raise ValueError("what is planned is no action")
+    if space.kind == "discrete":
+        return plans
+    return [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]

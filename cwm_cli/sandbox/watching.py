@@ -19,6 +19,7 @@ from cwm_cli.sandbox.protocol import BEGUN, Ending, Request
 _TICK_SECONDS = 0.05
 _DUMP_SECONDS = 0.02
 _SWEEP_SECONDS = 5.0
+_MOST_MARKS = 1 << 16
 _PROGRESS = Struct("<QB7xB")
 
 
@@ -32,22 +33,19 @@ def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
     A process that has done its job stops itself, because to end takes it longer.
     In a session the limits hold for each decision, and nothing is counted between two of them.
     """
-    allowance, due = _Allowance(request.limits, child.cpu_seconds()), 0.0
+    allowance = _Allowance(request.limits, child.cpu_seconds())
     while True:
         child.wait()
         rows, phase, complaint = _PROGRESS.unpack_from(page)
         if child.is_done(phase == Phase.DONE or complaint > 0):
             return Ending.EXITED
-        mark, used = child.mark(), child.cpu_seconds()
-        if mark == b"":
-            return Ending.DISMISSED
-        if mark is not None:
-            allowance.renew(used, counting=mark == BEGUN)
-            if time.monotonic() < due:  # short decisions leave no time for the rest
-                continue
-        due = time.monotonic() + _TICK_SECONDS
         if child.has_children():
             return Ending.FORKED
+        marks, used = child.marks(), child.cpu_seconds()
+        if marks == b"":
+            return Ending.DISMISSED
+        if marks is not None:
+            allowance.renew(used, counting=marks.endswith(BEGUN))
         ending = allowance.overdrawn(used, phase, rows, asleep=child.is_asleep())
         if ending is not None:
             return child.dump(ending)
@@ -122,9 +120,12 @@ class Child:
         self._control = control.fileno()
         self._bell = bell
         self._poller = select.poll()
-        self._marks, self._is_marked = marks, False
-        for descriptor in (self._control, bell.descriptor, *([] if marks is None else [marks])):
+        self._marks = marks
+        for descriptor in (self._control, bell.descriptor):
             self._poller.register(descriptor, select.POLLIN)
+        if marks is not None:  # which are read now and then, but a session's end is noticed
+            os.set_blocking(marks, False)
+            self._poller.register(marks, select.POLLHUP)
 
     def wait(self) -> None:
         """Wait a moment for the process to end or to stop."""
@@ -133,7 +134,6 @@ class Child:
         events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
         if self._control in events:
             raise HungUp
-        self._is_marked = self._marks in events
         if self._bell.descriptor in events:
             self._bell.silence()
             self._has_changed()
@@ -150,9 +150,11 @@ class Child:
             self._status = None if self._is_stopped else status
         return bool(pid)
 
-    def mark(self) -> bytes | None:
-        """Return the mark that has come, empty when there will be no more, or None."""
-        return os.read(self._marks, 1) if self._is_marked and self._marks is not None else None
+    def marks(self) -> bytes | None:
+        """Return the marks that have come, empty when there will be no more, or None."""
+        with suppress(BlockingIOError):
+            return None if self._marks is None else os.read(self._marks, _MOST_MARKS)
+        return None
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used, or else the time it has had."""

@@ -2,6 +2,8 @@
 
 from cwm_cli.simulators.attributes import Attributes
 from cwm_cli.simulators.layout import Findings
-from cwm_cli.simulators.simulator import Simulator, simulator
+from cwm_cli.simulators.opening import simulator
+from cwm_cli.simulators.remembering import Remembering
+from cwm_cli.simulators.simulator import Simulator
 
-__all__ = ["Attributes", "Findings", "Simulator", "simulator"]
+__all__ = ["Attributes", "Findings", "Remembering", "Simulator", "simulator"]

@@ -1,22 +1,15 @@
 """The environment itself as a model that planners plan with."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cwm_cli.environments import EnvironmentSpec, Rewinder, space_of
-from cwm_cli.errors import CwmError
+from cwm_cli.environments import Rewinder, space_of
 from cwm_cli.packing import Space
 from cwm_cli.planning.model import Batch, Counter, Step, copied
 from cwm_cli.planning.states import Named
-from cwm_cli.simulators.attributes import Attributes
-from cwm_cli.simulators.chance import reseed
-from cwm_cli.simulators.checking import is_deterministic, is_exact, is_observed
-from cwm_cli.simulators.layout import Findings
-from cwm_cli.simulators.probing import probe
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -116,47 +109,6 @@ class Simulator:
         """Return the actions that are allowed now, None where all are."""
         valid = self._valid_actions(self._env) if self._valid_actions else None
         return None if valid is None else tuple(valid)
-
-
-def simulator(spec: EnvironmentSpec, env_args: Mapping[str, Any], seed: int) -> Simulator:
-    """Make an environment that is a model of itself, or refuse it where it is not exact."""
-    env = spec.make(**env_args)
-    bind = _binder(spec, env_args, env)
-    deterministic = is_deterministic(env, bind(env))
-    rng = np.random.default_rng(seed)
-    env.reset(seed=int(rng.integers(2**31)))
-    for generator in bind(env).generators():
-        reseed(generator, rng)
-    return Simulator(
-        env,
-        bind,
-        valid_actions=spec.valid_actions,
-        deterministic=deterministic,
-        observed=deterministic and is_observed(env),
-    )
-
-
-def _binder(spec: EnvironmentSpec, env_args: Mapping[str, Any], env: "gym.Env[Any, Any]") -> Binder:
-    """Return the first way of rewinding that is exact."""
-    twin = spec.make(**env_args)
-    try:
-        for bind in _binders(spec, twin):
-            if is_exact(bind, env, twin):
-                return bind
-    finally:
-        twin.close()
-    raise CwmError(f"{spec.id} cannot be saved and restored: plan without --real-env")
-
-
-def _binders(spec: EnvironmentSpec, env: "gym.Env[Any, Any]") -> Iterable[Binder]:
-    """Yield the environment's own way of rewinding, or else the ways that serve any."""
-    if spec.rewinder and spec.rewinder(env):
-        yield cast(Binder, spec.rewinder)
-        return
-    findings = probe(env)
-    yield partial(Attributes, findings=findings)
-    everything = Findings(spaces=findings.spaces, common=findings.common, whole=True)
-    yield partial(Attributes, findings=everything)
 
 
 def _number(reward: Any) -> float:

@@ -6,7 +6,7 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from cwm_cli.planning.batched import calls, methods, operators, places
-from cwm_cli.planning.batched.analysis import mangled
+from cwm_cli.planning.batched.analysis import Definition, mangled
 from cwm_cli.planning.batched.call_expressions import write_call
 from cwm_cli.planning.batched.comparisons import write_comparison
 from cwm_cli.planning.batched.comprehensions import write_comprehension
@@ -97,21 +97,15 @@ class Expressions:
 
     def lazy(self, node: ast.expr) -> ast.expr:
         """Write an expression as a function of the lanes that need it."""
-        mask = self.frame.new("m")
-        with self.frame.where(mask):
-            return _function_of(mask, self(node))
+        return self._lazily(lambda: self(node))
 
     def lazy_truth(self, node: ast.expr) -> ast.expr:
         """Write a condition as a function of the lanes that need it."""
-        mask = self.frame.new("m")
-        with self.frame.where(mask):
-            return _function_of(mask, self.truth(node))
+        return self._lazily(lambda: self.truth(node))
 
     def lazy_after(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
         """Write a comparison of what is written already, for the lanes that need it."""
-        mask = self.frame.new("m")
-        with self.frame.where(mask):
-            return _function_of(mask, lanes("truth", ast.Compare(left, [op], [self(right)])))
+        return self._lazily(lambda: lanes("truth", ast.Compare(left, [op], [self(right)])))
 
     def iterated(self, node: ast.expr) -> ast.expr:
         """Write what a loop goes over."""
@@ -144,6 +138,12 @@ class Expressions:
         """Whether expressions are numbers or arrays of numbers for sure."""
         return all(numeric(self.frame.numbers, node) for node in nodes)
 
+    def _lazily(self, write: Callable[[], ast.expr]) -> ast.expr:
+        mask = self.frame.new("m")
+        with self.frame.where(mask):
+            arguments = ast.arguments([], [ast.arg(mask)], None, [], [], None, [])
+            return ast.Lambda(arguments, write())
+
     def _constant(self, node: ast.Constant) -> ast.expr:
         return cannot(node, "a complex number") if isinstance(node.value, complex) else node
 
@@ -154,9 +154,7 @@ class Expressions:
         if names.is_local(node.id):
             return self._present(node, self._variable(node))
         if (definition := names.definition(node)) is not None:
-            shared = self.frame.shared
-            versions = [shared.function(definition, masked=masked) for masked in (False, True)]
-            return call(self.runtime(calls.Function), *versions)
+            return call(self.runtime(calls.Function), *self._versions(definition))
         return self._global(node, names.value(node))
 
     def _attribute(self, node: ast.Attribute) -> ast.expr:
@@ -173,11 +171,14 @@ class Expressions:
             return self._present(node, self._own_attribute(node))
         if definition.decorator == "property":
             return write_call(self, ast.copy_location(ast.Call(node, [], []), node))
-        shared = self.frame.shared
-        versions = [shared.function(definition, masked=masked) for masked in (False, True)]
         if definition.owner is None:
-            return call(self.runtime(calls.Function), *versions)
-        return call(self.runtime(calls.method_of), self.owner(node.value), *versions)
+            return call(self.runtime(calls.Function), *self._versions(definition))
+        method_of, owner = self.runtime(calls.method_of), self.owner(node.value)
+        return call(method_of, owner, *self._versions(definition))
+
+    def _versions(self, definition: Definition) -> list[ast.expr]:
+        shared = self.frame.shared
+        return [shared.function(definition, masked=masked) for masked in (False, True)]
 
     def owner(self, node: ast.expr) -> ast.expr:
         """Write the object, or the class, that an attribute belongs to."""
@@ -247,9 +248,3 @@ class Expressions:
 
     def _starred(self, node: ast.Starred) -> ast.expr:
         return ast.Starred(self.iterated(node.value), ast.Load())
-
-
-def _function_of(mask: str, body: ast.expr) -> ast.expr:
-    """Write a function of a mask."""
-    arguments = ast.arguments([], [ast.arg(mask)], None, [], [], None, [])
-    return ast.Lambda(arguments, body)

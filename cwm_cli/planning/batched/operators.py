@@ -113,7 +113,7 @@ def right_shift(left: Value, right: Value) -> Value:
 
 def invert(value: Value) -> Value:
     """Flip all bits."""
-    if kind(value) == "b":
+    if kind(value) == "b" and not (has_lanes(value) and value.ndim > 1):
         refuse("~ of a truth value, which Python and numpy do differently")
     return ~value
 

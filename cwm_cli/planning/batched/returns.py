@@ -68,7 +68,7 @@ def _play(
         total[lanes] += rewards if all_alive else np.where(alive, rewards, 0.0)
         if not np.count_nonzero(terminated):
             continue
-        alive &= ~terminated
+        alive &= np.logical_not(terminated)
         living = int(np.count_nonzero(alive))
         if not living:
             break
@@ -86,7 +86,7 @@ class _Ended(Exception):
 def _step(batch: Batch, actions: np.ndarray, *, ended: bool) -> tuple[np.ndarray, np.ndarray]:
     """Take a step; return rewards and where the episode ended."""
     try:
-        return batch.step(actions)[1:]
+        return batch.advance(actions)
     except Unbatched:
         if ended:
             raise _Ended from None

@@ -70,9 +70,7 @@ class ArrayBatch:
         """Go on with some lanes only, given by number or by a mask."""
         kept = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
         self._count = len(kept)
-        self._state = [
-            value.take(kept) if isinstance(value, np.ndarray) else value for value in self._state
-        ]
+        self._state = [value.take(kept) if np.ndim(value) else value for value in self._state]
 
     def _taken(self, function: Function, actions: np.ndarray) -> list[Any]:
         """Take actions; return what they led to."""
@@ -83,7 +81,7 @@ class ArrayBatch:
 
     def _wide(self, value: Any) -> np.ndarray:
         """Return an array with a value for every lane."""
-        return value if isinstance(value, np.ndarray) else np.full(self._count, value)
+        return value if np.ndim(value) else np.full(self._count, value)
 
 
 def _ran(function: Function, inputs: Sequence[Any] | np.ndarray) -> tuple[list[Any], list[Any]]:

@@ -38,7 +38,7 @@ class Traced:
     def __init__(self, program: Program, functions: Plain, observation_space: Space) -> None:
         self._program = program
         self._enter, self._step, self._play = functions
-        self._space = observation_space
+        self._observation = _reader(observation_space)
         self._here = Here(None, None)
         self.action_space = program.action_space
         self._takes_integers = program.action_space.kind == "discrete"
@@ -69,7 +69,7 @@ class Traced:
             return self._redo(action)
         self.counter[0] += 1
         self.used.add("arithmetic")
-        observation = observation_of(self._space, observed)
+        observation = self._observation(observed)
         self._here = Here(observation, None if terminated else state)
         return Step(observation, reward, terminated)
 
@@ -119,9 +119,9 @@ class Traced:
         self._program.stand(self._here.observation)
 
 
-def observation_of(space: Space, numbers: State) -> Any:
-    """Return an observation as a program's is read."""
+def _reader(space: Space) -> Callable[[State], Any]:
+    """Return what makes an observation as a program's is read."""
     if space.kind == "discrete":
-        return int(numbers[0])
-    dtype = np.float64 if space.is_float else np.int64
-    return np.array(numbers, dtype).reshape(space.shape)
+        return lambda numbers: int(numbers[0])
+    dtype, shape = (np.float64 if space.is_float else np.int64), space.shape
+    return lambda numbers: np.array(numbers, dtype).reshape(shape)
