@@ -112,7 +112,7 @@ def test_a_program_fails_in_every_form_as_it_fails_itself(sandbox: Sandbox) -> N
     fails = "        if self.state[1] > 3.0:\n            raise ValueError('too fast')\n"
     text = text.replace("        theta, theta_dot = self.state\n        u", fails + "        u")
     text = text.replace("        u = ", "        theta, theta_dot = self.state\n        u = ", 1)
-    found, report = plans(sandbox, text, "Pendulum-v1")
+    found, _ = plans(sandbox, text, "Pendulum-v1")
     failures = [plan.failure for plan in found if plan.failure]
     assert failures
     assert all("too fast" in failure.message for failure in failures)

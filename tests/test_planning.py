@@ -140,14 +140,15 @@ FAILING = {
         program("os.write(5, b'\\xff' * 10**4); time.sleep(9)"), "wrong_output", "meddled"
     ),
     "an action out of bounds": (
-        program(
-            "os.write(5, b'\\xa8\\1\\0\\0' + bytes(412) + b'\\1\\0\\0\\0\\2' + bytes(7)); time.sleep(9)"
-        ),
+        program("os.write(5, (424).to_bytes(4, 'little') + bytes(412) "
+                "+ b'\\1\\0\\0\\0\\2' + bytes(7)); time.sleep(9)"),
         "wrong_output",
         "meddled",
     ),
     "no action": (
-        program("os.write(5, b'\\xa0\\1\\0\\0' + bytes(416)); time.sleep(9)"), "wrong_output", "meddled"
+        program("os.write(5, (416).to_bytes(4, 'little') + bytes(416)); time.sleep(9)"),
+        "wrong_output",
+        "meddled",
     ),
 }  # fmt: skip
 
