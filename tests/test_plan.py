@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from contextlib import suppress
 
 import gymnasium as gym
 import numpy as np
@@ -331,7 +332,8 @@ def test_an_interruption_leaves_nothing_running(cwm, arguments) -> None:
         time.sleep(0.02)
     assert len(family) >= 2, "workers, and processes for programs"
     for member in (process, *family):  # as a terminal does
-        member.send_signal(signal.SIGINT)
+        with suppress(psutil.NoSuchProcess):
+            member.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1].startswith("interrupted after 10 of ")

@@ -479,7 +479,7 @@ def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
         "x = =",
     ]
     sandbox.predict(program(), BOX)
-    workers = psutil.Process().children()
+    workers = [process for process in processes() if process.ppid() == os.getpid()]
     assert len(workers) == WORKERS
     assert stays(lambda count: count == AT_REST)
     before = psutil.Process().num_fds(), [worker.num_fds() for worker in workers]

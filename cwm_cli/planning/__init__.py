@@ -1,6 +1,15 @@
 """Planners: they choose actions by trying them in a model.
 
 They run in the process of the program, so they know numpy and plain spaces only.
+
+- What is planned with (`model`): `program` is the program itself, one step at a
+  time. `batched` translates its text to numpy on many states at once, `traced` to
+  plain arithmetic (run once with symbols), `compiled` makes machine code of that.
+  `forms` makes and checks them, `choosing` takes the quicker one. True
+  environments are models, too: `cwm_cli.simulators`.
+- Who plans (`planner`): `mcts` (the published search is `tree`, many at once
+  `lockstep`; its own are `plans`, where states never come again, and `graph`),
+  `tabular` (values from `induction`), `cem` and `icem`. `deciding` asks them.
 """
 
 from collections.abc import Mapping

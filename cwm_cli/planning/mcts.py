@@ -17,7 +17,7 @@ from cwm_cli.planning.states import countable
 from cwm_cli.planning.tree import Effort, Tree, Tried
 
 EFFORTS: Mapping[str, Effort] = {
-    "default": Effort(2500, 2500, rollout=200, exploration=1.0, discount=0.99, temperature=0.0),
+    "default": Effort(1000, 1000, rollout=200, exploration=1.0, discount=0.99, temperature=0.0),
     "paper": Effort(25, None, rollout=100, exploration=1.0, discount=0.99, temperature=0.01),
 }
 """`paper` are the published values."""
