@@ -97,10 +97,9 @@ class Surroundings:
         for path in self._marked():
             if path.parent == self.home and path.is_dir() and (path / "id_canary").exists():
                 path.rename(self.home / ".ssh")
-            elif path.is_dir() and not path.is_symlink():
-                path.rmdir()
             else:
-                path.unlink()
+                with suppress(FileNotFoundError):  # a worker cleans up after programs, too
+                    (path.rmdir if path.is_dir() and not path.is_symlink() else path.unlink)()
         self._secret_file(self.home / "deletable")
         self._secret_file(self.canary)
         os.utime(self.canary, (10**9, 10**9))
