@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from benchmarks.published import Copied, Entropy, cem
 from cwm_cli.environments import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Plan, Report, Sandbox
@@ -139,3 +140,36 @@ def test_machine_code_decides_as_the_program_and_needs_its_gap_accepted() -> Non
             plain, _ = plans(other, text, env)
             for one, two in zip(found, plain, strict=True):
                 assert np.allclose(one.actions, two.actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "env_id"),
+    [
+        ("pendulum_numpy", "Pendulum-v1"),
+        ("pendulum_math", "Pendulum-v1"),
+        ("mountain_car_continuous", "MountainCarContinuous-v0"),
+        ("inverted_pendulum_slices", "InvertedPendulum-v5"),
+        ("cheetah_vectors", "HalfCheetah-v5"),
+    ],
+)
+def test_the_plan_is_to_the_last_bit_the_published_one(
+    sandbox: Sandbox, name: str, env_id: str
+) -> None:
+    text, env = (PROGRAMS / f"{name}.py").read_text(), gym.make(env_id)
+    names: dict = {}
+    exec(text, names)
+    options = {"horizon": 40, "iterations": 4, "samples": 60, "elites": 6, "replan": 40}
+    bounds = tuple(
+        np.asarray(bound, float) for bound in (env.action_space.low, env.action_space.high)
+    )
+    spaces = (space_of(env.observation_space), space_of(env.action_space))
+    with sandbox.session(text, spaces, planners=[("cem", options)], rows=rows(env)) as session:
+        for episode in range(3):
+            observation = env.reset(seed=episode)[0]
+            [plan] = session.plan([Moment(episode, 0, observation, 100)])
+            model = Copied(names["Environment"]())
+            model.environment.set_state(observation.astype(float))
+            rng = np.random.default_rng([0, episode, 0])
+            published = cem(model, bounds, rng, Entropy(40, 4, 60, 6)).actions
+            assert np.array_equal(plan.actions, np.array(published, np.float32))
+        assert session.report is not None and session.report.forms == ("batched",)
