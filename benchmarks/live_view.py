@@ -13,7 +13,8 @@ from rich.console import Console
 from cwm_cli.llm import ROOT, Action, Completion, Move, Request, Usage
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.search import Node, Search
-from cwm_cli.views.live import REFRESHES_PER_SECOND, Screen
+from cwm_cli.views.live import Screen
+from cwm_cli.views.pane import REFRESHES_PER_SECOND
 
 SIZES = (100, 1_000, 10_000)
 SHAPES = {"bushy": 0.5, "deep": 0.05, "wide": 0.98}

@@ -2,26 +2,23 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
 from rich.text import Text
 
 from cwm_cli.llm import ROOT
 from cwm_cli.search import Node, Pending, Search
 from cwm_cli.views.folding import Row
-from cwm_cli.views.pictures import draw, facts_of, fitted, lay_out
+from cwm_cli.views.pane import Pane, bar
+from cwm_cli.views.pictures import draw, facts_of, lay_out
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.tree import SearchTree
 from cwm_cli.views.words import duration, first_line, printable
-
-REFRESHES_PER_SECOND = 4
 
 
 class View(Protocol):
@@ -85,14 +82,13 @@ class Screen:
         self._search = search
         self._budget = budget
         self._title = printable(title)
-        self._console = console
+        self._pane = Pane(self._lines, console)
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._tree = SearchTree(search.nodes)
         self._states = {node.id: search.strategy.state(node.id) for node in search.nodes}
         self._rows: list[Row] = []
         self._rows_are_of: object = None
-        self._drawn: list[int] = []
 
     def learned(self, node: Node) -> None:
         """Take in a node, and ask the strategy about it, its ancestors and what is on screen."""
@@ -107,38 +103,20 @@ class Screen:
 
     def display(self) -> Live:
         """Return what draws the picture again and again."""
-        return Live(
-            console=self._console,
-            get_renderable=self._before_drawing,
-            refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-
-    def _before_drawing(self) -> "Screen":
-        """Erase what a terminal that became narrower has wrapped of the last picture."""
-        width = self._console.width
-        wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
-        self._drawn = []
-        if wrapped > 0:
-            erase = (ControlType.ERASE_IN_LINE, 2)
-            up = ((ControlType.CURSOR_UP, 1), erase)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
-        return self
+        return self._pane.display()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the picture, a line lower than the terminal is: the cursor goes there in the end."""
-        width, height = options.max_width, max(1, options.size.height - 1)
+        """Draw the picture once."""
+        return self._pane.__rich_console__(console, options)
+
+    def _lines(self, width: int, height: int) -> Sequence[Text]:
+        """Put a title above the tree, and a bar and some facts below it."""
         pending = {} if self.over else self._search.pending.copy()
         with self._lock:
             tree_lines = self._draw_tree(pending, width, height - 3)
-            bar = self._bar(len(pending), width)
+            progress = self._progress(len(pending), width)
             facts = Text(" · ".join(facts_of(self._tree)))
-        lines = [Text(self._title, "bold"), *tree_lines, bar, facts][-height:]
-        lines = [fitted(line, width) for line in lines]
-        self._drawn = [line.cell_len for line in lines]
-        for line in lines:
-            yield from line.render(console, "\n")
+        return [Text(self._title, "bold"), *tree_lines, progress, facts]
 
     def _draw_tree(self, pending: Mapping[int, Pending], width: int, height: int) -> list[Text]:
         """Draw the tree; it is laid out anew only when it or the terminal has changed."""
@@ -149,14 +127,10 @@ class Screen:
             self._rows_are_of = state
         return draw(self._rows, self._tree, self._states)
 
-    def _bar(self, in_flight: int, width: int) -> Text:
+    def _progress(self, in_flight: int, width: int) -> Text:
         """Draw how much of the budget is spent."""
         done = len(self._tree)
         words = [f"{done}/{self._budget}", duration(time.monotonic() - self._started)]
         if in_flight:
             words.append(f"{in_flight} in flight")
-        label = " " + " · ".join(words)
-        length = max(0, width - len(label))
-        filled = min(length, length * done // max(1, self._budget))
-        bar = Text().append("━" * filled, "green").append("─" * (length - filled), "dim")
-        return bar.append(label)
+        return bar(done, self._budget, " " + " · ".join(words), width)

@@ -17,11 +17,17 @@ ECHO = 3
 
 
 class Pane:
-    """Draws what `lines` returns for a width and a height; what does not fit is cut off."""
+    """Draws what `lines` returns for a width and a height; what does not fit is cut off.
 
-    def __init__(self, lines: Callable[[int, int], Sequence[Text]], console: Console) -> None:
+    `margin` is how many columns are left free.
+    """
+
+    def __init__(
+        self, lines: Callable[[int, int], Sequence[Text]], console: Console, *, margin: int = 0
+    ) -> None:
         self._lines = lines
         self._console = console
+        self._margin = margin
         self._drawn: list[int] = []
 
     def display(self) -> Live:
@@ -47,8 +53,15 @@ class Pane:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the lines, one fewer than the terminal has: the cursor goes there in the end."""
-        width, height = max(1, options.max_width - ECHO), max(1, options.size.height - 1)
+        width, height = max(1, options.max_width - self._margin), max(1, options.size.height - 1)
         lines = [fitted(line, width) for line in self._lines(width, height)][-height:]
         self._drawn = [line.cell_len for line in lines]
         for line in lines:
             yield from line.render(console, "\n")
+
+
+def bar(done: int, asked: int, label: str, width: int) -> Text:
+    """Draw how much of what was asked for is done, and a label behind it."""
+    length = max(0, width - len(label))
+    filled = min(length, length * done // max(1, asked))
+    return Text().append("━" * filled, "green").append("─" * (length - filled), "dim").append(label)

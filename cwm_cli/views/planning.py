@@ -14,7 +14,7 @@ from rich.text import Text
 from cwm_cli.contests import Mean, Side, SideName, mean_of
 from cwm_cli.episodes import Cost, Episode, Round, Standing
 from cwm_cli.sandbox.session import Report
-from cwm_cli.views.pane import Pane
+from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.sides import NAMES, mean_words, report_words, speed_words
 from cwm_cli.views.words import duration, first_line, printable
@@ -122,7 +122,7 @@ class Screen:
     """
 
     def __init__(self, tallies: Mapping[SideName, _Tally], *, title: str, console: Console) -> None:
-        self.pane = Pane(self._lines, console)
+        self.pane = Pane(self._lines, console, margin=ECHO)
         self._tallies = dict(tallies)
         self._title = printable(title)
         self._started = time.monotonic()
@@ -144,21 +144,17 @@ class Screen:
             sides = [_side(name, tally) for name, tally in self._tallies.items()]
             flights = _flights(self._tallies)
             facts = [text for text in map(_facts, self._tallies.values()) if text]
-            bar = self._bar(width)
+            progress = self._progress(width)
         room = max(0, height - 2 - len(sides))
         notes = [Text(facts[0], "dim")] if facts else []
-        return [Text(self._title, "bold"), *sides, *[*flights[: room - 1], *notes][:room], bar]
+        return [Text(self._title, "bold"), *sides, *[*flights[: room - 1], *notes][:room], progress]
 
-    def _bar(self, width: int) -> Text:
+    def _progress(self, width: int) -> Text:
         """Draw how much of what was asked for is played."""
         asked = sum(tally.asked for tally in self._tallies.values())
         done = sum(len(tally.returns) for tally in self._tallies.values())
         spent = duration(time.monotonic() - self._started)
-        label = f" {done:,}/{asked:,} episodes · {spent}"
-        length = max(0, width - len(label))
-        filled = min(length, length * done // max(1, asked))
-        bar = Text().append("━" * filled, "green").append("─" * (length - filled), "dim")
-        return bar.append(label)
+        return bar(done, asked, f" {done:,}/{asked:,} episodes · {spent}", width)
 
 
 def _side(name: SideName, tally: _Tally) -> Text:
