@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox.session import Plan, Report
+from cwm_cli.sandbox import Plan, Report
 from cwm_cli.tasks import Task, random_action, seeds_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import PLANNERS, Decider, Moment
-from cwm_cli.sandbox.session import Plan, Report, Session
+from cwm_cli.sandbox import Plan, Report, Session
 from cwm_cli.simulators import Remembering, Simulator
 from cwm_cli.simulators.chance import GLOBAL, reseed
 

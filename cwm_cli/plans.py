@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cwm_cli.contests import Side, SideName
 from cwm_cli.episodes import Episode
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.session import Report
+from cwm_cli.sandbox import Report
 
 
 class Identity(BaseModel):

@@ -27,6 +27,12 @@ def processes() -> list[psutil.Process]:
     return alive
 
 
+def children() -> list[psutil.Process]:
+    """Return those that this process has started itself."""
+    alive = processes()
+    return [child for child in psutil.Process().children() if child in alive]
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     """Return whether a condition comes true in time."""
     deadline = time.monotonic() + seconds

@@ -15,7 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.pilots import Planning
 from cwm_cli.programs import Failure
 from cwm_cli.samples import ROWS, random_rows
-from cwm_cli.sandbox.session import Plan, Report
+from cwm_cli.sandbox import Plan, Report
 from cwm_cli.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 
 SETTING = Setting("CartPole-v1", {}, 3, 500)

@@ -12,7 +12,7 @@ from cwm_cli.episodes import Episode
 from cwm_cli.errors import CwmError
 from cwm_cli.plans import Identity, Journal, Key
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox.session import Report
+from cwm_cli.sandbox import Report
 from worlds import CARTPOLE
 
 IDENTITY = Identity(

@@ -24,7 +24,7 @@ from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.process import Outcome
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import Ending, Report
-from processes import AT_REST, PER_WORKER, WORKERS, processes, stays, wait_until
+from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -479,14 +479,13 @@ def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
         "x = =",
     ]
     sandbox.predict(program(), BOX)
-    family = processes()
-    workers = [child for child in psutil.Process().children() if child in family]
+    workers = children()
     assert len(workers) == WORKERS
     assert stays(lambda count: count == AT_REST)
     before = psutil.Process().num_fds(), [worker.num_fds() for worker in workers]
     for index in range(102):
         assert sandbox.predict(hostile[index % len(hostile)], BOX).failure is not None
-    assert psutil.Process().children() == workers
+    assert children() == workers
     assert stays(lambda count: count == AT_REST)
     assert (psutil.Process().num_fds(), [worker.num_fds() for worker in workers]) == before
 

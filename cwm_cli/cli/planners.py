@@ -61,7 +61,7 @@ def _candidates(name: str, spaces: tuple[Space, Space]) -> list[str]:
         candidate
         for candidate in AUTOMATIC
         if candidate in fit and (candidate != "tabular" or is_finite(observation_space))
-    ] or fit[:1]
+    ]
     if name not in (*fit, "auto"):
         raise CwmError(f"{name} needs {PLANNERS[name].NEEDS}: choose --planner {automatic[-1]}")
     return automatic if name == "auto" else [name]

@@ -12,6 +12,7 @@ from cwm_cli.planning.planner import Moment, Planner, Situation, Unsuited
 class Decider:
     """Plans with the first planner that the model suits, and keeps what it remembers.
 
+    `passed_over` says of each planner before that one why it was none.
     The random numbers of a decision depend on the seed, the episode and the
     number of the decision only. For a model that draws its own, `begin` is called
     before each decision, and decisions are made one by one.
@@ -25,18 +26,13 @@ class Decider:
         seed: int,
         begin: Callable[[Moment], None] | None = None,
     ) -> None:
-        self.planners = list(planners)
+        self._planners = planners
         self.passed_over: list[str] = []
         self._model = model
         self._seed = seed
         self._begin = begin
         self._memories: dict[int, Any] = {}
         self._most = 1
-
-    @property
-    def planner(self) -> Planner:
-        """The planner in use, as far as is known."""
-        return self.planners[0]
 
     def plan(self, moments: Sequence[Moment]) -> list[list[Any]]:
         """Return the next actions at each of some moments of different episodes."""
@@ -70,12 +66,11 @@ class Decider:
     def _plan(self, situations: list[Situation]) -> list[list[Any]]:
         """Plan with the first planner that can; `Unsuited` when it is the last and cannot."""
         try:
-            return self.planner.plan(self._model, situations)
+            return self._planners[len(self.passed_over)].plan(self._model, situations)
         except Unsuited as reason:
-            if len(self.planners) == 1:
+            if len(self.passed_over) == len(self._planners) - 1:
                 raise
             self.passed_over.append(str(reason))
-            del self.planners[0]
             return self._plan(situations)
 
     def _situation(self, moment: Moment) -> Situation:

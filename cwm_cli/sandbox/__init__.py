@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.process import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-    from cwm_cli.sandbox.results import Predictions, Printed
-    from cwm_cli.sandbox.session import Plan, Report, Session
+    from cwm_cli.sandbox.results import Plan, Predictions, Printed, Report
+    from cwm_cli.sandbox.session import Session
 
 __all__ = [
     "GAPS",
@@ -35,11 +35,11 @@ __all__ = [
 _HOMES = {
     "GAPS": "protection",
     "Limits": "limits",
-    "Plan": "session",
+    "Plan": "results",
     "Predictions": "results",
     "Printed": "results",
     "Protection": "protection",
-    "Report": "session",
+    "Report": "results",
     "Sandbox": "client",
     "SandboxError": "process",
     "Session": "session",

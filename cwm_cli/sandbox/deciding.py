@@ -24,8 +24,8 @@ def decide(
     """Answer questions until nobody asks any more; every step of the model counts as progress.
 
     The first of the two descriptors from `channel` on brings questions, the
-    second takes replies. `reseed` is called with the episode and the number of each decision where
-    the program draws random numbers.
+    second takes replies. `reseed` is called with the episode and the number of
+    each decision where the program draws random numbers.
     """
     counter = views["progress"].reshape(1).data
     program = _program(environment, job, counter)
@@ -49,14 +49,15 @@ def decide(
 
 def _reply(decider: Decider, form: Form, moments: list[Moment]) -> Reply:
     """Plan for some moments, or say why no planner can."""
-    counter, count = form.model.counter, len(decider.planners) + len(decider.passed_over)
+    counter = form.model.counter
     before = counter[0]
     try:
         plans = decider.plan(moments)
     except Unsuited as reason:
         return Reply([], counter[0] - before, 0, 0, str(reason))
-    note = "; ".join([*decider.passed_over, *form.program.notes])
-    return Reply(plans, counter[0] - before, count - len(decider.planners), form.used, note)
+    passed_over = decider.passed_over
+    note = "; ".join([*passed_over, *form.program.notes])
+    return Reply(plans, counter[0] - before, len(passed_over), form.used, note)
 
 
 def _program(environment: Any, job: Job, counter: Any) -> Program:

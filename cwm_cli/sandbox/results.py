@@ -1,6 +1,6 @@
-"""What comes of running a program."""
+"""What comes of running a program, and of planning with one."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cwm_cli.packing import Columns
 from cwm_cli.programs import Failure
@@ -23,3 +23,18 @@ class Printed(NamedTuple):
 
     text: str
     failure: Failure | None
+
+
+class Plan(NamedTuple):
+    """The next actions; none after a failure."""
+
+    actions: list[Any]
+    failure: Failure | None
+
+
+class Report(NamedTuple):
+    """What plans are made with: the planner, the forms of the program, and why no other."""
+
+    planner: str
+    forms: tuple[str, ...]
+    note: str

@@ -5,7 +5,7 @@ import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from cwm_cli.sandbox.messages import (
 )
 from cwm_cli.sandbox.process import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel
+from cwm_cli.sandbox.results import Plan, Report
 
 FORGED = Failure(
     kind="wrong_output",
@@ -36,21 +37,6 @@ FORGED = Failure(
 VANISHED = Failure(kind="early_exit", message="the program ended its own process while planning")
 
 T = TypeVar("T")
-
-
-class Plan(NamedTuple):
-    """The next actions; none after a failure."""
-
-    actions: list[Any]
-    failure: Failure | None
-
-
-class Report(NamedTuple):
-    """What plans are made with: the planner, the forms of the program, and why no other."""
-
-    planner: str
-    forms: tuple[str, ...]
-    note: str
 
 
 class Lender(Protocol):

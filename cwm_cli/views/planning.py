@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cwm_cli.contests import Mean, Side, SideName, mean_of
 from cwm_cli.episodes import Cost, Episode, Round, Standing
-from cwm_cli.sandbox.session import Report
+from cwm_cli.sandbox import Report
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.sides import NAMES, mean_words, report_words, speed_words

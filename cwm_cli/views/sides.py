@@ -7,7 +7,7 @@ from rich.table import Table
 
 from cwm_cli.contests import Mean, Side, SideName
 from cwm_cli.episodes import Cost
-from cwm_cli.sandbox.session import Report
+from cwm_cli.sandbox import Report
 from cwm_cli.views.words import printable
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
