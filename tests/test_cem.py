@@ -110,7 +110,7 @@ class Pendulums:
 
 def at(seed: int, horizon: int = 50) -> Situation:
     state = np.random.default_rng(seed).uniform(-1, 1, 3)
-    return Situation(state, horizon, np.random.default_rng([1, seed]))
+    return Situation(state, horizon, (1, seed))
 
 
 @pytest.mark.parametrize("horizon", [1, 12])
@@ -231,9 +231,8 @@ def test_a_decision_goes_on_from_the_one_before() -> None:
 def swung(planner: Any, steps: int = 120) -> np.ndarray:
     """Return the returns of some episodes of the pendulum."""
     model, count = Pendulums(), 6
-    rngs = [np.random.default_rng([2, seed]) for seed in range(count)]
     angles, speeds = np.linspace(2, 4, count), np.linspace(-1, 1, count)
-    situations = [Situation(np.zeros(2), steps, rng) for rng in rngs]
+    situations = [Situation(np.zeros(2), steps, (2, seed)) for seed in range(count)]
     total, queues = np.zeros(count), np.empty((count, 0, 1))
     for step in range(steps):
         if not queues.shape[1]:

@@ -1,5 +1,6 @@
 """Tree search finds what pays, counts what it should, and decides alike one by one or at once."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import log, sqrt
@@ -12,7 +13,7 @@ from gymnasium import spaces
 from cwm_cli.environments import space_of
 from cwm_cli.packing import Space
 from cwm_cli.planning import lockstep
-from cwm_cli.planning.draws import DEPTHS, Draws, changed, persistent, pick
+from cwm_cli.planning.draws import DEPTHS, Draws, changed, numbers, persistent, pick
 from cwm_cli.planning.mcts import EFFORTS, Mcts, choose
 from cwm_cli.planning.model import Step, Unbatched, key
 from cwm_cli.planning.planner import Situation
@@ -100,28 +101,37 @@ class Lanes:
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.step(actions)[1:]
 
+    def apart(self) -> Any:
+        other = copy.copy(self)
+        other.columns = [column[..., :0] for column in self.columns]
+        return other
+
+    def join(self, other: Any) -> None:
+        pairs = zip(self.columns, other.columns, strict=True)
+        self.columns = [np.concatenate(pair) for pair in pairs]
+
 
 class Poles(Lanes):
     """Many of them at once."""
 
     def __init__(self, keeps: int | None = None) -> None:
-        self.keeps = keeps
+        self.keeps = iter(range(1000) if keeps is None else range(keeps))
+        self.columns = [np.empty(0), np.empty(0)]
 
     def stand(self, observations: np.ndarray) -> None:
-        self.places, self.speeds = observations
+        self.columns = list(observations)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        speeds = self.speeds + np.where(actions, 0.1, -0.1) + 0.05 * self.places
-        self.places, self.speeds = self.places + speeds, speeds
-        ended = np.abs(self.places) > 1
-        return np.stack([self.places, self.speeds]), np.ones(len(speeds)), ended
+        places, speeds = self.columns
+        speeds = speeds + np.where(actions, 0.1, -0.1) + 0.05 * places
+        self.columns = [places + speeds, speeds]
+        ended = np.abs(places + speeds) > 1
+        return np.stack(self.columns), np.ones(len(speeds)), ended
 
     def keep(self, lanes: np.ndarray) -> None:
-        if self.keeps is not None:
-            self.keeps -= 1
-            if self.keeps < 0:
-                raise Unbatched("enough")
-        self.places, self.speeds = self.places[lanes], self.speeds[lanes]
+        if next(self.keeps, None) is None:
+            raise Unbatched("enough")
+        self.columns = [column[lanes] for column in self.columns]
 
 
 class Grid(World):
@@ -137,25 +147,28 @@ class Grid(World):
 class Grids(Lanes):
     """Many of them at once."""
 
+    def __init__(self) -> None:
+        self.columns = [np.empty(0, int)]
+
     def stand(self, observations: np.ndarray) -> None:
-        self.states = observations
+        self.columns = [observations]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        x, y = np.divmod(self.states, 7)
+        x, y = np.divmod(self.columns[0], 7)
         x = np.clip(x + (actions == 0) - (actions == 1), 0, 6)
         y = np.clip(y + (actions == 2) - (actions == 3), 0, 6)
-        self.states = x * 7 + y
-        return self.states, -np.ones(len(x)), self.states == 48
+        self.columns = [x * 7 + y]
+        return x * 7 + y, -np.ones(len(x)), x * 7 + y == 48
 
     def keep(self, lanes: np.ndarray) -> None:
-        self.states = self.states[lanes]
+        self.columns = [self.columns[0][lanes]]
 
 
 FOUR = space_of(spaces.Discrete(4))
 
 
 def at(state: Any, *, horizon: int = 50, seed: int = 0, **rest: Any) -> Situation:
-    return Situation(state, horizon, np.random.default_rng(seed), **rest)
+    return Situation(state, horizon, (seed,), **rest)
 
 
 def chosen(planner: Mcts, world: World, state: Any, **rest: Any) -> int:
@@ -348,8 +361,7 @@ class Slippery(Grid):
 
 
 def drawn(world: World, seed: int, *, steps: int = 100, simulations: int = 25) -> Draws:
-    rng = np.random.default_rng(seed)
-    return Draws(rng, world.action_space, steps=steps, simulations=simulations)
+    return Draws(seed, world.action_space, steps=steps, simulations=simulations)
 
 
 @pytest.mark.parametrize(
@@ -419,8 +431,8 @@ def test_side_by_side_trees_grow_as_they_do_alone(
     together = type(alone)(alone.action_space)
     forest = lockstep.Forest(together, situations, effort, draws).search(batch)
     draws = [drawn(alone, index, simulations=simulations) for index in range(count)]
-    for situation, numbers, tried in zip(situations, draws, forest, strict=True):
-        one = Tree(alone, situation, effort, numbers).search()
+    for situation, each, tried in zip(situations, draws, forest, strict=True):
+        one = Tree(alone, situation, effort, each).search()
         assert (list(one.actions), list(one.visits)) == (tried.actions, tried.visits)
         assert np.allclose(one.values, tried.values, rtol=1e-12, atol=0)
     assert together.counter == alone.counter
@@ -564,18 +576,33 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
 # What they are made of.
 
 
-def test_draws_are_the_same_as_rows_and_as_blocks() -> None:
-    for space, simulations in ((TWO, 70), (space_of(spaces.Discrete(5, start=-2)), 40)):
-        world = World(space)
-        rows = drawn(world, 3, steps=9, simulations=simulations)
-        blocks = drawn(world, 3, steps=9, simulations=simulations)
-        for number in range(simulations):
-            actions, ties = rows.row(number)
-            block, row = divmod(number, 32)
-            assert list(actions) == blocks.block(block)[0][row].tolist()
-            assert ties == blocks.block(block)[1][row].tolist()
-        everything = {action for number in range(30) for action in rows.row(number)[0]}
-        assert everything == set(range(int(space.low[0]), int(space.high[0]) + 1))
+@pytest.mark.parametrize("actions", [spaces.Discrete(2), spaces.Discrete(5, start=-2)])
+def test_numbers_of_any_simulation_are_drawn_alike(actions: spaces.Discrete) -> None:
+    space = space_of(actions)
+    low, high = int(space.low[0]), int(space.high[0])
+    draws = [drawn(World(space), seed, steps=9, simulations=70) for seed in (3, 2**64 - 1)]
+    rows = [[each.row(number) for number in range(70)] for each in draws]
+    seeds = np.array([each.seed for each in draws], np.uint64)
+    for simulations in ([0, 0], [69, 4], [31, 32]):
+        ties, taken = numbers(seeds, np.array(simulations), (low, high), 9)
+        for row, simulation, tie, actions_taken in zip(rows, simulations, ties, taken, strict=True):
+            assert list(row[simulation][0]) == actions_taken.tolist()
+            assert list(row[simulation][1]) == tie.tolist()
+    counts = np.bincount([action - low for row in rows for some, _ in row for action in some])
+    assert abs(counts / 1260 - 1 / len(counts)).max() < 0.06  # four standard deviations
+    assert rows[0][0] != rows[0][1] != rows[1][1]
+
+
+def test_random_numbers_are_those_of_splitmix64() -> None:
+    ties, _ = numbers(np.array([1234567], np.uint64), np.zeros(1, int), (0, 1), 0)
+    outputs = np.ascontiguousarray(ties[0, :20]).view("<u8").tolist()
+    assert outputs == [  # as published for this seed
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
 
 
 def test_picks_are_equally_likely() -> None:

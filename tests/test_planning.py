@@ -336,7 +336,7 @@ def test_observations_reach_the_program_and_come_back_whole(
         " assert text == self.first; self.state = observation",
         top=top,
     )
-    planners = [("mcts", {"preset": "paper", "rollout": 2})]
+    planners = [("mcts", {"preset": "paper", "rollout": 2, "discount": 0.0})]
     with sandbox.session(text, (space_of(space), TWO), planners=planners) as opened:
         plan = plan_at(opened, space.sample())
     assert plan.failure is None

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Moment, Planner, Situation, Unsuited
 
@@ -75,6 +73,6 @@ class Decider:
 
     def _situation(self, moment: Moment) -> Situation:
         """Add the random numbers of the decision and the memory of the episode."""
-        rng = np.random.default_rng([self._seed, moment.episode, moment.decision])
+        seeds = self._seed, moment.episode, moment.decision
         memory = self._memories.get(moment.episode) if moment.decision else None
-        return Situation(moment.state, moment.horizon, rng, memory, moment.valid)
+        return Situation(moment.state, moment.horizon, seeds, memory, moment.valid)

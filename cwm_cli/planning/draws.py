@@ -1,7 +1,10 @@
 """The random numbers and actions of one decision of a tree search, drawn in blocks."""
 
+from array import array
 from collections.abc import Iterator, Sequence
+from functools import cache
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -11,57 +14,94 @@ DEPTHS = 32
 """How many numbers each simulation has for breaking ties; deeper ones use them again."""
 
 BLOCK = 32
-"""How many simulations are drawn for at a time."""
+"""For how many simulations one tree draws at a time."""
 
 REPEATS = 6
 """Mean lengths of repeated actions are 1, 2, 4, ..., so many of them."""
 
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SHIFTS = 30, 27, 31
+_PIECES = 4
+_AFTERWARDS = 2**40
 _NUMBERS = 1 << 16
 _ROWS = 16
 _DROPPED = 0.5
 
 
 class Draws:
-    """Numbers for every simulation, as arrays or as lists.
+    """Numbers for every simulation of one tree: those of `numbers`, quick to go through."""
 
-    They are the same either way, which is why trees that grow side by side
-    make the same decisions as one by one.
-    """
-
-    def __init__(
-        self, rng: np.random.Generator, actions: Space, *, steps: int, simulations: int
-    ) -> None:
-        self.last = rng.random()
-        self._rng = rng
+    def __init__(self, seed: int, actions: Space, *, steps: int, simulations: int) -> None:
+        self.seed = seed
+        self.last = (_one(seed) >> 11) / 2**53
         self._low, self._high = int(actions.low[0]), int(actions.high[0])
-        self._bytes = self._low >= 0 and self._high < 256
         self._steps = steps
         self._size = min(BLOCK, simulations)
-        self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
-        self._rows: list[tuple[Sequence[int], list[int]]] = []
+        self._rows: list[tuple[Sequence[int], Sequence[int]]] = []
+        self._more = 0
 
-    def block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the actions of some rollouts and 16-bit numbers for ties, a row for each."""
-        while number >= len(self._blocks):
-            kind = np.uint8 if self._bytes else np.int64
-            shape = self._size, self._steps
-            actions = self._rng.integers(self._low, self._high + 1, shape, kind)
-            ties = self._rng.integers(0, _NUMBERS, (self._size, DEPTHS), np.uint16)
-            self._blocks.append((actions, ties))
-        return self._blocks[number]
-
-    def row(self, simulation: int) -> tuple[Sequence[int], list[int]]:
-        """Return the row of a simulation, quick to go through one by one."""
+    def row(self, simulation: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the actions of a rollout and 16-bit numbers for ties."""
         if simulation == len(self._rows):
-            actions, ties = self.block(simulation // self._size)
-            rows = _rows(actions.tobytes(), self._steps) if self._bytes else actions.tolist()
-            self._rows.extend(zip(rows, ties.tolist(), strict=True))
+            block = np.arange(simulation, simulation + self._size)
+            seeds = np.full(len(block), self.seed, np.uint64)
+            ties, actions = numbers(seeds, block, (self._low, self._high), self._steps)
+            self._rows.extend(zip(_quick(actions), _cut(ties), strict=True))
         return self._rows[simulation]
 
     def more(self, count: int) -> list[int]:
         """Draw 16-bit numbers for what is not known beforehand."""
-        numbers: list[int] = self._rng.integers(0, _NUMBERS, count, np.uint16).tolist()
-        return numbers
+        self._more += 1
+        seeds, places = np.array([self.seed], np.uint64), np.array([_AFTERWARDS + self._more])
+        drawn: list[int] = _pieces(seeds, places, count)[0].tolist()
+        return drawn
+
+
+def numbers(
+    seeds: np.ndarray, simulations: np.ndarray, actions: tuple[int, int], steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw for simulations, one of each seed: ties (seeds, DEPTHS) and actions (seeds, steps).
+
+    Ties are 16-bit numbers, actions are between the lowest and the highest. The
+    numbers are those of SplitMix64 (Steele et al., 2014), four of each output, so that
+    whichever are wanted can be drawn without those before.
+    """
+    drawn = _pieces(seeds, simulations, DEPTHS + steps)
+    low, high = actions
+    kind = np.dtype(np.uint8 if low >= 0 and high < 256 else np.int64)
+    taken = (drawn[:, DEPTHS:] * np.uint64(high - low + 1) >> np.uint64(16)).astype(kind)
+    return drawn[:, :DEPTHS], np.add(taken, low, dtype=kind, casting="unsafe")
+
+
+def _pieces(seeds: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Return 16-bit numbers of some rows, one of each seed; rows are numbered and equally long."""
+    words = -(-count // _PIECES)
+    places = (rows.astype(np.uint64) * np.uint64(words) + np.uint64(1))[:, None] + _counted(words)
+    pieces: np.ndarray = _mixed(seeds[:, None] + places * np.uint64(_STEP)).view("<u2")[:, :count]
+    return pieces
+
+
+def _one(state: int) -> int:
+    """Return the output of SplitMix64 at one state."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        state = (state ^ (state >> shift)) * factor % 2**64
+    return state ^ (state >> _SHIFTS[-1])
+
+
+@cache
+def _counted(count: int) -> np.ndarray:
+    """Return the numbers from 0."""
+    return np.arange(count, dtype=np.uint64)
+
+
+def _mixed(states: np.ndarray) -> np.ndarray:
+    """Return the outputs of SplitMix64 at some states, which are overwritten."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        states ^= states >> np.uint64(shift)
+        states *= np.uint64(factor)
+    states ^= states >> np.uint64(_SHIFTS[-1])
+    return states
 
 
 def pick(number: int, count: int) -> int:
@@ -91,6 +131,18 @@ def changed(plan: Sequence[int], actions: range, random: Random) -> list[int]:
     return [*(repeated, (*repeated, *plan[:length]), ())[int(number() * 3)], *rest]
 
 
-def _rows(data: bytes, size: int) -> list[bytes]:
-    """Cut bytes into rows."""
+def _quick(actions: np.ndarray) -> Sequence[Sequence[int]]:
+    """Return rows of actions, as bytes where they are."""
+    if actions.dtype == np.uint8:
+        return _cut(actions)
+    rows: list[list[int]] = actions.tolist()
+    return rows
+
+
+def _cut(rows: np.ndarray) -> list[Any]:
+    """Cut rows of small numbers into what gives them one by one."""
+    data: Any = rows.tobytes()
+    if rows.dtype != np.uint8:
+        data = array("H", data)
+    size = rows.shape[1]
     return [data[start : start + size] for start in range(0, len(data), size)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -61,6 +61,22 @@ class Noted:
         """Stand at observations."""
         self._used.add("batched")
         self._batch.stand(observations)
+
+
+class NotedArrays(Noted):
+    """Batches to which lanes can be added."""
+
+    def __init__(self, batch: ArrayBatch, used: set[str]) -> None:
+        super().__init__(batch, used)
+        self._arrays = batch
+
+    def apart(self) -> Self:
+        """Return another batch of the same program, without lanes."""
+        return type(self)(self._arrays.apart(), self._used)
+
+    def join(self, other: Self) -> None:
+        """Add the lanes of another batch after its own."""
+        self._arrays.join(other._arrays)
 
 
 def fastest(program: Program, source: Source, rows: Rows, form: str) -> Form:
@@ -131,7 +147,7 @@ def _arrays(program: Program, trace: Trace, source: Source, rows: Rows) -> Batch
     """Return plain arithmetic on arrays."""
     batch = ArrayBatch(trace, source.observation_space)
     verified(batch, program, *rows)
-    return Noted(batch, program.used)
+    return NotedArrays(batch, program.used)
 
 
 def _arithmetic(program: Program, source: Source, rows: Rows) -> tuple[Traced, Trace]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, inf
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 from cwm_cli.packing import Space
 from cwm_cli.planning import lockstep
 from cwm_cli.planning.draws import Draws
 from cwm_cli.planning.graph import Graph
-from cwm_cli.planning.model import Model, Unbatched
+from cwm_cli.planning.model import Joining, Model, Unbatched
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.plans import PlanTree
 from cwm_cli.planning.states import countable
@@ -21,14 +21,6 @@ EFFORTS: Mapping[str, Effort] = {
     "paper": Effort(25, None, rollout=100, exploration=1.0, discount=0.99, temperature=0.01),
 }
 """`paper` are the published values."""
-
-
-@runtime_checkable
-class Searching(Protocol):
-    """A model that searches by itself, which is faster."""
-
-    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws) -> Tried:
-        """Do what `Tree` does, or refuse to: `Unbatched`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ class Mcts:
 def _published(model: Model, situations: Sequence[Situation], effort: Effort) -> list[list[Any]]:
     """Grow a tree for every situation, side by side where that is possible and worth it."""
     draws = [
-        Draws(each.rng, model.action_space, steps=effort.rollout, simulations=effort.simulations)
+        Draws(each.seed, model.action_space, steps=effort.rollout, simulations=effort.simulations)
         for each in situations
     ]
     trees = _forest(model, situations, effort, draws)
@@ -92,13 +84,14 @@ def _forest(
     model: Model, situations: Sequence[Situation], effort: Effort, draws: Sequence[Draws]
 ) -> list[Tried]:
     """Return what the trees of all situations have tried."""
-    if isinstance(model, Searching) and all(each.valid is None for each in situations):
+    search = getattr(model, "search", None)
+    if search and all(each.valid is None for each in situations):
         with suppress(Unbatched):
             return [
-                model.search(situation.state, situation.horizon, effort, numbers)
+                search(situation.state, situation.horizon, effort, numbers)
                 for situation, numbers in zip(situations, draws, strict=True)
             ]
-    if model.batch is not None and lockstep.serves(model, situations, effort):
+    if lockstep.serves(model, situations, effort) and isinstance(model.batch, Joining):
         with suppress(Unbatched):
             return lockstep.Forest(model, situations, effort, draws).search(model.batch)
     pairs = zip(situations, draws, strict=True)

@@ -1,7 +1,7 @@
 """What planners plan with: something that stands at a state and steps from there."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -58,6 +58,17 @@ class Batch(Protocol):
 
     def keep(self, lanes: np.ndarray) -> None:
         """Go on with some lanes only, given by number or by a mask."""
+
+
+@runtime_checkable
+class Joining(Batch, Protocol):
+    """A batch to which lanes can be added."""
+
+    def apart(self) -> Self:
+        """Return another batch of the same program, without lanes."""
+
+    def join(self, other: Self) -> None:
+        """Add the lanes of another batch after its own."""
 
 
 class Model(Protocol):

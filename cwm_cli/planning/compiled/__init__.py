@@ -4,13 +4,12 @@ from importlib.util import find_spec
 
 from cwm_cli.planning.compiled.lowering import machine_code
 from cwm_cli.planning.compiled.model import CompiledModel
-from cwm_cli.planning.compiled.streams import Stream
 from cwm_cli.planning.compiled.tools import tools
 from cwm_cli.planning.traced.graph import Graph
 from cwm_cli.planning.traced.model import Traced
 from cwm_cli.planning.traced.tracing import Trace
 
-__all__ = ["CompiledModel", "Stream", "available", "compiled", "warm_up"]
+__all__ = ["CompiledModel", "available", "compiled", "warm_up"]
 
 
 def available() -> bool:

@@ -51,10 +51,7 @@ def advance(typing: Any, model: Any, state: Any, action: Any) -> Any:
     return numba.float64(numba.int64, numba.int64, numba.int64), generate
 
 
-@compiled(
-    "UniTuple(float64, 2)(int64, float64[::1], uint8[::1], int64, float64, float64[::1])",
-    "UniTuple(float64, 2)(int64, float64[::1], int64[::1], int64, float64, float64[::1])",
-)
+@compiled("UniTuple(float64, 2)(int64, float64[::1], uint8[::1], int64, float64, float64[::1])")
 def play(
     model: int,
     state: np.ndarray,
@@ -101,22 +98,11 @@ def returns(
     return taken
 
 
-@compiled("uint64(uint64[::1])")
-def sixteen(state: np.ndarray) -> int:
-    """Return 16 random bits."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    mixed = (state[0] ^ (state[0] >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+@compiled("int64(uint64, int64, int64)")
+def sixteen(seed: np.uint64, word: int, piece: int) -> int:
+    """Return 16 random bits, one of the pieces of a word: those of `cwm_cli.planning.draws`."""
+    mixed = seed + np.uint64(word + 1) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits: int = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(48)
-    return bits
-
-
-@compiled("void(uint64[::1], int64, int64, int64[:, ::1], uint16[:, ::1])")
-def draw(state: np.ndarray, low: int, high: int, actions: np.ndarray, ties: np.ndarray) -> None:
-    """Fill arrays with actions and with 16-bit numbers."""
-    count = high - low + 1
-    for row in range(actions.shape[0]):
-        for place in range(actions.shape[1]):
-            actions[row, place] = low + (np.int64(sixteen(state)) * count >> 16)
-        for place in range(ties.shape[1]):
-            ties[row, place] = sixteen(state)
+    bits = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(16 * piece)
+    return int(bits & np.uint64(0xFFFF))

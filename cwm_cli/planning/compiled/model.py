@@ -7,9 +7,8 @@ import numpy as np
 
 from cwm_cli.planning.compiled.lowering import Code
 from cwm_cli.planning.compiled.nodes import Limits, Nodes
-from cwm_cli.planning.compiled.streams import Stream
 from cwm_cli.planning.compiled.tools import tools
-from cwm_cli.planning.draws import BLOCK, Draws
+from cwm_cli.planning.draws import Draws
 from cwm_cli.planning.model import Batch, Step, Unbatched
 from cwm_cli.planning.traced.model import Traced
 from cwm_cli.planning.tree import Effort, Tried
@@ -69,22 +68,26 @@ class CompiledModel:
         self.used.add("compiled")
         return totals
 
-    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws | Stream) -> Tried:
+    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws) -> Tried:
         """Do what `Tree` does where all actions are allowed, or refuse to."""
         low, high = int(self.action_space.low[0]), int(self.action_space.high[0])
-        nodes = Nodes.room(effort.simulations + 1, high - low + 1, self._size)
+        limits = Limits(
+            simulations=effort.simulations,
+            steps=UNLIMITED if effort.budget is None else effort.budget,
+            rollout=effort.rollout,
+            horizon=horizon,
+            lowest=low,
+            actions=high - low + 1,
+            exploration=effort.exploration,
+            discount=effort.discount,
+            seed=np.uint64(draws.seed),
+        )
+        nodes = Nodes.room(effort.simulations + 1, limits.actions, self._size)
         nodes.states[0], nodes.used[0], nodes.visits[0] = self._numbers(state), 1, 1
-        taken, most = 0, UNLIMITED if effort.budget is None else effort.budget
-        for number, first in enumerate(range(0, effort.simulations, BLOCK)):
-            left = Limits(most - taken, horizon, low, effort.exploration, effort.discount)
-            rows = [numbers[: effort.simulations - first] for numbers in draws.block(number)]
-            steps = tools().searching.grow(self._code.advance, nodes, left, *rows)
-            if steps < 0:
-                raise Unbatched("the compiled program fails")
-            taken += steps
-            self.counter[0] += steps
-            if taken >= most:
-                break
+        steps = tools().searching.grow(self._code.advance, nodes, limits)
+        if steps < 0:
+            raise Unbatched("the compiled program fails")
+        self.counter[0] += steps
         self.used.add("compiled")
         return Tried(range(low, high + 1), nodes.tried[0].tolist(), nodes.values[0].tolist())
 

@@ -41,10 +41,14 @@ class Nodes(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far a tree may grow, and how it values what it finds."""
+    """How far a tree may grow, what it draws, and how it values what it finds."""
 
+    simulations: int
     steps: int
+    rollout: int
     horizon: int
     lowest: int
+    actions: int
     exploration: float
     discount: float
+    seed: np.uint64

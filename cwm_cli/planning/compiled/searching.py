@@ -7,15 +7,16 @@ from math import log, sqrt
 
 import numpy as np
 
-from cwm_cli.planning.compiled.kernels import ODD, advance, compiled, numba, play
+from cwm_cli.planning.compiled.kernels import ODD, advance, compiled, numba, sixteen
 from cwm_cli.planning.compiled.nodes import Limits, Nodes
+from cwm_cli.planning.draws import DEPTHS
 from cwm_cli.planning.model import LARGEST
 
 SMALL = 1e-3
 
 NODES = numba.typeof(Nodes.room(1, 1, 1))
 
-LIMITS = numba.typeof(Limits(1, 1, 1, 1.0, 1.0))
+LIMITS = numba.typeof(Limits(1, 1, 1, 1, 1, 1, 1.0, 1.0, np.uint64(1)))
 
 
 @compiled(numba.int64(NODES, numba.int64, numba.float64, numba.int64))
@@ -64,23 +65,51 @@ def back_up(nodes: Nodes, depth: int, node: int, value: float, discount: float) 
         node = parent
 
 
-@compiled(
-    numba.int64(numba.int64, NODES, LIMITS, numba.uint8[:, ::1], numba.uint16[:, ::1]),
-    numba.int64(numba.int64, NODES, LIMITS, numba.int64[:, ::1], numba.uint16[:, ::1]),
-)
-def grow(model: int, nodes: Nodes, limits: Limits, actions: np.ndarray, ties: np.ndarray) -> int:
-    """Simulate once for every row of numbers, or until steps run out; return the steps taken.
+@compiled(numba.int64(LIMITS, numba.int64, numba.int64))
+def draw(limits: Limits, simulation: int, place: int) -> int:
+    """Return 16 random bits for a simulation: first those for ties, then those for actions."""
+    words = (DEPTHS + limits.rollout + 3) // 4
+    bits: int = sixteen(limits.seed, simulation * words + place // 4, place % 4)
+    return bits
 
-    `actions` are those of rollouts, `ties` 16-bit numbers that break ties.
-    """
+
+@compiled(
+    numba.types.UniTuple(numba.float64, 2)(
+        numba.int64, LIMITS, numba.int64, numba.int64, numba.float64[::1], numba.float64[::1]
+    )
+)
+def roll_out(
+    model: int, limits: Limits, simulation: int, count: int, state: np.ndarray, action: np.ndarray
+) -> tuple[float, float]:
+    """Take random actions; return the discounted sum of rewards and the number of steps."""
+    total, factor, steps = 0.0, 1.0, 0
+    ended = state.shape[0] - 1
+    for number in range(count):
+        drawn = draw(limits, simulation, DEPTHS + number)
+        action[0] = limits.lowest + (drawn * limits.actions >> 16)
+        reward = advance(model, state.ctypes.data, action.ctypes.data)
+        steps += 1
+        if not -LARGEST < reward < LARGEST:
+            return 0.0, float(ODD)
+        total += factor * reward
+        if state[ended]:
+            break
+        factor *= limits.discount
+    return total, float(steps)
+
+
+@compiled(numba.int64(numba.int64, NODES, LIMITS))
+def grow(model: int, nodes: Nodes, limits: Limits) -> int:
+    """Simulate until simulations or steps run out; return the steps taken."""
     taken, action, state = 0, np.zeros(1), np.zeros(nodes.states.shape[1])
     ended = state.shape[0] - 1
-    for row in range(actions.shape[0]):
-        if taken >= limits.steps or nodes.used[0] == nodes.rewards.shape[0]:
+    for simulation in range(limits.simulations):
+        if taken >= limits.steps:
             break
         node, depth, value, fresh = 0, 0, 0.0, False
         while depth < limits.horizon and not nodes.states[node, ended] and not fresh:
-            index = highest(nodes, node, limits.exploration, ties[row, depth % ties.shape[1]])
+            number = draw(limits, simulation, depth % DEPTHS)
+            index = highest(nodes, node, limits.exploration, number)
             nodes.path[depth] = node, index
             depth += 1
             fresh = nodes.children[node, index] < 0
@@ -90,10 +119,10 @@ def grow(model: int, nodes: Nodes, limits: Limits, actions: np.ndarray, ties: np
                 if not expand(model, nodes, node, index, action):
                     return ODD
             node = nodes.children[node, index]
-        count = min(limits.horizon - depth, actions.shape[1])
+        count = min(limits.horizon - depth, limits.rollout)
         if fresh and count and not nodes.states[node, ended]:
             state[:] = nodes.states[node]
-            value, steps = play(model, state, actions[row], count, limits.discount, action)
+            value, steps = roll_out(model, limits, simulation, count, state, action)
             if steps < 0:
                 return ODD
             taken += int(steps)

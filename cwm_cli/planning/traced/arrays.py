@@ -1,8 +1,9 @@
 """A trace as a batch: every operation is one of numpy, on all lanes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -71,6 +72,22 @@ class ArrayBatch:
         kept = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
         self._count = len(kept)
         self._state = [value.take(kept) if np.ndim(value) else value for value in self._state]
+
+    def apart(self) -> Self:
+        """Return another batch of the same program, without lanes."""
+        other = copy(self)
+        other._state, other._count = [], 0
+        return other
+
+    def join(self, other: Self) -> None:
+        """Add the lanes of another batch after its own."""
+        if self._count and other._count:
+            pairs = zip(self._state, other._state, strict=True)
+            wide = ((self._wide(mine), other._wide(theirs)) for mine, theirs in pairs)
+            self._state = [np.concatenate(pair) for pair in wide]
+        elif other._count:
+            self._state = other._state
+        self._count += other._count
 
     def _taken(self, function: Function, actions: np.ndarray) -> list[Any]:
         """Take actions; return what they led to."""

@@ -1,0 +1,116 @@
+"""World models planned with in the sandbox, and the same ones as the published planners do."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.published import Copied, Entropy, cem, mcts
+from cwm_cli.environments import space_of
+from cwm_cli.planning import Moment
+from cwm_cli.samples import random_rows
+from cwm_cli.sandbox import Limits, Sandbox, Session
+from cwm_cli.tasks import Task
+
+PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
+
+LIMITS = Limits(wall_seconds=600, cpu_seconds=600, stall_seconds=10)
+
+Act = Callable[[int], None]
+"""Makes the decision of a number, or the plan of that number."""
+
+
+class WorldModel:
+    """A hand-written program and the environment that it predicts."""
+
+    def __init__(self, name: str, env_id: str) -> None:
+        self._text = (PROGRAMS / f"{name}.py").read_text()
+        self._env_id = env_id
+        self._env = gym.make(env_id)
+        self._starts = [self._env.reset(seed=seed)[0] for seed in range(64)]
+
+    def trees(self) -> Act:
+        """Return the published tree search."""
+        model = self._copied()
+
+        def act(number: int) -> None:
+            model.environment.set_state(self._start(number).astype(float))
+            mcts(model, range(2), Random(number))
+
+        return act
+
+    def plans(self, entropy: Entropy) -> Act:
+        """Return the published cross-entropy method."""
+        model, space = self._copied(), self._env.action_space
+        assert isinstance(space, gym.spaces.Box)
+        bounds = space.low.astype(float), space.high.astype(float)
+
+        def act(number: int) -> None:
+            model.environment.set_state(self._start(number).astype(float))
+            cem(model, bounds, np.random.default_rng(number), entropy)
+
+        return act
+
+    def session(
+        self, planner: str, *, episodes: int = 1, workers: int = 1, form: str = "auto"
+    ) -> Callable[[], AbstractContextManager[Act]]:
+        """Return what opens sessions, one for every worker, and plans for some episodes in each."""
+
+        @contextmanager
+        def ours() -> Iterator[Act]:
+            with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
+                sessions = [
+                    stack.enter_context(self._opened(planner, form)) for _ in range(workers)
+                ]
+
+                def plan(session: Session, number: int) -> None:
+                    moments = [
+                        Moment(episode, number, self._start(number + episode), 200)
+                        for episode in range(episodes)
+                    ]
+                    failures = [plan.failure for plan in session.plan(moments) if plan.failure]
+                    assert not failures, failures[0]
+
+                def act(number: int) -> None:
+                    if workers == 1:
+                        plan(sessions[0], number)
+                    else:
+                        list(pool.map(plan, sessions, range(number, number + workers)))
+
+                yield act
+                print(f"  {sessions[0].report}")
+
+        return ours
+
+    @contextmanager
+    def _opened(self, planner: str, form: str) -> Iterator[Session]:
+        """Open a session with a planner as published, in a sandbox of its own."""
+        env = self._env
+        spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+        task = Task(lambda: gym.make(self._env_id), seed=0, limit=200)
+        with Sandbox(LIMITS, workers=1, accepted=_gaps(form)) as box:
+            box.prepare(compiling=form == "compiled")
+            planners = [(planner, {"preset": "paper"})]
+            rows = random_rows(task, spaces)
+            yield box.session(self._text, spaces, planners=planners, rows=rows, form=form)
+
+    def _start(self, number: int) -> np.ndarray:
+        """Return an observation at which an episode begins."""
+        start: np.ndarray = self._starts[number % len(self._starts)]
+        return start
+
+    def _copied(self) -> Copied:
+        """Return the program as the published planners take it."""
+        names: dict[str, Any] = {}
+        exec(self._text, names)
+        return Copied(names["Environment"]())
+
+
+def _gaps(form: str) -> Sequence[str]:
+    """Name the gaps that a form of programs leaves open."""
+    return ["machine-code"] if form == "compiled" else []
