@@ -7,7 +7,7 @@ observation of `Tuple(Discrete, Box)` becomes `observations.0` and
 `observations.1`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf, prod
 from typing import Any, Literal, NamedTuple, Self
@@ -47,6 +47,21 @@ class Space:
         if self.kind in ("tuple", "dict"):
             return sum(child.size for child in self.children)
         return prod(self.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of values of a discrete space."""
+        return int(self.high[0]) - int(self.low[0]) + 1
+
+    def mask(self, values: Iterable[int]) -> np.ndarray:
+        """Return for each value of a discrete space whether it is among some of its values."""
+        mask = np.zeros(self.count, np.bool_)
+        mask[np.array(sorted(values), np.int64) - int(self.low[0])] = True
+        return mask
+
+    def masked(self, mask: np.ndarray) -> tuple[int, ...]:
+        """Return the values of a discrete space that a mask admits."""
+        return tuple((np.flatnonzero(mask) + int(self.low[0])).tolist())
 
     def leaves(self, name: str) -> Iterator["Leaf"]:
         """Yield the columns that values of this space have under `name`."""

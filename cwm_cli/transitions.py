@@ -28,10 +28,15 @@ VECTORS = {
 }
 
 
+VALID = "valid_actions"
+"""Column of the actions that are allowed after a transition, one element per action."""
+
+
 class Transition(NamedTuple):
     """One step of an environment: what was seen, what was done, what followed.
 
-    `split` is 0 for train and 1 for test (held out).
+    `split` is 0 for train and 1 for test (held out). `valid` are the actions that
+    are allowed afterwards, where the environment says so.
     """
 
     observation: Any
@@ -42,6 +47,7 @@ class Transition(NamedTuple):
     truncated: bool = False
     episode: int = 0
     split: int = 0
+    valid: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,9 @@ class Dataset:
 
     The columns are `observations`, `actions` and `next_observations` (one per
     leaf of their space, see `packing`), `rewards` (float64), `terminations`,
-    `truncations`, `episodes` (the number of the trajectory) and `split`.
+    `truncations`, `episodes` (the number of the trajectory) and `split`. Where the
+    environment says which actions are allowed there is `valid_actions`: for each
+    action whether it may follow the transition.
     `metadata` says where the data came from.
     """
 
@@ -77,6 +85,9 @@ class Dataset:
         fields = ("reward", "terminated", "truncated", "episode", "split")
         for (column, dtype), name in zip(VECTORS.items(), fields, strict=True):
             columns[column] = np.array([getattr(row, name) for row in transitions], dtype=dtype)
+        allowed = [row.valid for row in transitions if row.valid is not None]
+        if allowed and len(allowed) == len(transitions):
+            columns[VALID] = np.array([action_space.mask(actions) for actions in allowed])
         return cls(columns, observation_space, action_space, dict(metadata or {}))
 
     @classmethod
@@ -144,6 +155,11 @@ class Dataset:
         return self[self.columns["split"] == 1]
 
     @property
+    def has_valid_actions(self) -> bool:
+        """Whether programs have to say which actions are allowed after a step."""
+        return VALID in self.columns
+
+    @property
     def fitted(self) -> np.ndarray:
         """Mask of the rows that may be fitted to and shown in prompts.
 
@@ -161,12 +177,15 @@ class Dataset:
 
     def row(self, index: int) -> Transition:
         """Return one transition."""
-        return Transition(
+        row = Transition(
             self.observation_space.unpack("observations", self.columns, index),
             self.action_space.unpack("actions", self.columns, index),
             self.observation_space.unpack("next_observations", self.columns, index),
             *(self.columns[name][index].item() for name in VECTORS),
         )
+        if not self.has_valid_actions:
+            return row
+        return row._replace(valid=self.action_space.masked(self.columns[VALID][index]))
 
     def __getitem__(self, rows: np.ndarray) -> Self:
         """Select rows by mask or by index."""
@@ -193,7 +212,8 @@ class Dataset:
             )
             for leaf in space.leaves(name)
         ]
-        for name in (*leaves, *VECTORS):
+        optional = [VALID] if self.has_valid_actions else []
+        for name in (*leaves, *VECTORS, *optional):
             if len(self.columns[name]) != len(self.columns["rewards"]):
                 raise ValueError(f"the column {name} has another length than rewards")
         return self

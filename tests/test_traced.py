@@ -17,7 +17,7 @@ from cwm_cli.planning.traced.plain import plain
 from cwm_cli.planning.traced.symbols import LANES
 from cwm_cli.planning.traced.tracing import traced
 from cwm_cli.planning.traced.verification import verified_traced
-from cwm_cli.sandbox.answers import Complaint, terminated_of, triple
+from cwm_cli.sandbox.answers import Complaint, parts, terminated_of
 
 PAIR = Space("box", "float64", (2,), (-np.inf,) * 2, (np.inf,) * 2)
 TWO = Space("discrete", low=(0,), high=(1,))
@@ -125,7 +125,7 @@ def formula(seed: int) -> Any:
 
 
 def program(make: Any) -> Program:
-    checks = Checks(triple, _reward, lambda end: terminated_of(np.bool_(end)), lambda value: value)
+    checks = Checks(parts, _reward, lambda end: terminated_of(np.bool_(end)), lambda value: value)
     return Program(make(), checks, action_space=make.SPACES[1])
 
 
@@ -337,7 +337,7 @@ def text_models(lanes: int = LANES) -> tuple[Traced, Program]:
     models = [
         Program(
             names["Environment"](),
-            Checks(triple, float, bool, lambda value: value),
+            Checks(parts, float, bool, lambda value: value),
             action_space=TWO,
         )
         for _ in range(2)

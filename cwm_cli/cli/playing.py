@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cwm_cli.plans import Identity, Journal, Key
     from cwm_cli.rendering import Camera
     from cwm_cli.sandbox import Sandbox
+    from cwm_cli.sandbox.client import How
     from cwm_cli.tasks import Setting
     from cwm_cli.views.planning import View
 
@@ -162,12 +163,11 @@ class Contest:
 
         task = self.setting.task(self.spec)
         rows = random_rows(task, self.spaces)
-        text, planners, seed = self.subject.text or "", self.choice.planners, task.seed
+        text, planners = self.subject.text or "", self.choice.planners
+        how: How = {"form": self.form, "seed": task.seed, "valid": task.valid is not None}
 
         def rounds(share: Sequence[int]) -> Rounds:
-            with sandbox.session(
-                text, self.spaces, planners=planners, rows=rows, form=self.form, seed=seed
-            ) as session:
+            with sandbox.session(text, self.spaces, planners=planners, rows=rows, **how) as session:
                 yield from play(task, share, WorldModel(session), lanes=self.lanes)
 
         return [rounds(share) for share in shares]

@@ -5,18 +5,22 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.packing import Columns
-from cwm_cli.transitions import Dataset
+from cwm_cli.transitions import VALID, Dataset
 
 TOLERANCE = 1e-5
 """Numbers are equal when they differ by at most this much, absolutely plus relatively."""
 
 
 class Matches(NamedTuple):
-    """What is right in each row: a share of the observation, the reward, the termination."""
+    """What is right in each row: a share of the observation, the reward, the termination.
+
+    And the valid actions, where programs have to name them.
+    """
 
     observation: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
+    valid_actions: np.ndarray | None = None
 
     def losses(self, terminal: np.ndarray) -> np.ndarray:
         """Return one minus the score of each row; 0.0 exactly where all that counts is right.
@@ -25,7 +29,10 @@ class Matches(NamedTuple):
         are scored by reward and termination alone.
         """
         ends = 2.0 - self.reward - self.terminated
-        losses: np.ndarray = np.where(terminal, ends / 2, (ends + 1.0 - self.observation) / 3)
+        goes_on, parts = ends + 1.0 - self.observation, 3
+        if self.valid_actions is not None:
+            goes_on, parts = goes_on + 1.0 - self.valid_actions, 4
+        losses: np.ndarray = np.where(terminal, ends / 2, goes_on / parts)
         return losses
 
 
@@ -55,4 +62,11 @@ def match(predictions: Columns, dataset: Dataset) -> Matches:
         np.mean(shares, axis=0),
         close(predictions["rewards"], dataset.columns["rewards"]),
         predictions["terminations"] == dataset.columns["terminations"],
+        _same_actions(predictions, dataset) if dataset.has_valid_actions else None,
     )
+
+
+def _same_actions(predictions: Columns, dataset: Dataset) -> np.ndarray:
+    """Return where exactly the valid actions are predicted."""
+    same: np.ndarray = (predictions[VALID] == dataset.columns[VALID]).all(axis=1)
+    return same

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.matching import TOLERANCE, Matches, close, match
 from cwm_cli.packing import Columns
-from cwm_cli.transitions import Dataset
+from cwm_cli.transitions import VALID, Dataset
 
 MetricKind = Literal["accuracy", "paper"]
 
@@ -21,11 +21,13 @@ class Score(BaseModel):
     """How right predictions are, in [0, 1].
 
     `accuracy` is weighted; `observation` (None without a row that goes on),
-    `reward` and `terminated` are plain means of each part, `exact` is the
+    `reward` and `terminated` are plain means of each part, and so is
+    `valid_actions` where programs have to name them. `exact` is the
     share of rows right in every part. `floor` is the accuracy of a program
-    that says "nothing changes, the most common reward, never terminated", and
-    `normalised` is the accuracy above it (None when the floor is 1). `paper`
-    is the published score, where it was asked for.
+    that says "nothing changes, the most common reward, never terminated" (and
+    the most common valid actions), and `normalised` is the accuracy above it
+    (None when the floor is 1). `paper` is the published score, where it was
+    asked for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,6 +41,7 @@ class Score(BaseModel):
     normalised: float | None
     transitions: int
     paper: float | None = None
+    valid_actions: float | None = None
 
     @property
     def value(self) -> float:
@@ -47,11 +50,10 @@ class Score(BaseModel):
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `paper` out when it was not asked for."""
+        """Leave out what was not asked for and what there is not."""
         data: dict[str, Any] = handler(self)
-        if self.paper is None:
-            data.pop("paper", None)
-        return data
+        optional = [name for name in ("paper", "valid_actions") if getattr(self, name) is None]
+        return {name: value for name, value in data.items() if name not in optional}
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,13 @@ class Metric:
     Rewards that are equal within the tolerance form a class, given by its
     centre and its number of train rows. With at most 20 classes each weighs
     the same in total: rare events decide whether a model is worth planning with.
+    `valid` is the most common mask of valid actions.
     """
 
     kind: MetricKind
     classes: tuple[float, ...]
     counts: tuple[int, ...]
+    valid: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, train: Dataset, kind: MetricKind = "accuracy") -> Self:
@@ -75,7 +79,7 @@ class Metric:
         rewards = train.columns["rewards"]
         classes = _centres(np.unique(rewards))
         counts = np.bincount(_nearest(rewards, np.array(classes)), minlength=len(classes))
-        return cls(kind, classes, tuple(counts.tolist()))
+        return cls(kind, classes, tuple(counts.tolist()), _most_common_mask(train))
 
     @property
     def most_common_reward(self) -> float:
@@ -105,13 +109,14 @@ class Metric:
         """Score a program that failed: nothing is right."""
         nothing = np.zeros(len(dataset))
         paper = 0.0 if self.kind == "paper" else None
-        return self._scored(Matches(nothing, nothing, nothing), dataset, paper)
+        valid = nothing if dataset.has_valid_actions else None
+        return self._scored(Matches(nothing, nothing, nothing, valid), dataset, paper)
 
     def _scored(self, matches: Matches, dataset: Dataset, paper: float | None) -> Score:
         """Put a score together."""
         terminal = dataset.columns["terminations"]
         weights = self.weights(dataset)
-        losses = matches.losses(terminal)
+        losses, valid = matches.losses(terminal), matches.valid_actions
         accuracy = _share(losses, weights)
         floor = _share(match(self._nothing_changes(dataset), dataset).losses(terminal), weights)
         return Score(
@@ -124,6 +129,7 @@ class Metric:
             normalised=None if floor == 1 else (accuracy - floor) / (1 - floor),
             transitions=len(dataset),
             paper=paper,
+            valid_actions=None if valid is None else float(valid[~terminal].mean()),
         )
 
     def _nothing_changes(self, dataset: Dataset) -> Columns:
@@ -133,14 +139,16 @@ class Metric:
         }
         columns["rewards"] = np.full(len(dataset), self.most_common_reward)
         columns["terminations"] = np.zeros(len(dataset), dtype=np.bool_)
+        if dataset.has_valid_actions:
+            columns[VALID] = np.broadcast_to(np.array(self.valid), dataset.columns[VALID].shape)
         return columns
 
     def _paper(self, predictions: Columns, matches: Matches, dataset: Dataset) -> float:
         """Score as published (Dainese et al., 2024).
 
         Time limits count as the end, a reward counts when the double equals
-        the one stored as float32, and each exact reward value weighs the same
-        in total however many there are.
+        the one stored as float32, each exact reward value weighs the same
+        in total however many there are, and some of the valid actions are enough.
         """
         stored = dataset.columns["rewards"].astype(np.float32).astype(np.float64)
         done = dataset.columns["terminations"] | dataset.columns["truncations"]
@@ -149,6 +157,7 @@ class Metric:
             matches.observation,
             predictions["rewards"] == stored,
             predictions["terminations"] == done,
+            _some_actions(predictions, dataset) if dataset.has_valid_actions else None,
         )
         return _share(published.losses(done), 1.0 / count[value.reshape(-1)])
 
@@ -156,6 +165,20 @@ class Metric:
 def _share(losses: np.ndarray, weights: np.ndarray) -> float:
     """Return the weighted mean of what is right; from the losses, so that perfect is exactly 1."""
     return 1.0 - float((weights * losses).sum() / weights.sum())
+
+
+def _some_actions(predictions: Columns, dataset: Dataset) -> np.ndarray:
+    """Return where valid actions are named and no others."""
+    named, allowed = predictions[VALID], dataset.columns[VALID]
+    return np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
+
+
+def _most_common_mask(train: Dataset) -> tuple[bool, ...]:
+    """Return which actions are valid most often, nothing where all always are."""
+    if not train.has_valid_actions:
+        return ()
+    masks, counts = np.unique(train.columns[VALID], axis=0, return_counts=True)
+    return tuple(masks[np.argmax(counts)].tolist())
 
 
 def _centres(rewards: np.ndarray) -> tuple[float, ...]:

@@ -88,14 +88,22 @@ def fastest(program: Program, source: Source, rows: Rows, form: str) -> Form:
 
 def _made(program: Program, source: Source, rows: Rows, form: str) -> Form:
     """Make every form that there is."""
-    if not program.deterministic or not rows.observations:
-        reason = "it draws random numbers" if rows.observations else "there are no real rows"
+    if reason := _reason(program, rows):
         program.notes.append(f"scalar: {reason}")
         return Form(program, program)
     fresh = _attempt(program, "translated", lambda: _unused(source))
     if fresh is None:
         return Form(program, program)
     return _forms(program, fresh, rows, form)
+
+
+def _reason(program: Program, rows: Rows) -> str:
+    """Say why there can be no other form, or nothing."""
+    if not rows.observations:
+        return "there are no real rows"
+    if program.names_actions:
+        return "it says which actions are valid"
+    return "" if program.deterministic else "it draws random numbers"
 
 
 def _unused(source: Source) -> Source:

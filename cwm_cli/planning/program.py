@@ -15,10 +15,11 @@ _MOST_SETBACKS = 3
 class Checks(NamedTuple):
     """Functions that return what a program answered as it should be, or refuse it."""
 
-    triple: Callable[[Any], Any]
+    parts: Callable[[Any], Any]
     reward: Callable[[Any], float]
     terminated: Callable[[Any], bool]
     observation: Callable[[Any], Any]
+    valid: Callable[[Any], tuple[int, ...] | None] | None = None
 
 
 class Program:
@@ -48,8 +49,14 @@ class Program:
         self.used: set[str] = set()
         self.notes: list[str] = []
         self._answer: Any = None
+        self._valid: Any = None
         self._here: Any = None
         self._setbacks = 0
+
+    @property
+    def names_actions(self) -> bool:
+        """Whether every step has to say which actions are valid after it."""
+        return self._checks.valid is not None
 
     def stand(self, state: Any) -> None:
         """Stand at an observation."""
@@ -64,7 +71,8 @@ class Program:
         """Take an action."""
         reward, terminated = self._take((action,), 1.0)
         self._here = self._checks.observation(self._answer)
-        return Step(self._here, reward, terminated)
+        valid = self._checks.valid(self._valid) if self._checks.valid else None
+        return Step(self._here, reward, terminated, valid)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
@@ -110,11 +118,14 @@ class Program:
         self.used.add("scalar")
         step, checks, counter = self._step, self._checks, self.counter
         count, total, factor, terminated = counter[0], 0.0, 1.0, False
+        size = 3 if checks.valid is None else 4
         for action in actions:
             counter[0] = count = count + 1
             result = step(action)
-            if type(result) is not tuple or len(result) != 3:
-                result = checks.triple(result)
+            if type(result) is not tuple or len(result) != size:
+                result = checks.parts(result)
+            if size == 4:
+                *result, self._valid = result
             self._answer, reward, terminated = result
             if type(reward) is not float or not -LARGEST < reward < LARGEST:
                 reward = checks.reward(reward)

@@ -25,7 +25,15 @@ UNSEEN = (
     "transitions of other episodes, which are not shown, are not: the program fits the examples "
     "and not the environment. Replace what was fitted to single rows by the rule behind them."
 )
+PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
+"""Parts of a score that a verdict keeps."""
+
 CARRIED = " What a module would read from a file has to be in the text of the program."
+
+VALID_ACTIONS = (
+    "\n- `valid_actions`: a list of the ints that are allowed as the next action, in the state "
+    "that the step led to."
+)
 
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
@@ -77,7 +85,7 @@ class WorldModelProblem:
             return Verdict(score=0.0, failure=found.failure)
         hidden = ~self.dataset.fitted
         score = found.score.value
-        parts = found.score.model_dump(include={"observation", "reward", "terminated", "exact"})
+        parts = found.score.model_dump(include=set(PARTS))
         return Verdict(
             score=score,
             validation=self._score(found.predictions, hidden) if hidden.any() else score,
@@ -111,6 +119,8 @@ class WorldModelProblem:
                 action=describe(self.dataset.action_space),
                 modules=", ".join(("numpy", *self.tools)),
                 carried=CARRIED if self.tools else "",
+                answer=", valid_actions" if self.dataset.has_valid_actions else "",
+                valid=VALID_ACTIONS if self.dataset.has_valid_actions else "",
             )
             .strip()
         )

@@ -12,6 +12,9 @@ from cwm_cli.sandbox.arena import NEVER
 Write = Callable[[int, Any], None]
 """Puts the answer for a row into its slot."""
 
+NO_MASK = 2
+"""Stands in every place of a mask for actions that the environment does not have."""
+
 _LARGEST = 2**63 - 1
 
 
@@ -61,11 +64,37 @@ def terminated_of(value: Any) -> bool:
     raise Complaint(f"terminated should be True or False, got {_brief(value)}")
 
 
-def triple(result: Any) -> Any:
-    """Accept what `step` returned if it has three parts."""
-    if isinstance(result, tuple | list) and len(result) == 3:
+def parts(result: Any, *, with_valid: bool = False) -> Any:
+    """Accept what `step` returned if it has as many parts as it should have."""
+    if isinstance(result, tuple | list) and len(result) == 3 + with_valid:
         return result
-    raise Complaint(f"step should return (observation, reward, terminated), got {_brief(result)}")
+    wanted = "(observation, reward, terminated" + ", valid actions)" * with_valid
+    raise Complaint(f"step should return {wanted.rstrip(')')}), got {_brief(result)}")
+
+
+def actions_of(value: Any) -> list[int]:
+    """Accept whole numbers in any collection: a list, tuple, set or array."""
+    items = list(value) if isinstance(value, set | frozenset) else value
+    array = _numbers(items, "the valid actions")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise Complaint(f"the valid actions should be a list of ints, got {_brief(value)}")
+    actions: list[int] = array.tolist()
+    return actions
+
+
+def mask_writer(space: Space, slot: np.ndarray) -> Write:
+    """Return what writes for each action whether it is valid; others than there are match never."""
+    low, high = int(space.low[0]), int(space.high[0])
+
+    def write(row: int, value: Any) -> None:
+        actions = actions_of(value)
+        known = [action - low for action in actions if low <= action <= high]
+        slot[row] = 0
+        slot[row, known] = 1
+        if len(known) < len(actions):
+            slot[row] = NO_MASK
+
+    return write
 
 
 def _tuple_writer(parts: list[Write], label: str) -> Write:

@@ -56,14 +56,21 @@ class Slot(NamedTuple):
 
 
 class Layout:
-    """Slots of the control page and of the answers to `rows` rows."""
+    """Slots of the control page and of the answers to `rows` rows.
 
-    def __init__(self, space: Space, rows: int) -> None:
+    `answers` names the slots that hold what a program answered. With `actions` there
+    is one for which of so many actions are valid.
+    """
+
+    def __init__(self, space: Space, rows: int, actions: int = 0) -> None:
         columns = [
             (name, slot_type(leaf), (rows, *leaf.shape))
             for name, leaf in space.leaves("next_observations")
         ]
         columns += [("rewards", "<f8", (rows,)), ("terminations", "u1", (rows,))]
+        if actions:
+            columns += [("valid_actions", "u1", (rows, actions))]
+        self.answers = [name for name, *_ in columns]
         columns += [("status", "u1", (rows,))]
         self.slots: dict[str, Slot] = {}
         self.size = 0

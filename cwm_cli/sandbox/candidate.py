@@ -18,8 +18,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cwm_cli.packing import Columns, Space
-from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
-from cwm_cli.sandbox.arena import KINDS, Layout, Phase
+from cwm_cli.sandbox.answers import (
+    Complaint,
+    mask_writer,
+    parts,
+    reward_of,
+    terminated_of,
+    values,
+    writer,
+)
+from cwm_cli.sandbox.arena import KINDS, Phase
 from cwm_cli.sandbox.confinement import Guards, Room, address_space
 from cwm_cli.sandbox.descriptors import CHANNEL_DESCRIPTOR, READY_DESCRIPTOR, settle
 from cwm_cli.sandbox.gate import check
@@ -44,8 +52,7 @@ class Environment:
 
 _SPACE = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
 _COLUMNS = dict.fromkeys(("observations", "actions"), np.zeros((2, 2)))
-_REHEARSAL_JOB = Job(_REHEARSAL, 0, np.arange(2), _SPACE, _SPACE, _COLUMNS).encode()
-_REHEARSAL_LAYOUT = Layout(_SPACE, 2)
+_REHEARSAL_JOB = Job(_REHEARSAL, 0, np.arange(2), _SPACE, _SPACE, _COLUMNS)
 
 _SESSION_CPU_SECONDS = 86400.0
 _RESERVE_BYTES = 1 << 20
@@ -87,12 +94,12 @@ def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoR
 
 def _rehearse() -> None:
     """Do a small job to the end, so that the memory which that writes to is already our own."""
-    perform(Job.decode(_REHEARSAL_JOB), mmap.mmap(-1, _REHEARSAL_LAYOUT.size))
+    perform(Job.decode(_REHEARSAL_JOB.encode()), mmap.mmap(-1, _REHEARSAL_JOB.layout.size))
 
 
 def perform(job: Job, arena: mmap.mmap) -> None:
     """Have the program do its job; what it raises is reported."""
-    views = Layout(job.observation_space, len(job.rows)).views(arena)
+    views = job.layout.views(arena)
     reserve = mmap.mmap(-1, _RESERVE_BYTES)
     try:
         if job.gated:
@@ -163,14 +170,18 @@ def answer(
     """Ask for one row after the other; this loop is where the time goes."""
     slots = (views[name] for name, _ in job.observation_space.leaves("next_observations"))
     write = writer(job.observation_space, slots)
+    write_valid = mask_writer(job.action_space, views["valid_actions"]) if job.valid else None
     rewards, progress = views["rewards"], views["progress"].reshape(1).data
     terminations, status = views["terminations"].data, views["status"].data
     set_state, step = environment.set_state, environment.step
     for row, (observation, action) in questions:
         set_state(observation)
         result = step(action)
-        if type(result) is not tuple or len(result) != 3:
-            result = triple(result)
+        if write_valid:
+            *result, valid = parts(result, with_valid=True)
+            write_valid(row, valid)
+        elif type(result) is not tuple or len(result) != 3:
+            result = parts(result)
         next_observation, reward, terminated = result
         write(row, next_observation)
         rewards[row] = reward if type(reward) is float else reward_of(reward)

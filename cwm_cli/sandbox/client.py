@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
 from cwm_cli.packing import Columns, Space
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import KILLED_WORKERS, failure_of
 from cwm_cli.sandbox.greeting import Setup
@@ -33,6 +32,14 @@ TOO_LONG = Failure(
     kind="load_error",
     message=f"the program is longer than {LONGEST_PROGRAM} characters, and no model has to be",
 )
+
+
+class How(TypedDict, total=False):
+    """How a program is planned with; with `valid` it says which actions are valid."""
+
+    form: str
+    seed: int
+    valid: bool
 
 
 class _Reply(NamedTuple):
@@ -126,8 +133,7 @@ class Sandbox:
         *,
         planners: Sequence[tuple[str, Mapping[str, Any]]],
         rows: Columns | None = None,
-        form: str = "auto",
-        seed: int = 0,
+        **how: Unpack[How],
     ) -> "Session":
         """Return a session that plans with a program; to be closed, as by `with`.
 
@@ -145,8 +151,9 @@ class Sandbox:
             columns |= space.pack(name, [])
         numbers = np.empty(0, dtype=np.int64)
         gated = self.protection.is_gated
-        columns = rows or columns
-        job = Job(program, int(seed), numbers, *spaces, columns, settings, gated=gated, form=form)
+        about = numbers, *spaces, rows or columns, settings
+        form, valid = how.get("form", "auto"), how.get("valid", False)
+        job = Job(program, how.get("seed", 0), *about, gated=gated, form=form, valid=valid)
         return Session(self, job)
 
     def close(self) -> None:
@@ -190,7 +197,8 @@ class Sandbox:
         columns = {name: column[rows] for name, column in inputs.items()}
         spaces = (dataset.observation_space, dataset.action_space)
         gated = self.protection.is_gated
-        return Job(program, int(seed), rows, *spaces, columns, gated=gated)
+        valid = dataset.has_valid_actions
+        return Job(program, int(seed), rows, *spaces, columns, gated=gated, valid=valid)
 
     def _insist(self, jobs: Sequence[Job]) -> list[_Reply]:
         """Run one job per side, again if the sandbox fails."""
@@ -215,7 +223,7 @@ class Sandbox:
 
     def _print(self, job: Job, stdin: bytes, limits: Limits) -> Printed:
         """Run a script on a free worker."""
-        layout = Layout(job.observation_space, 0)
+        layout = job.layout
         with self.lend() as worker, memory_file(stdin) as read, memory_file() as written:
             console = Console(read, written)
             with worker.running(job.encode(), layout.size, limits, console) as finish:
@@ -227,7 +235,7 @@ class Sandbox:
     @contextmanager
     def _begun(self, job: Job, side: int) -> Iterator[Callable[[], _Reply]]:
         """Begin a job on a worker of one side; what is given waits for its end."""
-        layout = Layout(job.observation_space, len(job.rows))
+        layout = job.layout
         with (
             self._pool.lend(side) as worker,
             worker.running(job.encode(), layout.size, self.limits) as finish,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from cwm_cli.planning.forms import Form, Rows, Source, fastest
 from cwm_cli.planning.model import LARGEST
 from cwm_cli.planning.planner import Moment
 from cwm_cli.planning.program import Checks, Program
-from cwm_cli.sandbox.answers import Complaint, reward_of, terminated_of, triple, values, writer
+from cwm_cli.sandbox.answers import (
+    Complaint,
+    actions_of,
+    parts,
+    reward_of,
+    terminated_of,
+    values,
+    writer,
+)
 from cwm_cli.sandbox.arena import slot_type
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.messages import SIZE, Record, Reply, decode_question, encode_reply
@@ -62,7 +71,14 @@ def _reply(decider: Decider, form: Form, moments: list[Moment]) -> Reply:
 
 def _program(environment: Any, job: Job, counter: Any) -> Program:
     """Return the program as a model whose answers are checked."""
-    checks = Checks(triple, _reward, terminated_of, _reader(job.observation_space))
+    valid = partial(_admitted, job.action_space) if job.valid else None
+    checks = Checks(
+        partial(parts, with_valid=job.valid),
+        _reward,
+        terminated_of,
+        _reader(job.observation_space),
+        valid,
+    )
     return Program(
         environment,
         checks,
@@ -70,6 +86,12 @@ def _program(environment: Any, job: Job, counter: Any) -> Program:
         deterministic=not job.draws,
         counter=counter,
     )
+
+
+def _admitted(space: Space, value: Any) -> tuple[int, ...] | None:
+    """Return which of the actions that there are may follow, None where a program names none."""
+    low, high = int(space.low[0]), int(space.high[0])
+    return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
 
 
 def _rows(job: Job) -> Rows:

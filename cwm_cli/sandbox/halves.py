@@ -82,11 +82,11 @@ def halves(dataset: Dataset, rng: np.random.Generator) -> list[Half]:
 
 def merged(dataset: Dataset, answered: list[tuple[Half, Columns]]) -> Columns:
     """Put answers back into the order of the dataset, in the types that are compared."""
-    slots = Layout(dataset.observation_space, len(dataset)).slots
-    names = [name for name, _ in dataset.observation_space.leaves("next_observations")]
+    actions = dataset.action_space.count if dataset.has_valid_actions else 0
+    layout = Layout(dataset.observation_space, len(dataset), actions)
     columns: Columns = {}
-    for name in (*names, "rewards", "terminations"):
-        columns[name] = np.empty(slots[name].shape, slots[name].dtype)
+    for name in layout.answers:
+        columns[name] = np.empty(layout.slots[name].shape, layout.slots[name].dtype)
         for half, answers in answered:
             columns[name][half.rows] = answers[name][: len(half.rows)]
         if columns[name].dtype.kind == "S":
@@ -111,8 +111,7 @@ def may_outlast(program: str) -> bool:
 
 def contradiction(job: Job, first: Columns, second: Columns) -> Failure | None:
     """Compare two sets of answers to the questions of a job, to the last bit."""
-    names = [name for name, _ in job.observation_space.leaves("next_observations")]
-    for name in (*names, "rewards", "terminations"):
+    for name in job.layout.answers:
         once, again = first[name], second[name]
         if once.tobytes() != again.tobytes():
             pairs = enumerate(zip(once, again, strict=True))

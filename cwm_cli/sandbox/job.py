@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from cwm_cli.packing import Columns, Space
+from cwm_cli.sandbox.arena import Layout
 
 _ALIGNMENT = 16
 
@@ -21,7 +22,8 @@ class Job:
     asked for rows but planned with; a script is run once and neither. The last
     `again` rows are asked of a program that is loaded anew. A `gated` program may
     use no module or function that reaches beyond computing. `form` is how it is
-    planned with: scalar, compiled, or auto.
+    planned with: scalar, compiled, or auto. With `valid` a step has to say as well
+    which actions are valid after it.
     """
 
     program: str
@@ -35,6 +37,7 @@ class Job:
     again: int = 0
     gated: bool = False
     form: str = "auto"
+    valid: bool = False
 
     def encode(self) -> bytes:
         """Return the length of a header, the header, and the columns one after the other."""
@@ -47,6 +50,7 @@ class Job:
             "again": self.again,
             "gated": self.gated,
             "form": self.form,
+            "valid": self.valid,
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
             "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
@@ -69,8 +73,15 @@ class Job:
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
         spaces = (observation_space, action_space)
-        how = (header[name] for name in ("planners", "is_script", "again", "gated", "form"))
-        return cls(header["program"], header["seed"], rows, *spaces, columns, *how)
+        names = ("planners", "is_script", "again", "gated", "form", "valid")
+        how = {name: header[name] for name in names}
+        return cls(header["program"], header["seed"], rows, *spaces, columns, **how)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the answers go."""
+        actions = self.action_space.count if self.valid else 0
+        return Layout(self.observation_space, len(self.rows), actions)
 
     @property
     def draws(self) -> bool:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.packing import Space
 from cwm_cli.sandbox import probe
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.confinement import NOT_HERE
 from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.job import Job
@@ -114,7 +113,7 @@ def examine(worker: Worker, hello: Hello, accepted: tuple[str, ...]) -> Protecti
     rows = np.arange(len(GAPS))
     columns = {"observations": rows, "actions": np.zeros_like(rows)}
     job = Job(_probe(), 0, rows, space, space, columns)
-    layout = Layout(space, len(rows))
+    layout = job.layout
     outcome = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
     views = layout.views(outcome.arena)
     if views["kind"]:

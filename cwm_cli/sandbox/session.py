@@ -13,7 +13,6 @@ from cwm_cli.packing import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failures import KILLED_WORKERS, clean, failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
@@ -160,7 +159,7 @@ class _Process:
     def __init__(self, sandbox: Lender, job: Job) -> None:
         self._job = job
         self._limits = sandbox.limits
-        self._layout = Layout(job.observation_space, 0)
+        self._layout = job.layout
         self._deadline = 0.0
         with ExitStack() as stack:
             worker = stack.enter_context(sandbox.lend())

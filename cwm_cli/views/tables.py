@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cwm_cli.evaluation import Score
 
 PARTS = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
+OPTIONAL = ("valid_actions", "paper")
 UNKNOWN = "\N{EN DASH}"
 
 
@@ -24,9 +25,10 @@ def score_table(rows: Mapping[str, Score | None]) -> Table:
     table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in rows:
         table.add_column(Text(printable(name)), justify="right")
-    papers = any(score is not None and score.paper is not None for score in scores)
-    for part in (*PARTS, "paper") if papers else PARTS:
-        table.add_row(part, *(_share(getattr(score, part, None)) for score in scores))
+    for part in (*PARTS, *OPTIONAL):
+        shares = [getattr(score, part, None) for score in scores]
+        if part in PARTS or any(share is not None for share in shares):
+            table.add_row(part.replace("_", " "), *map(_share, shares))
     counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores)
     table.add_row("transitions", *counts)
     return table

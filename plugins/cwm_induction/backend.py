@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged
 from cwm_induction.portfolio import Portfolio
 from cwm_induction.samples import serves
+from cwm_induction.valid_actions import named, without
 
 UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""
@@ -56,6 +58,10 @@ class Induction:
 
     def _program(self, request: Request, problem: WorldModelProblem) -> tuple[str, str]:
         """Return a sentence on what was found, and the program."""
+        if problem.dataset.has_valid_actions:
+            plain = without(request, problem)
+            found, program = self._program(plain, cast(WorldModelProblem, plain.problem))
+            return found, named(program, problem.dataset[problem.dataset.fitted])
         fit = problem.dataset[problem.dataset.fitted]
         if serves(fit):
             effort = Effort(UNITS, self.seconds)

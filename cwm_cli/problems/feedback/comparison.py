@@ -89,11 +89,14 @@ class Comparison:
     @cached_property
     def mistakes(self) -> dict[str, np.ndarray]:
         """For each part the mask of the rows in which it is wrong and counts."""
-        return {
+        mistakes = {
             "observation": ~self.right.all(axis=1) & ~self.terminal,
             "reward": ~self.matches.reward,
             "terminated": ~self.matches.terminated,
         }
+        if self.matches.valid_actions is not None:
+            mistakes["valid actions"] = ~self.matches.valid_actions & ~self.terminal
+        return mistakes
 
     @cached_property
     def names(self) -> list[str]:

@@ -11,7 +11,7 @@ from cwm_cli.packing import Columns
 from cwm_cli.problems.feedback.comparison import Comparison
 from cwm_cli.problems.feedback.regimes import actions_taken, failing
 from cwm_cli.text import clean
-from cwm_cli.transitions import Dataset
+from cwm_cli.transitions import VALID, Dataset
 
 MOST_EXAMPLES = 8
 MOST_COMPONENTS = 6
@@ -78,7 +78,7 @@ def drawn(comparison: Comparison, row: int) -> list[str]:
     else:
         right = "does not count after the end" if comparison.terminal[row] else "right"
         lines.append(f"next observation  {right}")
-    return [*lines, *_outcomes(comparison, row)]
+    return [*lines, *_outcomes(comparison, row), *_valid_actions(comparison, row)]
 
 
 def _outcomes(comparison: Comparison, row: int) -> list[str]:
@@ -95,6 +95,18 @@ def _outcomes(comparison: Comparison, row: int) -> list[str]:
             ("reward", "terminated"), recorded, predicted, right, strict=True
         )
     ]
+
+
+def _valid_actions(comparison: Comparison, row: int) -> list[str]:
+    """Return a line on the valid actions, where programs name them."""
+    mistakes, space = comparison.mistakes.get("valid actions"), comparison.dataset.action_space
+    if mistakes is None or comparison.terminal[row]:
+        return []
+    recorded = list(space.masked(comparison.dataset.columns[VALID][row]))
+    if not mistakes[row]:
+        return [f"valid actions     {recorded}, right"]
+    predicted = list(space.masked(comparison.predictions[VALID][row] == 1))
+    return [f"valid actions     recorded  {recorded}, predicted {predicted}"]
 
 
 def _wrong_components(comparison: Comparison, row: int) -> list[str]:
@@ -134,10 +146,10 @@ def _sizes(comparison: Comparison) -> Iterator[Example]:
 
 
 def _parts(comparison: Comparison) -> Iterator[Example]:
-    """Yield the costliest row whose termination is wrong, and the one whose reward is."""
-    for name in ("terminated", "reward"):
-        wrong = comparison.mistakes[name]
-        if wrong.any():
+    """Yield the costliest row of each part that is wrong, but for the observation."""
+    for name in ("terminated", "reward", "valid actions"):
+        wrong = comparison.mistakes.get(name)
+        if wrong is not None and wrong.any():
             yield Example(int(np.argmax(np.where(wrong, comparison.lost, -1.0))), f"{name} wrong")
 
 

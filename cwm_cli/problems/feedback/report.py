@@ -65,6 +65,8 @@ def _summary(comparison: Comparison) -> list[str]:
     ]
     missed = int((~matches.terminated & comparison.terminal).sum())
     invented = int((~matches.terminated & going).sum())
+    if matches.valid_actions is not None:
+        lines.insert(-1, f"- valid actions: right in {share(matches.valid_actions[going])}")
     if missed or invented:
         lines[-1] += (
             f"; {missed} of {int(comparison.terminal.sum())} ends missed, "
@@ -177,12 +179,11 @@ def _by_action(comparison: Comparison) -> list[str]:
     taken = actions_taken(comparison)
     if not taken:
         return []
-    lines = [
-        f"{'wrong in':<12}{'transitions':>12}{'observation':>12}{'reward':>8}{'terminated':>12}"
-    ]
+    names = list(comparison.mistakes)
+    lines = [f"{'wrong in':<12}{'transitions':>12}{''.join(f'{name:>14}' for name in names)}"]
     for regime in taken:
         counts = [int((part & regime.rows).sum()) for part in comparison.mistakes.values()]
-        cells = f"{counts[0]:>12}{counts[1]:>8}{counts[2]:>12}"
+        cells = "".join(f"{count:>14}" for count in counts)
         lines.append(f"{regime.name:<12}{int(regime.rows.sum()):>12}{cells}")
     return lines
 
