@@ -18,14 +18,14 @@ from benchmarks.published import ENTROPY
 from benchmarks.scoring import machine
 from cwm_cli.suites import CWMB
 
-DISCRETE = CWMB[:6]
+DISCRETE = (*CWMB[:6], *CWMB[18:])
 THOROUGH = ("Pendulum-v1", "Reacher-v5", "InvertedPendulum-v5", "HalfCheetah-v5")
 """Continuous environments with 2000 steps of the model per decision, not 500."""
 
 FIRST_STEPS = 100
 """Steps of an episode in MuJoCo but for `THOROUGH`, and in HalfCheetah."""
 
-MODELS = (*DISCRETE, "Pendulum-v1", "FrozenLake-v1", "MountainCarContinuous-v0")
+MODELS = (*CWMB[:6], "Pendulum-v1", "FrozenLake-v1", "MountainCarContinuous-v0")
 
 
 class Way(NamedTuple):

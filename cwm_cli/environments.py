@@ -63,7 +63,9 @@ class EnvironmentSpec:
     when the environment is looked up. `rewinder` takes a made environment,
     and where it returns nothing the attributes are copied, as for any
     environment. `valid_actions` returns the actions that are allowed where an
-    environment stands, None where all are.
+    environment stands, None where all are. `restore` stands a made environment,
+    without its wrappers, at an observation, or returns False where the
+    observation does not tell the state; it may reset the environment.
     """
 
     id: str
@@ -73,6 +75,7 @@ class EnvironmentSpec:
     note: str = ""
     rewinder: Callable[[gym.Env[Any, Any]], Rewinder | None] | None = None
     valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
+    restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:

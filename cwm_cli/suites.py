@@ -19,5 +19,6 @@ CWMB = (
     "Ant-v5",
     "Humanoid-v5",
     "HumanoidStandup-v5",
+    "RTFM-v0",
 )
 """The Code World Models Benchmark, in the order of the paper, on ids that Gymnasium makes today."""

@@ -64,7 +64,7 @@ def test_the_list_names_the_package_of_every_plugin(cwm):
     found = rows(cwm)
     assert {row["kind"] for row in found} >= {"environment", "backend", "strategy"}
     assert all(row["package"].startswith("cwm-cli ") for row in found)
-    assert {"gif-mcts", "zero-shot"} <= names(cwm, "strategy")
+    assert {"gif-mcts", "worldcoder", "zero-shot"} <= names(cwm, "strategy")
     assert {"litellm", "replay", "induction"} <= names(cwm, "backend")
     assert "CartPole-v1" in names(cwm, "environment")
 

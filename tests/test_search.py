@@ -13,10 +13,11 @@ from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Request, Usage
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.search import Search
 from cwm_gif_mcts.strategy import GifMcts
+from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot
 
 LENGTH = 16
-STRATEGIES = [GifMcts, ZeroShot]
+STRATEGIES = [GifMcts, WorldCoder, ZeroShot]
 
 
 class Counting:

@@ -216,7 +216,7 @@ def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
         (["--env", "Cartpole-v1"], "did you mean CartPole-v1?"),
         ([], "name one environment"),
         (["--env", "CartPole-v1", "--idx", "3"], "name one environment"),
-        (["--idx", "99"], "choose 0 to 17"),
+        (["--idx", "99"], "choose 0 to 18"),
         (["--env", "CartPole-v1", "--dataset", "none.npz"], "there is no dataset none.npz"),
         (["--env", "CartPole-v1", "--backend", "litellm"], "add --model PROVIDER/NAME"),
         (["--env", "CartPole-v1", "--temperature", "1"], "has no --temperature"),

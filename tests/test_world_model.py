@@ -155,7 +155,9 @@ class TestPrompts:
     def test_values_are_described_as_they_arrive(self, space, words):
         assert describe(space) == words
         pair = Space("tuple", children=(space, space))
-        assert describe(pair) == f"a tuple of 2 values: [0] {words}; [1] {words}"
+        assert describe(pair) == f"a tuple of 2 values, each {words}"
+        mixed = Space("tuple", children=(space, pair))
+        assert describe(mixed) == f"a tuple of 2 values: [0] {words}; [1] {describe(pair)}"
         named = replace(pair, kind="dict", keys=("a", "b"))
         assert describe(named) == f"a dict of 2 values: ['a'] {words}; ['b'] {words}"
 

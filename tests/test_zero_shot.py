@@ -1,27 +1,88 @@
-"""Zero-shot asks for independent programs."""
+"""Zero-shot asks for independent programs, and asks to think first."""
+
+from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 
-from cwm_cli.llm import ROOT, Action, Move, Usage
+from cwm_cli.llm import Action, Completion, Message, Move
 from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Node
+from cwm_cli.search import Search
 from cwm_zero_shot.strategy import ZeroShot
+from recordings import dataset, problem
 
 
-def test_every_program_is_written_from_scratch():
-    strategy, rng = ZeroShot(), np.random.default_rng(0)
-    for number, kind in enumerate(["mismatch", "load_error", "mismatch"]):
-        assert strategy.select(rng, [Move(Action.GENERATE)]) == Move(Action.GENERATE)
-        verdict = Verdict(score=0.5, failure=Failure(kind=kind, message="row 1"))
-        node = Node(
-            id=number,
-            step=number,
-            parent=ROOT,
-            action=Action.GENERATE,
-            program="x = 1\n",
-            verdict=verdict,
-            prompt="",
-            usage=Usage(),
-        )
-        strategy.update(node)
-        assert strategy.state(number) == ""
+@dataclass
+class Judge:
+    """Gives the verdicts it was made with, in turn, whatever the program."""
+
+    verdicts: list[Verdict]
+
+    def messages(self, move):
+        return (Message(role="user", content=str(move)),)
+
+    def evaluate(self, program):
+        return self.verdicts.pop(0)
+
+
+@dataclass
+class Listening:
+    """Answers with the seed of the request, and remembers the requests."""
+
+    asked: list = field(default_factory=list)
+
+    def complete(self, request):
+        self.asked.append(request)
+        return Completion(f"```python\nx = {request.seed}\n```")
+
+    def worst_cost(self, request):
+        return 0.0
+
+
+def verdict(kind, score=0.0):
+    return Verdict(score=score, failure=Failure(kind=kind, message="row 1"))
+
+
+POOR = [verdict("load_error"), verdict("no_program"), verdict("mismatch", 0.1), verdict("memory")]
+GOOD = [verdict("mismatch", score) for score in (0.99, 0.5, 0.7, 0.9)]
+
+
+def asked(verdicts, parallel=1):
+    backend = Listening()
+    search = Search(Judge(list(verdicts)), ZeroShot(), backend, seed=4, parallel=parallel)
+    list(search.run(len(verdicts)))
+    requests = sorted(backend.asked, key=lambda request: request.step)
+    return [request._replace(problem=None) for request in requests]
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_what_is_asked_does_not_depend_on_the_verdicts(parallel):
+    poor, good = asked(POOR, parallel), asked(GOOD, parallel)
+    assert poor == good
+    assert [request.move for request in poor] == [Move(Action.GENERATE)] * 4
+
+
+def test_the_same_question_is_asked_each_time_with_another_seed():
+    requests = asked(POOR)
+    assert len({request.key for request in requests}) == 1
+    assert len({request.seed for request in requests}) == 4
+    assert [request.occurrence for request in requests] == [0, 1, 2, 3]
+
+
+def test_the_best_program_of_the_budget_counts():
+    search = Search(Judge(list(POOR + GOOD)), ZeroShot(), Listening())
+    list(search.run(8))
+    assert search.best.id == len(POOR)
+
+
+def test_nodes_have_no_state():
+    search = Search(Judge(list(GOOD)), ZeroShot(), Listening())
+    assert [search.strategy.state(record.node.id) for record in search.run(4)] == [""] * 4
+
+
+def test_the_question_asks_to_think_step_by_step_before_the_program():
+    data = dataset([(n, n + 1, 0, False) for n in range(4)])
+    move = ZeroShot().select(np.random.default_rng(0), [])
+    question = problem((data, "A counter."), None).messages(move)[-1].content
+    instruction = question.index("Think step by step before you write")
+    assert question.index("class Environment") < instruction < question.index("the whole program")

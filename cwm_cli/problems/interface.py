@@ -14,6 +14,8 @@ MOST_BOUNDS = 12
 def describe(space: Space) -> str:
     """Say which Python value stands for a value of the space."""
     if space.kind == "tuple":
+        if len(space.children) > 1 and len(set(space.children)) == 1:
+            return f"a tuple of {len(space.children)} values, each {describe(space.children[0])}"
         parts = [f"[{index}] {describe(child)}" for index, child in enumerate(space.children)]
         return f"a tuple of {len(parts)} values: {'; '.join(parts)}"
     if space.kind == "dict":

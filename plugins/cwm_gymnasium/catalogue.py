@@ -60,6 +60,7 @@ def _specify(name: str) -> EnvironmentSpec:
         versions=partial(versions, found),
         note=_note(bare, found),
         rewinder=_rewinder,
+        restore=_restore,
     )
 
 
@@ -68,6 +69,13 @@ def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
     from cwm_gymnasium.rewinding import rewinder
 
     return rewinder(env)
+
+
+def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
+    """Stand an environment at an observation; what that takes is imported when it is asked for."""
+    from cwm_gymnasium.restoring import restore
+
+    return restore(env, observation)
 
 
 def _module(name: str) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cwm_cli.environments import space_of
-from cwm_gymnasium.documentation import clean
+from cwm_gymnasium.documentation import changes, clean
+from cwm_gymnasium.quiet import load
 from cwm_gymnasium.wording import words
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
 
 
 def describe(env: gym.Env[Any, Any]) -> str:
@@ -22,8 +24,8 @@ def describe(env: gym.Env[Any, Any]) -> str:
         f"Observation: {words(space_of(env.observation_space))}\n"
         f"Action: {words(space_of(env.action_space, 'actions'))}"
     )
-    parts = [documented or "\n".join(_title(env)), spaces, *_arguments(env), *_time_limit(env)]
-    return "\n\n".join(parts)
+    about = [documented] if documented else ["\n".join(_title(env)), *_borrowed(env)]
+    return "\n\n".join([*about, spaces, *_arguments(env), *_time_limit(env)])
 
 
 def _docstring(environment: type) -> str:
@@ -32,6 +34,48 @@ def _docstring(environment: type) -> str:
         if cls.__doc__ or "step" in vars(cls):
             return inspect.cleandoc(cls.__doc__ or "")
     return ""
+
+
+def _borrowed(env: gym.Env[Any, Any]) -> Iterator[str]:
+    """Yield the documentation of the next version that has one, and what changed until then."""
+    for newer in _newer(env.spec) if env.spec else ():
+        docstring = _documentation_of(newer)
+        if env.spec and docstring:
+            changed = [f"- {change}" for change in changes(docstring, env.spec.version or 0)]
+            yield (
+                f"It has no documentation of its own. This is the one of {newer.id}, "
+                f"and below it stands what differs in {env.spec.id}:"
+            )
+            yield clean(docstring)
+            yield f"## Differences\n{_differences(env.spec.id, newer.id, changed)}"
+            return
+
+
+def _differences(name: str, newer: str, changed: list[str]) -> str:
+    """Say what changed after an environment, and so holds the other way round in it."""
+    if not changed:
+        return f"Nothing that is said to have changed from {name} to {newer} concerns the dynamics."
+    heading = f"This is {name}: it behaves as before these changes, which came with {newer}."
+    return "\n".join([heading, *changed, f"The spaces below are those of {name}."])
+
+
+def _newer(spec: EnvSpec) -> list[EnvSpec]:
+    """Return the later versions of an environment, the next one first."""
+    named = (spec.namespace, spec.name)
+    others = [other for other in load().registry.values() if (other.namespace, other.name) == named]
+    later = [other for other in others if (other.version or 0) > (spec.version or 0)]
+    return sorted(later, key=lambda other: other.version or 0)
+
+
+def _documentation_of(spec: EnvSpec) -> str:
+    """Return the docstring of the class of an environment; nothing where it cannot be imported."""
+    creator: Any = spec.entry_point
+    if isinstance(creator, str):
+        try:
+            creator = load().envs.registration.load_env_creator(creator)
+        except Exception:  # noqa: BLE001  # a stranger's module may raise anything
+            return ""
+    return _docstring(creator) if inspect.isclass(creator) else ""
 
 
 def _title(env: gym.Env[Any, Any]) -> Iterator[str]:

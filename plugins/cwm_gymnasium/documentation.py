@@ -33,8 +33,13 @@ ASIDE = {
 }
 """A line or table row about nothing but these names is left out."""
 
+UNCHANGED = {"mujoco", "env.observation_structure", "frame_skip", "xml_file"} | ASIDE
+"""A change that is about one of these names first of all changes no dynamics."""
+
 DEEPEST = 6
 HEADING = re.compile(r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t]*$", re.MULTILINE)
+VERSION = re.compile(r"^\s*[*-]\s*v(\d+)\b:?(.*)")
+REMARKS = re.compile(r"\s*\(related [^()]*\)|\s*The `info\b[^.]*\.")
 FENCE = re.compile(r"[ \t]*(?:```|''')(.*?)(?:```|'''|\Z)\n?", re.DOTALL)
 FOREIGN = re.compile(r"\s*(?:\{|@|python\b)|.*\bgym\b", re.DOTALL)
 MARKUP = (
@@ -69,6 +74,25 @@ def clean(docstring: str) -> str:
             kept.append(f"{heading}{body}".strip())
             below = level
     return "\n\n".join(part for part in reversed(kept) if part)
+
+
+def changes(docstring: str, after: int) -> list[str]:
+    """Return what the version history says of the dynamics since a version."""
+    history = (part for part in _sections(docstring) if part.title.lower() == "version history")
+    found, version = [], after
+    for line in (line for section in history for line in section.body.splitlines()):
+        entry = VERSION.match(line)
+        version = int(entry[1]) if entry else version
+        change = (entry[2] if entry else line).strip().removeprefix("- ")
+        if version > after and change and not _changes_nothing(change):
+            found.append(REMARKS.sub("", _cleaned(change)))
+    return found
+
+
+def _changes_nothing(change: str) -> bool:
+    """Whether a change is one of packaging, rendering or `info`."""
+    first = re.search(r"`([^`]+)`", change)
+    return first is not None and (first[1] in UNCHANGED or first[1].startswith("info["))
 
 
 def _relevant(docstring: str) -> Iterator[Section]:

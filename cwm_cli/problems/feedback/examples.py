@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.evaluation import Metric
-from cwm_cli.packing import Columns
+from cwm_cli.packing import Columns, Space
 from cwm_cli.problems.feedback.comparison import Comparison
 from cwm_cli.problems.feedback.regimes import actions_taken, failing
 from cwm_cli.text import clean
@@ -17,6 +17,9 @@ MOST_EXAMPLES = 8
 MOST_COMPONENTS = 6
 LONGEST_VALUE = 300
 """Values that take more characters are shown by their wrong components alone."""
+
+LONGEST_TEXT = 1200
+"""The same for values that are made of texts, which say nothing when they are cut."""
 
 
 class Example(NamedTuple):
@@ -66,11 +69,12 @@ def drawn(comparison: Comparison, row: int) -> list[str]:
     space = comparison.dataset.observation_space
     before = _text(space.unpack("observations", columns, row))
     action = _text(comparison.dataset.action_space.unpack("actions", columns, row))
-    lines = [f"observation       {_cut(before)}", f"action            {_cut(action)}"]
+    longest = _longest(space)
+    lines = [f"observation       {_cut(before, longest)}", f"action            {_cut(action)}"]
     if comparison.observation_wrong[row]:
         recorded = _text(space.unpack("next_observations", columns, row))
         predicted = _text(space.unpack("next_observations", predictions, row))
-        if max(len(recorded), len(predicted)) > LONGEST_VALUE:
+        if max(len(recorded), len(predicted)) > longest:
             lines += _wrong_components(comparison, row)
         else:
             lines.append(f"next observation  recorded  {recorded}")
@@ -213,8 +217,14 @@ def _text(value: Any) -> str:
     return repr(_plain(value))
 
 
-def _cut(text: str) -> str:
+def _longest(space: Space) -> int:
+    """Return how many characters a value may take to be shown whole."""
+    leaves = [leaf.space.kind for leaf in space.leaves("")]
+    return LONGEST_TEXT if leaves.count("text") > len(leaves) / 2 else LONGEST_VALUE
+
+
+def _cut(text: str, longest: int = LONGEST_VALUE) -> str:
     """Shorten what is too long to be read."""
-    if len(text) <= LONGEST_VALUE:
+    if len(text) <= longest:
         return text
     return f"{text[: LONGEST_VALUE // 2]} … ({len(text)} characters, not all shown)"

@@ -58,7 +58,7 @@ def _summary(comparison: Comparison) -> list[str]:
     score = 1.0 - comparison.lost.sum() / comparison.weights.sum()
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score on them is {score:.4f}.",
+        f"the weighted score on them is {min(score, 0.9999):.4f}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",

@@ -1,0 +1,52 @@
+"""Learning curves: the mean over many runs, and how sure it is."""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+
+RESAMPLES = 2000
+LEVELS = (2.5, 97.5)
+"""Percentiles between which the mean lies with 95 % confidence."""
+
+
+class Band(NamedTuple):
+    """A mean and the bounds of its confidence band."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, strata: np.ndarray) -> Self:
+        """Average rows; the bounds come from drawing rows again, within each stratum.
+
+        What tells the strata apart is given, and not drawn, so it adds no doubt.
+        """
+        rng = np.random.default_rng(0)
+        total = np.zeros((RESAMPLES, *values.shape[1:]))
+        for stratum in np.unique(strata):
+            rows = values[strata == stratum]
+            counts = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), RESAMPLES)
+            total += counts @ rows
+        low, high = np.percentile(total / len(values), LEVELS, axis=0)
+        return cls(values.mean(axis=0), low, high)
+
+
+class Curve(NamedTuple):
+    """A strategy: the score of its best program so far, and the share of runs that end with 1."""
+
+    name: str
+    scores: Band
+    solved: tuple[float, float, float]
+
+    def cell(self, place: int) -> str:
+        """Write down a point of the curve with its band."""
+        mean, low, high = (values[place] for values in self.scores)
+        return f"{mean:.3f} ({low:.3f}-{high:.3f})"
+
+
+def curve(name: str, scores: np.ndarray, strata: np.ndarray) -> Curve:
+    """Sum up runs (rows) of scores after each completion (columns)."""
+    solved = Band.of((scores[:, -1:] >= 1.0).astype(float), strata)
+    shares = (float(solved.mean[0]), float(solved.low[0]), float(solved.high[0]))
+    return Curve(name, Band.of(scores, strata), shares)

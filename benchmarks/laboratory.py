@@ -1,0 +1,188 @@
+"""Compare search strategies on simulated proposals: this says nothing about any language model.
+
+Every run is a real search for a real world model in the real sandbox; only the answers
+are simulated, by the backend `simulated` with errors and repairs of given chances. Run
+number n of every strategy works on the same program, with the same seed. Results are
+kept in a file, one line each: what is there is not run again.
+"""
+
+import argparse
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.charts import chart
+from benchmarks.curves import Curve, curve
+from benchmarks.scoring import machine
+from benchmarks.world_models import PROGRAMS
+from cwm_cli.collection import collect
+from cwm_cli.evaluation import Metric
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import Owner, environment, find, provided, read_options
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search import Search
+from cwm_simulated.backend import Simulated
+
+STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
+TASKS = (
+    f"CartPole-v1={PROGRAMS / 'cartpole_helpers.py'}",
+    f"Acrobot-v1={PROGRAMS / 'acrobot_arrays.py'}",
+    f"Taxi-v3={PROGRAMS / 'taxi_walls.py'}",
+    f"CliffWalking-v1={PROGRAMS / 'cliff_branches.py'}",
+    f"Pendulum-v1={PROGRAMS / 'pendulum_math.py'}",
+)
+PROPOSER = Owner("backend", Simulated)
+ROWS = 150
+LIMITS = Limits(stall_seconds=0.3, memory_mb=256)
+PICTURE = Path(__file__).parent / "laboratory.svg"
+TITLE = "Simulated proposals, not a language model"
+SHOWN = (1, 2, 5, 10, 15, 20, 30, 50, 100)
+"""After how many completions the table says how good the best program is."""
+
+
+class Laboratory(NamedTuple):
+    """What every run has in common: where programs are judged, the problems, and the proposer."""
+
+    problems: Mapping[str, WorldModelProblem]
+    backends: Mapping[str, Simulated]
+    budget: int
+
+    def key(self, strategy: str, number: int) -> list[Any]:
+        """Return what decides the outcome of a run, but for the code."""
+        env = self._env(number)
+        backend, dataset = self.backends[env], self.problems[env].dataset
+        options = PROPOSER.identity(backend) | {"program": _digest(backend.program)}
+        return [strategy, env, number, self.budget, options, dataset.digest[:12]]
+
+    def run(self, strategy: str, number: int) -> list[float]:
+        """Search; return the score of the best program so far after every completion."""
+        env = self._env(number)
+        search = Search(
+            self.problems[env], find("strategy", strategy)(), self.backends[env], seed=number
+        )
+        bests = (search.best for _ in search.run(self.budget))
+        scores = [best.verdict.score for best in bests if best]
+        return scores + [1.0] * (self.budget - len(scores))
+
+    def _env(self, number: int) -> str:
+        """Name the environment of a run."""
+        return list(self.problems)[number % len(self.problems)]
+
+
+class Kept:
+    """The results that are in a file, and those that are added to it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, threading.Lock()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()  # a line that was cut off is done again
+        if text and not text.endswith("\n"):
+            file.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
+        self._scores: dict[str, list[float]] = {
+            json.dumps(entry["key"]): entry["scores"] for entry in map(json.loads, whole)
+        }
+
+    def scores(self, laboratory: Laboratory, strategy: str, number: int) -> list[float]:
+        """Return the scores of a run, which takes place unless it has already."""
+        key = laboratory.key(strategy, number)
+        name = json.dumps(key)
+        if name not in self._scores:
+            scores = laboratory.run(strategy, number)
+            with self._lock, self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, "scores": scores}) + "\n")
+                self._scores[name] = scores
+        return self._scores[name]
+
+
+def main() -> None:
+    """Run what is missing, print a table and draw the curves."""
+    arguments = _arguments()
+    options = read_options(arguments.option, [PROPOSER])[PROPOSER.label]
+    kept = Kept(arguments.file)
+    with Sandbox(LIMITS, arguments.workers) as sandbox:
+        laboratory = _laboratory(arguments, options, sandbox)
+        with ThreadPoolExecutor(arguments.workers) as pool:
+            numbers = range(arguments.runs)
+            names = [name for number in numbers for name in arguments.strategies]
+            runs = [number for number in numbers for _ in arguments.strategies]
+            found = list(pool.map(partial(kept.scores, laboratory), names, runs))
+    places = np.arange(arguments.runs) % len(laboratory.problems)
+    count = len(arguments.strategies)
+    curves = [
+        curve(name, np.array(found[place::count]), places)
+        for place, name in enumerate(arguments.strategies)
+    ]
+    print("\n".join(_table(curves, laboratory)))
+    arguments.picture.write_text(chart(curves, f"{TITLE}, {arguments.runs} runs each"))
+    print(f"{arguments.picture}; {machine()}")
+
+
+def _arguments() -> argparse.Namespace:
+    """Read the command line."""
+    known = {name for _, entries in provided("strategy") for name in entries}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=200, help="per strategy")
+    parser.add_argument("--budget", type=int, default=30, help="completions per run")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--programs", nargs="+", metavar="ENV=FILE", default=TASKS)
+    strategies = [name for name in STRATEGIES if name in known]
+    parser.add_argument("--strategies", nargs="+", default=strategies, choices=sorted(known))
+    parser.add_argument("-o", dest="option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--file", type=Path, default=Path("runs/laboratory.jsonl"))
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    return parser.parse_args()
+
+
+def _laboratory(
+    arguments: argparse.Namespace, options: Mapping[str, Any], sandbox: Sandbox
+) -> Laboratory:
+    """Record transitions, and check that the programs predict all of them."""
+    tasks = dict(text.split("=", 1) for text in arguments.programs)
+    problems = {env: _problem(env, sandbox) for env in tasks}
+    for env, file in tasks.items():
+        if not problems[env].evaluate(Path(file).read_text(encoding="utf-8")).solved:
+            raise SystemExit(f"{file} does not predict {env}: name a correct program")
+    backends = {env: Simulated(program=file, **options) for env, file in tasks.items()}
+    return Laboratory(problems, backends, arguments.budget)
+
+
+def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
+    """Record a few transitions of many random episodes."""
+    spec = environment(env)
+    recorded = collect(spec, policy="random", episodes=30, test_episodes=0, max_steps=60)
+    dataset = recorded[np.linspace(0, len(recorded) - 1, ROWS).astype(int)]
+    return WorldModelProblem("", dataset, sandbox, Metric.of(dataset), feedback="paper")
+
+
+def _digest(file: str) -> str:
+    """Tell the contents of a file from others."""
+    return sha256(Path(file).read_bytes()).hexdigest()[:12]
+
+
+def _table(curves: Sequence[Curve], laboratory: Laboratory) -> Iterator[str]:
+    """Yield the lines of a table: score of the best program so far, with its confidence band."""
+    columns = [place for place in SHOWN if place <= laboratory.budget]
+    if laboratory.budget not in columns:
+        columns.append(laboratory.budget)
+    example = next(iter(laboratory.backends.values()))
+    chances = [f"{k} {getattr(example, k):g}" for k in ("errors", "crashes", "fixes", "improves")]
+    yield f"{TITLE}: {', '.join([*chances, f'breaks {example.breaks:g}'])}"
+    yield f"{'completions':12}" + "".join(f"{place:>21}" for place in columns) + f"{'solved':>19}"
+    for line in curves:
+        cells = (line.cell(place - 1) for place in columns)
+        solved = "{:.2f} ({:.2f} to {:.2f})".format(*line.solved)
+        yield f"{line.name:12}" + "".join(f"{cell:>21}" for cell in cells) + f"  {solved}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,11 @@
+"""Simulated proposals: programs with known errors, to compare strategies without a model."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_backends() -> Mapping[str, str]:
+    """Offer the `simulated` backend."""
+    return {"simulated": "cwm_simulated.backend:Simulated"}

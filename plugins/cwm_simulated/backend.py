@@ -1,0 +1,169 @@
+"""The backend `simulated`: a stochastic proposer of known properties, and no language model."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli.errors import CwmError
+from cwm_cli.extraction import extract_program
+from cwm_cli.llm import Action, Completion, Move, Request, Usage
+from cwm_simulated.edits import CRASHES, Edit
+from cwm_simulated.original import Errors, Original
+
+CHARACTERS_PER_TOKEN = 4
+"""Tokens are estimated: English and Python have about four characters in each."""
+
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class Proposal(NamedTuple):
+    """The errors of a program to propose, and a sentence on what was done."""
+
+    errors: Errors
+    sentence: str
+
+
+@dataclass
+class Simulated:
+    """A simulation: proposes a correct program with errors in it, to compare search strategies.
+
+    `program` is the file of the correct program. A program that is generated
+    has `errors` errors on average (Poisson; in proportion fewer where its
+    first lines are given, which are kept with the errors in them). The share
+    `crashes` of the errors are misspelt names and bad syntax; the others change
+    what is computed. A fix repairs what raised with the chance `fixes`, an
+    improvement repairs one error, any of them, with the chance `improves`, and
+    both make a new error with the chance `breaks`. What was got wrong in a
+    program that is sent back is found by comparing it with the correct one, so
+    nothing is remembered between questions. Prompts are not read, tokens are
+    estimated from the length of the texts, and nothing costs anything.
+    """
+
+    model: str = ""
+    program: str = ""
+    errors: Annotated[float, Field(ge=0, le=1000)] = 8.0
+    crashes: Chance = 0.1
+    fixes: Chance = 0.6
+    improves: Chance = 0.4
+    breaks: Chance = 0.2
+    _original: Original = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Read the correct program."""
+        if self.model:
+            raise CwmError("the simulated backend uses no model: leave out --model")
+        self._original = _read(self.program)
+
+    def complete(self, request: Request) -> Completion:
+        """Propose a program; the same question of the same search gets the same answer."""
+        rng = np.random.default_rng([request.seed, request.step])
+        move = request.move
+        propose = self._generate if move.action is Action.GENERATE else self._revise
+        errors, sentence = propose(move, rng)
+        text = f"{sentence}\n\n{_fenced(self._original.write(errors))}"
+        asked = sum(len(message.content) for message in request.messages)
+        return Completion(
+            text, Usage(prompt_tokens=_tokens(asked), completion_tokens=_tokens(len(text)))
+        )
+
+    def worst_cost(self, request: Request) -> float:
+        """Return 0: nothing is paid for."""
+        return 0.0
+
+    def _generate(self, move: Move, rng: np.random.Generator) -> Proposal:
+        """Keep the given lines with their errors, and make new errors below them."""
+        given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
+        errors = _known(self._original.read(given), self.program)
+        length = len(self._original.lines)
+        for _ in range(rng.poisson(self.errors * (length - len(given)) / length)):
+            errors |= self._mistake(errors, rng, first=len(given))
+        return Proposal(errors, "This is a simulated proposal.")
+
+    def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
+        """Repair an error, make a new one, both or neither."""
+        errors = _known(self._original.read_all(move.program), self.program)
+        fixing = move.action is Action.FIX
+        repairs, breaks = rng.random(2) < (self.fixes if fixing else self.improves, self.breaks)
+        suspects = _raised(errors, move) if fixing else sorted(errors)
+        repaired = {suspects[rng.integers(len(suspects))]} if repairs and suspects else set()
+        made = self._mistake(errors, rng) if breaks else frozenset()
+        return Proposal(errors - repaired | made, "This is a simulated revision.")
+
+    def _mistake(self, errors: Errors, rng: np.random.Generator, *, first: int = 0) -> Errors:
+        """Make an error where there is none yet: draw whether it crashes, its kind, its place."""
+        free = [
+            edit
+            for edit in self._original.edits
+            if edit.line >= first and not any(map(edit.overlaps, errors))
+        ]
+        crashes = rng.random() < self.crashes
+        meant = [edit for edit in free if (edit.kind in CRASHES) == crashes] or free
+        if not meant:
+            return frozenset()
+        kinds = sorted({edit.kind for edit in meant})
+        kind = kinds[rng.integers(len(kinds))]
+        places = [edit for edit in meant if edit.kind == kind]
+        return frozenset((places[rng.integers(len(places))],))
+
+
+def _raised(errors: Errors, move: Move) -> list[Edit]:
+    """Return which errors may have raised.
+
+    Bad syntax comes first, then a misspelt name in the line that raised, which
+    is where those raise, then what else is in that line, then any other error.
+    """
+    failure = move.verdict.failure if move.verdict else None
+    there = [edit for edit in errors if failure and failure.line == edit.line + 1]
+    for suspects in (
+        [edit for edit in errors if edit.kind == "syntax"],
+        [edit for edit in there if edit.kind == "name"],
+        there,
+        [edit for edit in errors if edit.kind != "name"],
+    ):
+        if suspects:
+            return sorted(suspects)
+    return sorted(errors)
+
+
+def _read(file: str) -> Original:
+    """Read the correct program."""
+    if not file:
+        raise CwmError(
+            "the simulated backend needs a correct program: give -o backend.program=FILE"
+        )
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        original = Original(extract_program(_fenced(text)))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise CwmError(f"cannot read {file} ({reason}): give -o backend.program=FILE") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise CwmError(f"{file} is not a program ({error}): give a correct one") from error
+    if not original.edits:
+        raise CwmError(f"nothing can be got wrong in {file}: give a program of a world model")
+    return original
+
+
+def _known(errors: Errors | None, file: str) -> Errors:
+    """Return errors, or say that there is no telling them."""
+    if errors is None:
+        raise CwmError(
+            f"the program to work on was not made from {file}: start a run of its own with --new"
+        )
+    return errors
+
+
+def _fenced(program: str) -> str:
+    """Put a program into a Markdown block whose fence is longer than any within it."""
+    longest = max(map(len, re.findall("`{3,}", program)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}python\n{program.rstrip()}\n{fence}\n"
+
+
+def _tokens(characters: int) -> int:
+    """Estimate the number of tokens in a text."""
+    return -(-characters // CHARACTERS_PER_TOKEN)

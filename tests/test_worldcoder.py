@@ -1,0 +1,203 @@
+"""WorldCoder refines what Thompson sampling picks; chances are worked out by hand where they can.
+
+Beta(1, n) is the smallest of n uniform draws, so a draw of Beta(1, a) is above
+one of Beta(1, b) with the chance b / (a + b).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.llm import ROOT, Action, Move, Usage
+from cwm_cli.programs import Failure, Verdict
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.search import Node
+from cwm_worldcoder.strategy import WorldCoder
+
+GENERATE, IMPROVE, FIX = Action
+DRAWS = 4000
+BUG = Verdict(score=0.0, failure=Failure(kind="load_error", message="SyntaxError", line=2))
+
+
+@dataclass
+class Taught:
+    """A strategy, and the nodes that it was taught in order."""
+
+    strategy: WorldCoder = field(default_factory=WorldCoder)
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, score, parent=ROOT):
+        """Teach a node, which raised when its score is None, and return its id."""
+        number = len(self.nodes)
+        mismatch = None if score == 1 else Failure(kind="mismatch", message="row 1")
+        action = GENERATE if parent == ROOT else self.refinement(parent).action
+        node = Node(
+            id=number,
+            step=number,
+            parent=parent,
+            action=action,
+            program=f"x = {number}\n",
+            verdict=BUG if score is None else Verdict(score=score, failure=mismatch),
+            prompt="",
+            usage=Usage(),
+        )
+        self.nodes.append(node)
+        self.strategy.update(node)
+        return number
+
+    def refinement(self, number):
+        """Return the move that refines a node."""
+        node = self.nodes[number]
+        action = FIX if node.verdict.is_bug else IMPROVE
+        return Move(action, number, node.program, node.verdict)
+
+    def chances(self, *pending, draws=DRAWS):
+        """Return how often each program is refined."""
+        rngs = map(np.random.default_rng, range(draws))
+        picks = [self.strategy.select(rng, pending).parent for rng in rngs]
+        return np.bincount(picks, minlength=len(self.nodes)) / draws
+
+
+def sampled(*betas, draws=400_000):
+    """Return how often each of some Beta variables is the largest."""
+    rng = np.random.default_rng(2024)
+    draws_of = np.array([rng.beta(alpha, beta, draws) for alpha, beta in betas])
+    return np.bincount(draws_of.argmax(axis=0), minlength=len(betas)) / draws
+
+
+def near(chances):
+    """Match what DRAWS draws of these chances give, but for four standard errors."""
+    return pytest.approx(chances, abs=4 * 0.5 / DRAWS**0.5)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("in_flight", [0, 1, 3])
+def test_while_no_program_is_known_one_is_written_from_scratch(sequential, in_flight):
+    strategy = WorldCoder(sequential=sequential)
+    pending = [Move(GENERATE)] * in_flight
+    assert strategy.select(np.random.default_rng(0), pending) == Move(GENERATE)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_once_a_program_is_known_nothing_is_written_from_scratch(sequential):
+    pool = Taught(WorldCoder(sequential=sequential))
+    pool.add(0.5)
+    for pending in ([], [Move(GENERATE)], [pool.refinement(0)]):
+        assert pool.strategy.select(np.random.default_rng(0), pending) == pool.refinement(0)
+
+
+@pytest.mark.parametrize(("score", "action"), [(None, FIX), (0.0, IMPROVE), (0.7, IMPROVE)])
+def test_a_program_that_raised_is_fixed_and_any_other_improved(score, action):
+    pool = Taught()
+    pool.add(score)
+    move = pool.strategy.select(np.random.default_rng(0), [])
+    assert move == Move(action, 0, "x = 0\n", pool.nodes[0].verdict)
+
+
+def test_a_program_of_a_high_score_is_refined_more_often():
+    # Beta(1 + 5 * 0.2, 1 + 5 * 0.8) = Beta(2, 5), and Beta(5.5, 1.5).
+    pool = Taught()
+    pool.add(0.2)
+    pool.add(0.9)
+    assert pool.chances() == near(sampled((2, 5), (5.5, 1.5)))
+    assert 0 < pool.chances()[0] < 0.1
+
+
+def test_refinements_that_fail_make_a_program_less_likely():
+    # Node 1 was refined four times: Beta(5.5, 1.5 + 4); each result has Beta(1.5, 5.5).
+    pool = Taught()
+    pool.add(0.2)
+    pool.add(0.9)
+    before = pool.chances()[1]
+    for _ in range(4):
+        pool.add(0.1, parent=1)
+    after = pool.chances()
+    assert after == near(sampled((2, 5), (5.5, 5.5), *[(1.5, 5.5)] * 4))
+    assert after[1] < before - 0.2
+
+
+def test_one_failure_adds_one_to_the_second_number():
+    # Both raised: Beta(1, 1 + 5 + 1) against Beta(1, 1 + 5).
+    pool = Taught()
+    pool.add(None)
+    pool.add(None, parent=0)
+    assert pool.chances() == near([6 / 13, 7 / 13])
+
+
+def test_one_success_adds_one_to_the_first_number():
+    # Without a prior: Beta(2, 1) is the largest of two uniform draws, Beta(1, 1) is a third.
+    pool = Taught(WorldCoder(prior_weight=0))
+    pool.add(0.5)
+    pool.add(1.0, parent=0)
+    assert pool.chances() == near([2 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize(("weight", "chance"), [(0, 1 / 10), (1, 2 / 12), (10, 11 / 30)])
+def test_the_prior_weighs_what_the_option_says(weight, chance):
+    # Beta(1, 1 + C + 1 + 7) against Beta(1, 1 + C): (1 + C) / (10 + 2 C).
+    pool = Taught(WorldCoder(prior_weight=weight))
+    pool.add(None)
+    pool.add(None, parent=0)
+    assert pool.chances(*[pool.refinement(0)] * 7) == near([chance, 1 - chance])
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 7])
+def test_a_refinement_in_flight_counts_as_one_that_fails_and_leaves_the_draw_random(in_flight):
+    # Beta(1, 7 + the ones in flight) against Beta(1, 6).
+    pool = Taught()
+    pool.add(None)
+    pool.add(None, parent=0)
+    awaited = [pool.refinement(0)] * in_flight
+    assert pool.chances(*awaited) == near([6 / (13 + in_flight), 1 - 6 / (13 + in_flight)])
+    assert pool.chances() == near([6 / 13, 7 / 13])
+
+
+def test_the_only_program_is_refined_again_while_it_is_being_refined():
+    pool = Taught()
+    pool.add(0.4)
+    assert pool.chances(*[pool.refinement(0)] * 5, draws=50) == pytest.approx([1.0])
+
+
+def test_sequential_refinement_takes_the_newest_program_whatever_its_score():
+    pool = Taught(WorldCoder(sequential=True))
+    pool.add(0.9)
+    for score in (0.1, None, 0.4):
+        newest = pool.add(score, parent=len(pool.nodes) - 1)
+        assert pool.chances(draws=30)[newest] == 1
+        assert pool.chances(pool.refinement(newest), draws=30)[newest] == 1
+
+
+def test_equal_generators_pick_equally():
+    pool = Taught()
+    for score in (0.3, 0.4, 0.5):
+        pool.add(score)
+    picks = [pool.strategy.select(np.random.default_rng(8), []).parent for _ in range(30)]
+    assert len(set(picks)) == 1
+
+
+def test_the_state_says_how_often_a_program_was_refined():
+    pool = Taught()
+    pool.add(0.5)
+    for score in (0.2, 1.0, None):
+        pool.add(score, parent=0)
+    pool.add(0.1, parent=3)
+    states = [pool.strategy.state(node.id) for node in pool.nodes]
+    assert states == ["refined 3x", "", "", "refined 1x", ""]
+
+
+def test_options_are_read_and_checked():
+    owners = [Owner("strategy", WorldCoder)]
+    read = read_options(["prior_weight=2.5", "sequential=true"], owners)
+    assert WorldCoder(**read["strategy"]) == WorldCoder(prior_weight=2.5, sequential=True)
+    for wrong in ("prior_weight=-1", "prior_weight=inf", "sequential=perhaps"):
+        with pytest.raises(CwmError, match="is refused"):
+            read_options([wrong], owners)
+
+
+def test_the_heaviest_prior_still_draws():
+    pool = Taught(WorldCoder(prior_weight=1e6))
+    for score in (0.0, 0.5, 0.999):
+        pool.add(score)
+    assert pool.chances(draws=50) == pytest.approx([0, 0, 1])
