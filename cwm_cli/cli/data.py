@@ -1,22 +1,75 @@
-"""`cwm data`: look into recorded transitions; and which transitions a command works with."""
+"""`cwm data`: read and look into transitions; and which transitions a command works with."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cwm_cli.cli.boundary import complain, guarded
-from cwm_cli.cli.options import JsonOption, parse_env_args
+from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, parse_env_args
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
     from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.importing import Buffer
     from cwm_cli.runs import Run
     from cwm_cli.transitions import Dataset
 
-data = typer.Typer(no_args_is_help=True, help="Look into recorded transitions.")
+MOST_VERSIONS = 10
+"""Versions of an environment that are tried, from 0, when a file fits none that was named."""
+
+data = typer.Typer(no_args_is_help=True, help="Read and look into recorded transitions.")
+
+
+@data.command("import")
+@guarded
+def import_(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A replay buffer as the paper published it.", show_default=False),
+    ],
+    env: EnvOption,
+    env_arg: EnvArgOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
+    ] = None,
+    drop_corrupt_first_rows: Annotated[
+        bool,
+        typer.Option("--drop-corrupt-first-rows", help="Leave out the first row of each episode."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that holds something else.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Read a published replay buffer; nothing in it is run.
+
+    Example: cwm data import CartPole-v1.pkl --env CartPole-v1
+    """
+    from cwm_cli.cli.output import emit
+    from cwm_cli.importing import MisfitError, convert, read_buffer
+
+    spec = find_environment(env)
+    target = out or Path(f"{file.stem}.npz")
+    if target.resolve() == file.resolve():
+        raise CwmError(f"{target} is the replay buffer itself: --out names another place")
+    buffer = read_buffer(file)
+    try:
+        dataset, limited = convert(
+            buffer,
+            spec,
+            env_args=parse_env_args(env_arg),
+            drop_corrupt_first_rows=drop_corrupt_first_rows,
+        )
+    except MisfitError as error:
+        raise CwmError(f"{error}: {_where_it_fits(buffer, spec)}") from error
+    _keep(dataset, target, force=force)
+    _remark(spec, dataset, limited)
+    emit(_facts(target, dataset), json=json)
 
 
 @data.command("show")
@@ -32,20 +85,79 @@ def show(
     from cwm_cli.cli.output import emit
     from cwm_cli.transitions import Dataset
 
-    dataset = Dataset.load(file)
-    facts = {
+    emit(_facts(file, Dataset.load(file)), json=json)
+
+
+def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
+    """Describe a dataset in a few numbers."""
+    columns = dataset.columns
+    return {
         "file": str(file),
         "environment": dataset.metadata.get("env"),
         "env_args": dataset.metadata.get("env_args", {}),
         "transitions": len(dataset),
         "train": len(dataset.train),
         "test": len(dataset.test),
-        "episodes": len(set(dataset.columns["episodes"].tolist())),
-        "terminations": int(dataset.columns["terminations"].sum()),
-        "mean_reward": float(dataset.columns["rewards"].mean()) if len(dataset) else None,
+        "episodes": len(set(columns["episodes"].tolist())),
+        "terminations": int(columns["terminations"].sum()),
+        "mean_reward": float(columns["rewards"].mean()) if len(dataset) else None,
         "digest": dataset.digest,
     }
-    emit(facts, json=json)
+
+
+def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
+    """Write a dataset, but over no file that holds something else."""
+    from cwm_cli.transitions import Dataset
+
+    if file.exists() and not force:
+        hint = "--force replaces it, --out names another"
+        try:
+            old = Dataset.load(file)
+        except CwmError as error:
+            raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
+        if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
+            raise CwmError(f"{file} is there already and holds other transitions: {hint}")
+    try:
+        dataset.save(file)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
+
+
+def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
+    """Say in which other version of the environment a buffer may have been recorded."""
+    from cwm_cli.importing import fits
+    from cwm_cli.registry import environment
+
+    name = re.sub(r"-v\d+$", "", spec.id)
+    for other in (f"{name}-v{number}" for number in range(MOST_VERSIONS)):
+        try:
+            found = environment(other)
+        except CwmError:
+            continue
+        if found.id == other != spec.id and fits(buffer, found):
+            return f"it may be of {other}, name --env {other}"
+    return "name the environment it was recorded in, with --env and --env-arg"
+
+
+def _remark(spec: EnvironmentSpec, dataset: Dataset, limited: int) -> None:
+    """Say what in the data may not be what it seems."""
+    from cwm_cli.importing import corrupt_first_rows
+
+    if limited:
+        rows = "row ends" if limited == 1 else "rows end"
+        complain(
+            f"{limited} {rows} an episode just at a time limit: read as truncated, not terminated",
+            kind="Note",
+        )
+    if dataset.metadata["drop_corrupt_first_rows"]:
+        return
+    if corrupt := corrupt_first_rows(spec, dataset):
+        complain(
+            f"the first rows of about {corrupt} episodes do not follow from their observations: "
+            "--drop-corrupt-first-rows leaves out all first rows",
+            kind="Note",
+        )
 
 
 def find_environment(name: str) -> EnvironmentSpec:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cwm_cli.cli.boundary import guarded
+from cwm_cli.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cwm_cli.runs import Run
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 
@@ -67,3 +73,65 @@ def show(
         emit(
             {name: facts[name] for name in ("solved", "completions", "cost", "program")}, json=False
         )
+
+
+@runs.command("report")
+@guarded
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a benchmark, or of a run.", show_default=False)
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Draw the tables of a benchmark from what is in its folder, or the scores of a run.
+
+    A benchmark may still be running, or have been stopped.
+
+    Example: cwm runs report runs/benchmark-20260101-120000
+    """
+    from cwm_cli.benchmarking.folder import Folder
+    from cwm_cli.benchmarking.report import Report
+    from cwm_cli.cli.benchmark import print_report
+    from cwm_cli.runs import Run
+
+    found = Folder(folder.absolute())
+    if found.is_benchmark:
+        print_report(Report.of(found), json=json)
+    else:
+        _report_run(Run.load(folder), json=json)
+
+
+def _report_run(run: Run, *, json: bool) -> None:
+    """Print what came of a run, as far as it went."""
+    import json as jsonlib
+
+    from cwm_cli.benchmarking.folder import Folder
+    from cwm_cli.cli.output import console, emit
+    from cwm_cli.evaluation import Score
+    from cwm_cli.views import score_table
+
+    result = Folder(run.folder).result(run.folder)
+    facts = _summary(run) | (result or {})
+    if json:
+        typer.echo(jsonlib.dumps(facts))
+        return
+    emit({name: value for name, value in facts.items() if name not in ("train", "test")}, json=json)
+    if result and result["train"]:
+        parts = {"train": result["train"], "held-out": result["test"]}
+        scores = {name: part and Score.model_validate(part) for name, part in parts.items()}
+        console(json=json).print(score_table(scores))
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """Say what a run is, and how far it is."""
+    config, nodes = run.config, list(run.nodes())
+    best = max((node.verdict.score for node in nodes), default=None)
+    return {
+        "run": str(run.folder),
+        "environment": config.env,
+        "strategy": config.strategy,
+        "answers": config.model or config.backend,
+        "seed": config.seed,
+        "completions": len(nodes),
+        "best": best,
+    }

@@ -1,0 +1,155 @@
+"""The columns of a published replay buffer, before they are read for an environment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.errors import CwmError
+from cwm_cli.importing.arrays import plain
+from cwm_cli.importing.inert import Inert, load
+
+LARGEST = 1 << 30
+"""Bytes of the largest file that is read."""
+
+Column = Sequence[Any] | np.ndarray
+
+LISTS = ("obs", "next_obs", "actions")
+NEEDED = (*LISTS, "rewards", "dones", "traj_starts", "idx")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Transitions as they were published; observations and actions are still as in the pickle.
+
+    `starts` has for each row the index of the first row of its trajectory,
+    `extras` what the environment said beside, where that was kept.
+    """
+
+    file: Path
+    sha256: str
+    observations: Column
+    next_observations: Column
+    actions: Column
+    rewards: np.ndarray
+    dones: np.ndarray
+    starts: np.ndarray
+    extras: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Number of each row in its trajectory, from 1."""
+        steps: np.ndarray = np.arange(len(self)) - self.starts + 1
+        return steps
+
+    @property
+    def lasts(self) -> np.ndarray:
+        """Mask of the last row of each trajectory."""
+        return np.append(self.starts[1:] != self.starts[:-1], True)
+
+
+def read_buffer(file: Path) -> Buffer:
+    """Read a replay buffer; nothing that its pickle names is imported or run."""
+    data = _content(file)
+    try:
+        return _buffer(_fields(load(data)), file, sha256(data).hexdigest())
+    except ValueError as error:
+        raise _refused(file, " ".join(str(error).split())[:120]) from error
+    except Exception as error:  # a stranger's pickle may be wrong in any way
+        raise _refused(file, "it is no pickle, or a damaged one") from error
+
+
+def _content(file: Path) -> bytes:
+    """Return the bytes of a file that may be a pickle."""
+    try:
+        if file.exists() and not file.is_file():
+            raise _refused(file, "it is no file")
+        if (size := file.stat().st_size) > LARGEST:
+            raise _refused(file, f"it has {size:,} bytes, and at most {LARGEST:,} are read")
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise CwmError(f"there is no file {file}: name a published replay buffer") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CwmError(f"cannot read {file} ({reason}): name a published replay buffer") from error
+    if data.startswith(b"PK"):
+        raise _refused(file, "it is a zip archive and no pickle")
+    return data
+
+
+def _fields(root: Any) -> dict[str, Any]:
+    """Return the columns: the pickle is a dict of them, or an object whose state is one."""
+    fields = root.state if isinstance(root, Inert) else root
+    if not isinstance(fields, dict):
+        raise ValueError("it holds no dict")
+    missing = [name for name in NEEDED if name not in fields]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return fields
+
+
+def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
+    """Cut all columns to the rows that are filled."""
+    rows = _number(fields["idx"])
+    if type(rows) is not int or rows < 1:
+        raise ValueError("it holds no transitions")
+    observations, following, actions = (_listed(fields[name], name, rows) for name in LISTS)
+    extras = fields.get("extra_info")
+    return Buffer(
+        file,
+        digest,
+        observations,
+        following,
+        actions,
+        rewards=_vector(fields["rewards"], "rewards", rows, "biuf").astype(np.float64),
+        dones=_vector(fields["dones"], "dones", rows, "biuf").astype(np.bool_),
+        starts=_starts(_vector(fields["traj_starts"], "traj_starts", rows, "iuf")),
+        extras=extras[:rows] if isinstance(extras, list) and len(extras) >= rows else (),
+    )
+
+
+def _listed(value: Any, name: str, rows: int) -> Column:
+    """Return a column of anything, which may also be one array."""
+    values = plain(value)
+    if not isinstance(values, list | tuple | np.ndarray):
+        raise ValueError(f"{name} is no list")
+    if len(values) < rows:
+        raise ValueError(f"{name} has {len(values)} of {rows} rows")
+    return values[:rows]
+
+
+def _vector(value: Any, name: str, rows: int, kinds: str) -> np.ndarray:
+    """Return a column of numbers."""
+    values = _listed(value, name, rows)
+    column = values if isinstance(values, np.ndarray) else np.array([_number(v) for v in values])
+    if column.dtype.kind not in kinds or column.size != rows:
+        raise ValueError(f"{name} are no numbers, one for each row")
+    return column.reshape(rows)
+
+
+def _number(value: Any) -> Any:
+    """Return one number, also where it is an array of one."""
+    value = plain(value)
+    return value.item() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _starts(starts: np.ndarray) -> np.ndarray:
+    """Check that rows of a trajectory stand together, each trajectory from its start."""
+    starts = starts.astype(np.int64)
+    rows = np.arange(len(starts))
+    begins = np.append(True, starts[1:] != starts[:-1])
+    wrong = np.flatnonzero(begins & (starts != rows))
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(f"traj_starts says that row {row} begins before, in row {starts[row]}")
+    return starts
+
+
+def _refused(file: Path, reason: str) -> CwmError:
+    return CwmError(f"{file} is no replay buffer ({reason}): name a published one")

@@ -1,0 +1,74 @@
+"""Tables of a benchmark on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cwm_cli.views.words import printable
+
+if TYPE_CHECKING:
+    from cwm_cli.benchmarking.report import Report
+    from cwm_cli.benchmarking.tables import Grid
+
+BETWEEN = 3
+"""Columns of the terminal between two of a table, and around it."""
+
+
+def report_parts(report: Report) -> Iterator[RenderableType]:
+    """Yield what is printed of a benchmark, as it is written to its folder."""
+    yield Text(printable(report.title), "bold")
+    for grid in report.grids:
+        yield GridTable(grid)
+    for note in report.notes:
+        yield Text(printable(note, 1000))
+
+
+@dataclass(frozen=True)
+class GridTable:
+    """Draws a table; one that is too wide is drawn as several, each with the columns of words."""
+
+    grid: Grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table."""
+        for places in chunks(self.grid, options.max_width):
+            yield self._table(places)
+
+    def _table(self, places: list[int]) -> Table:
+        """Draw some of the columns."""
+        grid = self.grid
+        title = Text(printable(grid.title), "bold")
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for place in places:
+            head = Text(printable(grid.heads[place]))
+            table.add_column(
+                head, justify="left" if place < grid.words else "right", overflow="fold"
+            )
+        for line in grid.cells:
+            table.add_row(*(Text(printable(line[place])) for place in places))
+        return table
+
+
+def chunks(grid: Grid, width: int) -> list[list[int]]:
+    """Share the columns out, so that each share fits into a width with the columns of words."""
+    lines = [grid.heads, *grid.cells]
+    widths = [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
+    words = list(range(grid.words))
+    room = width - sum(widths[: grid.words])
+    shares: list[list[int]] = [[]]
+    left = room
+    for place in range(grid.words, len(widths)):
+        if shares[-1] and widths[place] > left:
+            shares.append([])
+            left = room
+        shares[-1].append(place)
+        left -= widths[place]
+    return [words + share for share in shares]
