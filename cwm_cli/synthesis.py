@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import packages_distributions, version
@@ -40,6 +40,25 @@ class Parts(NamedTuple):
     strategy: Any
     backend: Any
     settings: dict[str, dict[str, Any]]
+
+
+def owners_of(strategy: str, backend: str) -> list[Owner]:
+    """Return all that has options in a search."""
+    return [
+        Owner("strategy", find("strategy", strategy)),
+        Owner("backend", find("backend", backend)),
+        Owner("problem", WorldModelProblem, OPTIONS),
+        Owner("sandbox", Limits),
+    ]
+
+
+def check_flags(backend: str, flags: Iterable[str]) -> None:
+    """Refuse options with flags of their own that a backend does not have."""
+    options = Owner("backend", find("backend", backend)).options
+    for name in flags:
+        if name not in options:
+            flag = name.replace("_", "-")
+            raise CwmError(f"the backend {backend!r} has no --{flag}: leave it out")
 
 
 @contextmanager
@@ -91,18 +110,10 @@ def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Run
 
 def _make(choices: Choices) -> Parts:
     """Build strategy and backend with the options of the user."""
-    owners = [
-        Owner("strategy", find("strategy", choices.strategy)),
-        Owner("backend", find("backend", choices.backend)),
-        Owner("problem", WorldModelProblem, OPTIONS),
-        Owner("sandbox", Limits),
-    ]
+    owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
-    for name, value in choices.flags.items():
-        if name not in owners[1].options:
-            flag = name.replace("_", "-")
-            raise CwmError(f"the backend {choices.backend!r} has no --{flag}: leave it out")
-        options["backend"][name] = value
+    check_flags(choices.backend, choices.flags)
+    options["backend"] |= choices.flags
     strategy = owners[0].factory(**options["strategy"])
     backend = owners[1].factory(model=choices.model, **options["backend"])
     settings = {

@@ -128,6 +128,7 @@ class Dataset:
             with zipfile.ZipFile(partial, "w") as archive:
                 for name, column in (self.columns | {"metadata": np.array(header)}).items():
                     member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whatever the day
+                    member.compress_type = zipfile.ZIP_DEFLATED
                     with archive.open(member, "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, column, allow_pickle=False)
             partial.replace(path)

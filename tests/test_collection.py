@@ -113,7 +113,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
     name: str, tmp_path: Path
 ) -> None:
     first, again, other = (
-        content(collect(find(name), episodes=2, test_episodes=1, seed=seed), tmp_path)
+        content(
+            collect(find(name), policy="random", episodes=2, test_episodes=1, seed=seed), tmp_path
+        )
         for seed in (3, 3, 4)
     )
     assert first == again
@@ -122,7 +124,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5", "Taxi-v4"])
 def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
-    dataset = collect(find(name), episodes=2, test_episodes=0, max_steps=15, seed=1)
+    dataset = collect(
+        find(name), policy="random", episodes=2, test_episodes=0, max_steps=15, seed=1
+    )
     second = dataset[dataset.columns["episodes"] == 1]
     assert len(second) > 1
     for row, following in zip(second, list(second)[1:], strict=False):
@@ -133,8 +137,8 @@ def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Walker2d-v5"])
 def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
-    few = collect(find(name), episodes=2, test_episodes=2, max_steps=15)
-    many = collect(find(name), episodes=4, test_episodes=3, max_steps=15)
+    few = collect(find(name), policy="random", episodes=2, test_episodes=2, max_steps=15)
+    many = collect(find(name), policy="random", episodes=4, test_episodes=3, max_steps=15)
     for split, shared in (("train", 2), ("test", 2)):
         episodes = [
             [repr(row._replace(episode=0)) for row in part if row.episode in numbers]
@@ -147,7 +151,9 @@ def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
 
 
 def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
-    dataset = collect(find("CartPole-v1"), episodes=5, test_episodes=5, max_steps=3)
+    dataset = collect(
+        find("CartPole-v1"), policy="random", episodes=5, test_episodes=5, max_steps=3
+    )
     train, test = dataset.train, dataset.test
     assert set(train.columns["episodes"]) == {0, 1, 2, 3, 4}
     assert set(test.columns["episodes"]) == {5, 6, 7, 8, 9}
@@ -167,18 +173,27 @@ def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
 
 def test_the_metadata_say_how_the_data_were_made() -> None:
     spec = find("FrozenLake-v1")
-    dataset = collect(spec, env_args={"is_slippery": False}, episodes=2, test_episodes=1, seed=5)
+    dataset = collect(
+        spec,
+        env_args={"is_slippery": False},
+        policy="random",
+        episodes=2,
+        test_episodes=1,
+        seed=5,
+    )
+    assert [seed % 2 for seed in dataset.metadata["reset_seeds"]] == [0, 0, 1]
     assert dataset.metadata == {
         "env": "FrozenLake-v1",
         "env_args": {"is_slippery": False},
         "policy": "random",
         "policies": ["random"] * 3,
+        "reset_seeds": dataset.metadata["reset_seeds"],
         "episodes": 2,
         "test_episodes": 1,
         "max_steps": 100,
         "seed": 5,
         "versions": dict(spec.versions()),
-        "collector": 1,
+        "collector": 2,
     }
 
 
@@ -197,10 +212,19 @@ def test_nested_observations_that_are_changed_in_place_are_recorded(
     assert any(row.action["push"].any() for row in rows)
 
 
-def test_progress_counts_episodes() -> None:
-    counted: list[int] = []
-    collect(find("CartPole-v1"), episodes=2, test_episodes=1, max_steps=2, progress=counted.append)
-    assert counted == [1, 2, 3]
+def test_progress_counts_episodes_and_the_share_of_the_one_that_is_played() -> None:
+    counted: list[float] = []
+    collect(
+        find("CartPole-v1"),
+        policy="random",
+        episodes=2,
+        test_episodes=1,
+        max_steps=2,
+        progress=counted.append,
+    )
+    assert [done for done in counted if done == int(done)] == [1, 2, 3]
+    assert counted == sorted(counted)
+    assert len(counted) == 9
 
 
 def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
@@ -215,21 +239,21 @@ def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
 
 
 def test_the_default_dataset_is_recorded_once(cache: Path) -> None:
-    path, there = default_dataset(find("Blackjack-v1"))
+    path, there = default_dataset(find("Blackjack-v1"), policy="random")
     assert (path.parent, there) == (cache, False)
     assert path.name.startswith("Blackjack-v1-random-0-")
-    assert default_dataset(find("Blackjack-v1")) == (path, True)
+    assert default_dataset(find("Blackjack-v1"), policy="random") == (path, True)
     assert list(cache.iterdir()) == [path]
 
 
 def test_another_request_is_another_file(cache: Path) -> None:
     spec = find("Blackjack-v1")
     paths = {
-        default_dataset(spec)[0],
-        default_dataset(spec, data_seed=1)[0],
-        default_dataset(spec, episodes=3)[0],
-        default_dataset(spec, max_steps=1)[0],
-        default_dataset(spec, env_args={"sab": False})[0],
+        default_dataset(spec, policy="random")[0],
+        default_dataset(spec, policy="random", data_seed=1)[0],
+        default_dataset(spec, policy="random", episodes=3)[0],
+        default_dataset(spec, policy="random", max_steps=1)[0],
+        default_dataset(spec, policy="random", env_args={"sab": False})[0],
     }
     assert len(paths) == 5
     assert paths == set(cache.iterdir())
@@ -247,16 +271,18 @@ def test_a_changed_environment_is_recorded_anew(
 
 
 def test_a_spoilt_file_is_recorded_anew(cache: Path) -> None:
-    path, _ = default_dataset(find("Blackjack-v1"))
+    path, _ = default_dataset(find("Blackjack-v1"), policy="random")
     whole = path.read_bytes()
     path.write_bytes(whole[:500])
-    assert default_dataset(find("Blackjack-v1")) == (path, False)
+    assert default_dataset(find("Blackjack-v1"), policy="random") == (path, False)
     assert path.read_bytes() == whole
 
 
 def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: default_dataset(find("Taxi-v4"))[0], range(4)))
+        found = set(
+            pool.map(lambda _: default_dataset(find("Taxi-v4"), policy="random")[0], range(4))
+        )
     assert found == set(cache.iterdir())
     assert len(Dataset.load(found.pop()))
 
@@ -265,7 +291,7 @@ def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
     code = """
 from cwm_cli.collection import default_dataset
 from cwm_gymnasium import cwm_environments
-print(default_dataset(cwm_environments()["Taxi-v4"]())[0])
+print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
 """
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -280,14 +306,15 @@ def test_a_cache_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatc
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(CwmError, match="set XDG_CACHE_HOME to a folder that can be written"):
-        default_dataset(find("Blackjack-v1"))
+        default_dataset(find("Blackjack-v1"), policy="random")
 
 
 def test_collect_says_what_it_recorded(cwm) -> None:
     result = cwm("collect", "--env", "Blackjack-v1", "--episodes", "3", "--test-episodes", "2")
     dataset = Dataset.load(cwm.folder / "Blackjack-v1.npz")
-    mean = dataset.columns["rewards"].sum() / 5
-    summary = f"{len(dataset)} transitions in 5 episodes, mean return {mean:.4g}: Blackjack-v1.npz"
+    returns = np.bincount(dataset.columns["episodes"], dataset.columns["rewards"])
+    spread = f"returns from {min(returns):g} to {max(returns):g}, {returns.mean():.4g} in the mean"
+    summary = f"{len(dataset)} transitions in 5 episodes, {spread}: Blackjack-v1.npz"
     assert result.stdout == f"{summary}\n"
     assert result.stderr == ""
 
@@ -295,7 +322,8 @@ def test_collect_says_what_it_recorded(cwm) -> None:
 def test_collect_prints_one_json_object(cwm) -> None:
 
     result = cwm(
-        "collect", "--env", "Taxi-v3", "--env-arg", "is_rainy=true", "--json", "--out", "a/t"
+        *("collect", "--env", "Taxi-v3", "--env-arg", "is_rainy=true", "--policy", "random"),
+        *("--json", "--out", "a/t"),
     )
     facts = json.loads(result.stdout)
     dataset = Dataset.load(cwm.folder / "a" / "t")

@@ -96,7 +96,7 @@ def imported(file, env, **options):
 
 def recorded(env, **options):
     """Record some episodes."""
-    options = {"episodes": 6, "test_episodes": 0} | options
+    options = {"episodes": 6, "test_episodes": 0, "policy": "random"} | options
     return list(collect(environment(env), **options))
 
 

@@ -33,7 +33,7 @@ FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 
 @pytest.fixture(scope="module")
 def pendulum():
-    return collect(cwm_environments()["Pendulum-v1"]())
+    return collect(cwm_environments()["Pendulum-v1"](), policy="random")
 
 
 def problem(data, sandbox):

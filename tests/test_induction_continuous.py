@@ -32,7 +32,7 @@ def recording(name, seed=0, constants=None):
     """Record ten train and ten test episodes, possibly under other constants of nature."""
     spec = cwm_environments()[name]()
     if constants is None:
-        return collect(spec, seed=seed)
+        return collect(spec, seed=seed, policy="random")
 
     def make(**env_args):
         env = spec.make(**env_args)
@@ -40,7 +40,9 @@ def recording(name, seed=0, constants=None):
             setattr(env.unwrapped, constant, value)
         return env
 
-    return collect(EnvironmentSpec(spec.id, make, spec.describe, spec.versions), seed=seed)
+    return collect(
+        EnvironmentSpec(spec.id, make, spec.describe, spec.versions), seed=seed, policy="random"
+    )
 
 
 def induced(data, sandbox, description=""):

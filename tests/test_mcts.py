@@ -502,6 +502,13 @@ def test_what_a_plan_promised_is_kept_or_surpassed() -> None:
     assert promises[-1] == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize("budget", [1, 2, 5, 20])
+def test_a_state_in_which_nothing_was_tried_can_be_planned_from(budget: int) -> None:
+    for seed in range(5):
+        planner = Mcts(budget=budget, rollout=1 + seed)
+        assert 1 < len(episode(planner, Pole(), np.array([0.1 * seed, 0.1]), 60)) <= 61
+
+
 @pytest.mark.parametrize("drift", [1e-9, 1e-3])
 def test_a_plan_is_tried_anew_where_the_state_is_not_the_predicted_one(drift: float) -> None:
     world = Pole()

@@ -611,7 +611,7 @@ class TestEnvironment:
         assert answer.stderr == "" and answer.stdout.split() == [PLAIN, SHUFFLED]
 
     def test_what_it_depends_on_is_named(self):
-        assert {"cwm-cli", "gymnasium", "numpy"} == set(spec_of(PLAIN).versions())
+        assert {"rtfm", "gymnasium", "numpy"} == set(spec_of(PLAIN).versions())
 
 
 @BOTH

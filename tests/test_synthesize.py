@@ -199,7 +199,8 @@ def test_a_replayed_run_has_the_same_tree(teacher):
 
 def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
     lake = ["--env", "FrozenLake-v1"]
-    cwm("collect", *lake, "--env-arg", "is_slippery=false", "--out", "dry.npz")
+    dry = ["--env-arg", "is_slippery=false", "--policy", "random"]
+    cwm("collect", *lake, *dry, "--out", "dry.npz")
     answer = cwm("synthesize", *lake, "--dataset", "dry.npz", "--run", "r", "--json")
     assert json.loads(answer.stdout)["solved"]
     config = json.loads((cwm.folder / "r" / "run.json").read_text())["config"]

@@ -47,6 +47,7 @@ class Configuration(BaseModel):
     tools: tuple[str, ...] = ()
     metric: Literal["accuracy", "paper"] = "accuracy"
     data_seed: int = 0
+    max_steps: int | None = None
 
     @property
     def trials(self) -> list[Trial]:

@@ -3,25 +3,20 @@
 from collections.abc import Iterator
 
 from cwm_cli.benchmarking.configuration import Access, Configuration
-from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.problems.world_model import OPTIONS, WorldModelProblem
-from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.sandbox import Limits
+from cwm_cli.errors import UnknownNameError
+from cwm_cli.registry import find, read_options
+from cwm_cli.synthesis import check_flags, owners_of
 
 
 def check(configuration: Configuration, access: Access) -> None:
     """Refuse at once what every search would refuse: names, and options that nobody has."""
-    backend = Owner("backend", find("backend", configuration.backend))
-    for name in flags(configuration, access):
-        if name not in backend.options:
-            flag = name.replace("_", "-")
-            raise CwmError(f"the backend {configuration.backend!r} has no --{flag}: leave it out")
+    check_flags(configuration.backend, flags(configuration, access))
     for strategy in configuration.strategies:
         find("strategy", strategy)
     for pair in configuration.options:
         takers = [s for s in configuration.strategies if _takes(configuration, s, pair)]
         if not takers:
-            read_options([pair], _owners(configuration, configuration.strategies[0]))
+            read_options([pair], owners_of(configuration.strategies[0], configuration.backend))
 
 
 def options_of(configuration: Configuration, strategy: str) -> list[str]:
@@ -44,17 +39,7 @@ def _flags(configuration: Configuration, access: Access) -> Iterator[tuple[str, 
 def _takes(configuration: Configuration, strategy: str, pair: str) -> bool:
     """Whether an option is for a strategy or for all; a value that is refused raises."""
     try:
-        read_options([pair], _owners(configuration, strategy))
+        read_options([pair], owners_of(strategy, configuration.backend))
     except UnknownNameError:
         return False
     return True
-
-
-def _owners(configuration: Configuration, strategy: str) -> list[Owner]:
-    """Return all that has options in a search."""
-    return [
-        Owner("strategy", find("strategy", strategy)),
-        Owner("backend", find("backend", configuration.backend)),
-        Owner("problem", WorldModelProblem, OPTIONS),
-        Owner("sandbox", Limits),
-    ]

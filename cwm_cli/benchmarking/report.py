@@ -80,6 +80,8 @@ class Report(NamedTuple):
             "of held-out rows that are right in every part, `paper` the published score of the "
             "train rows, `ceiling` what the true environment scores on the held-out rows."
         )
+        if longest := self.header.configuration.max_steps:
+            yield f"Episodes are cut after {longest} steps, those of the oracle as well."
         yield from self._gaps()
         if any(quoted.group == group.group for group in self.groups for quoted in QUOTED):
             yield (

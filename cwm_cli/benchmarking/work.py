@@ -195,6 +195,8 @@ def _run(work: Work, name: str, choices: Choices, run: Path) -> None:
 def _plan(work: Work, name: str, *arguments: str) -> dict[str, Any]:
     """Run `cwm plan` in this process, as a user would, and return what it prints as JSON."""
     episodes = ["--episodes", str(work.header.terms.episodes), "--json"]
+    longest = work.header.configuration.max_steps
+    episodes += ["--max-steps", str(longest)] if longest else []
     gaps = [word for gap in work.access.accepted for word in ("--allow-gap", gap)]
     sys.argv = ["cwm", "plan", "--env", name, *arguments, *episodes, *gaps]
     printed = StringIO()

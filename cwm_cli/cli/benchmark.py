@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cwm_cli.cli.answering import answering
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
     AllowGapOption,
+    ApiBaseOption,
+    BackendOption,
     DataSeedOption,
     JsonOption,
     MetricOption,
     OptionsOption,
+    TemperatureOption,
     ToolOption,
 )
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -41,12 +45,7 @@ def benchmark(
             help="LiteLLM models; repeatable. Default: $CWM_MODEL.",
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="Who answers. Default: litellm with a model, else induction."
-        ),
-    ] = None,
+    backend: BackendOption = None,
     option: OptionsOption = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches with each, by seed.")] = 1,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a job.")] = 10,
@@ -65,6 +64,12 @@ def benchmark(
     episodes: Annotated[
         int, typer.Option("--episodes", min=1, help="Episodes to play with --plan.")
     ] = 10,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps", min=1, help="Steps after which an episode is cut.", show_default=False
+        ),
+    ] = None,
     ceilings: Annotated[
         bool,
         typer.Option(
@@ -77,12 +82,8 @@ def benchmark(
         typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop a job before it costs more."),
     ] = None,
     data_seed: DataSeedOption = 0,
-    api_base: Annotated[
-        str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
-    ] = None,
+    api_base: ApiBaseOption = None,
+    temperature: TemperatureOption = None,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
     run: Annotated[
@@ -113,18 +114,19 @@ def benchmark(
     from cwm_cli.benchmarking.report import Report
     from cwm_cli.benchmarking.running import Benchmark
 
-    answering, models = _answering(backend, model)
+    answers, models = answering(backend, model or [])
     configuration = Configuration(
         environments=_environments(suite, env),
         strategies=tuple(dict.fromkeys(strategy or ["gif-mcts"])),
         models=models,
-        backend=answering,
+        backend=answers,
         seeds=seeds,
         options=tuple(option or ()),
         temperature=temperature,
         tools=tuple(sorted(set(tool or ()))),
         metric=metric,
         data_seed=data_seed,
+        max_steps=max_steps,
     )
     terms = Terms(budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings)
     access = Access(api_base=api_base, accepted=tuple(allow_gap or ()))
@@ -195,22 +197,6 @@ def _environments(suite: str, env: list[str] | None) -> tuple[str, ...]:
     if not env and suite not in suites:
         raise UnknownNameError("suite", suite, suites)
     return tuple(dict.fromkeys(env or suites[suite]))
-
-
-def _answering(backend: str | None, models: list[str] | None) -> tuple[str, tuple[str, ...]]:
-    """Choose who answers, and by which models."""
-    import os
-
-    from cwm_cli.cli.synthesize import HINT, OFFLINE
-
-    named = list(dict.fromkeys(models or ()))
-    if backend in (None, "litellm") and not named:
-        named = [os.environ["CWM_MODEL"]] if os.environ.get("CWM_MODEL") else []
-    if backend == "litellm" and not named:
-        raise CwmError("the backend 'litellm' needs a model: add --model PROVIDER/NAME")
-    if not (backend or named):
-        complain(HINT, kind="Note")
-    return backend or ("litellm" if named else OFFLINE), tuple(named) or ("",)
 
 
 def _fail_if_all_failed(report: Report) -> None:

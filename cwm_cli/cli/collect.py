@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ import typer
 
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, SeedOption, parse_env_args
+from cwm_cli.cli.output import recording, writing
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def collect(
     max_steps: Annotated[
         int, typer.Option("--max-steps", min=1, help="Steps after which an episode is cut.")
     ] = 100,
-    policy: Annotated[str, typer.Option("--policy", help="How actions are chosen.")] = "random",
+    policy: Annotated[
+        str, typer.Option("--policy", help="How actions are chosen: curated, planner or random.")
+    ] = "curated",
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -43,6 +45,12 @@ def collect(
     json: JsonOption = False,
 ) -> None:
     """Record transitions of an environment in a file.
+
+    Half of the episodes of --policy curated are random. The actions of the others are
+    planned in a copy of the environment: some for reward, with an effort that rises from
+    episode to episode, and some to see what no episode has shown yet. With --policy
+    planner all are planned for reward, with --policy random all are drawn. Where planning
+    is not possible actions are drawn, and a note says so.
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
@@ -64,9 +72,13 @@ def collect(
     if dataset is not None:
         complain(f"{file} holds these transitions already", kind="Note")
     else:
-        with _progress(spec.id, episodes + test_episodes) as progress:
+        _check_folder(file)
+        with recording(spec.id, episodes + test_episodes) as progress:
             dataset = collection.collect(spec, env_args=env_args, progress=progress, **options)
-        _save(dataset, file)
+        with writing(file):
+            dataset.save(file)
+    if note := dataset.metadata.get("note"):
+        complain(note, kind="Note")
     _report(dataset, file, json=json)
 
 
@@ -86,28 +98,12 @@ def _recorded(file: Path, asked: dict[str, Any]) -> Dataset | None:
     return dataset
 
 
-def _save(dataset: Dataset, file: Path) -> None:
-    """Write the file, or say why it cannot be written."""
-    try:
-        dataset.save(file)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr how many episodes are recorded."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import MofNCompleteColumn, Progress
-
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar:
-        task = bar.add_task(f"recording {escape(title)}", total=total)
-        yield lambda done: bar.update(task, completed=done)
+def _check_folder(file: Path) -> None:
+    """Refuse a place that cannot be written before anything is recorded for it."""
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(f"no permission for {file.parent}")
 
 
 def _report(dataset: Dataset, file: Path, *, json: bool) -> None:
@@ -124,7 +120,6 @@ def _report(dataset: Dataset, file: Path, *, json: bool) -> None:
         }
         typer.echo(jsonlib.dumps(facts))
         return
-    mean = sum(returns) / len(returns)
-    typer.echo(
-        f"{len(dataset)} transitions in {len(returns)} episodes, mean return {mean:.4g}: {file}"
-    )
+    low, mean, high = min(returns), sum(returns) / len(returns), max(returns)
+    spread = f"returns from {low:.4g} to {high:.4g}, {mean:.4g} in the mean"
+    typer.echo(f"{len(dataset)} transitions in {len(returns)} episodes, {spread}: {file}")

@@ -107,6 +107,7 @@ def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
 
 def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
     """Write a dataset, but over no file that holds something else."""
+    from cwm_cli.cli.output import writing
     from cwm_cli.transitions import Dataset
 
     if file.exists() and not force:
@@ -117,11 +118,8 @@ def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
             raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
         if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
             raise CwmError(f"{file} is there already and holds other transitions: {hint}")
-    try:
+    with writing(file):
         dataset.save(file)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
 
 
 def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
@@ -174,12 +172,19 @@ def load_dataset(
     spec: EnvironmentSpec, env_args: dict[str, Any], file: Path | None, data_seed: int = 0
 ) -> tuple[Dataset, Path]:
     """Return the given dataset, or the default one of the environment, and the file it is in."""
-    from cwm_cli.collection import default_dataset
+    from cwm_cli.cli.output import recording
+    from cwm_cli.collection import DEFAULTS, default_dataset
     from cwm_cli.transitions import Dataset
 
     if file is None:
-        path, _ = default_dataset(spec, env_args=env_args, data_seed=data_seed)
-        return Dataset.load(path), path
+        with recording(spec.id, DEFAULTS["episodes"] + DEFAULTS["test_episodes"]) as progress:
+            path, _ = default_dataset(
+                spec, env_args=env_args, data_seed=data_seed, progress=progress
+            )
+        dataset = Dataset.load(path)
+        if note := dataset.metadata.get("note"):
+            complain(note, kind="Note")
+        return dataset, path
     dataset = Dataset.load(file)
     recorded = dataset.metadata.get("env", spec.id)
     if recorded != spec.id:

@@ -42,6 +42,16 @@ OptionsOption = Annotated[
         show_default=False,
     ),
 ]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who answers. Default: litellm with a model, else induction."),
+]
+ApiBaseOption = Annotated[
+    str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
+]
+TemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
+]
 ToolOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cwm_cli.cli.answering import answering
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
     AllowGapOption,
+    ApiBaseOption,
+    BackendOption,
     DataSeedOption,
     DatasetOption,
     EnvArgOption,
@@ -17,6 +20,7 @@ from cwm_cli.cli.options import (
     MetricOption,
     OptionsOption,
     SeedOption,
+    TemperatureOption,
     ToolOption,
     parse_env_args,
 )
@@ -26,12 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cwm_cli.job import Job
-
-OFFLINE = "induction"
-HINT = (
-    "no model named: the offline backend 'induction' writes the program from data alone; "
-    "--model PROVIDER/NAME asks a language model"
-)
 
 
 def synthesize(
@@ -50,12 +48,7 @@ def synthesize(
             "--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="Who answers. Default: litellm with a model, else induction."
-        ),
-    ] = None,
+    backend: BackendOption = None,
     strategy: Annotated[str, typer.Option("--strategy", help="Search strategy.")] = "gif-mcts",
     option: OptionsOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
@@ -68,12 +61,8 @@ def synthesize(
         float | None,
         typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop before this is exceeded."),
     ] = None,
-    api_base: Annotated[
-        str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
-    ] = None,
+    api_base: ApiBaseOption = None,
+    temperature: TemperatureOption = None,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
     run: Annotated[
@@ -97,16 +86,14 @@ def synthesize(
     from cwm_cli.synthesis import Order, open_job
 
     spec = find_environment(_environment(env, idx))
-    answering, named = _backend(backend, model)
-    if answering == OFFLINE and not backend:
-        complain(HINT, kind="Note")
+    answers, (named,) = answering(backend, [model or ""])
     env_args = parse_env_args(env_arg)
     transitions, source = load_dataset(spec, env_args, dataset, data_seed)
     env_args = recorded_args(transitions, env_args)
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy,
-        backend=answering,
+        backend=answers,
         model=named,
         options=option or [],
         flags={name: value for name, value in flags.items() if value is not None},
@@ -140,17 +127,6 @@ def _environment(env: str | None, idx: int | None) -> str:
     if idx is not None and idx < len(CWMB):
         return CWMB[idx]
     raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(CWMB) - 1}")
-
-
-def _backend(backend: str | None, model: str | None) -> tuple[str, str]:
-    """Choose who answers, and by which model."""
-    import os
-
-    if backend in (None, "litellm") and not model:
-        model = os.environ.get("CWM_MODEL", "")
-    if backend == "litellm" and not model:
-        raise CwmError("the backend 'litellm' needs a model: add --model PROVIDER/NAME")
-    return backend or ("litellm" if model else OFFLINE), model or ""
 
 
 def _search(job: Job, err: Console) -> None:

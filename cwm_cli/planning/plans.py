@@ -100,7 +100,7 @@ class PlanTree:
 
     def _simulate(self, root: Node) -> None:
         """Try something new, roll out from there, and keep what was best as a plan."""
-        deviates = root.visits and self._random.random() < DEVIATIONS
+        deviates = any(root.tried) and self._random.random() < DEVIATIONS
         path, proposals = self._deviate(root) if deviates else self._descend(root)
         before = root.value if root.visits else -inf
         parent, index = path[-1]

@@ -8,11 +8,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
-from cwm_cli import __version__
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_rtfm.describing import describe
-from cwm_rtfm.game import Rtfm
+from cwm_rtfm.game import REVISION, Rtfm
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -43,8 +42,8 @@ def _make(name: str, shuffled: bool, /, **env_args: Any) -> gym.Env[Any, Any]:
 
 
 def _versions() -> Mapping[str, str]:
-    """Name the packages that decide how the game goes, with their versions."""
-    return {"cwm-cli": __version__} | {name: version(name) for name in ("gymnasium", "numpy")}
+    """Name what decides how the game goes, with its versions."""
+    return {"rtfm": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}
 
 
 def _valid_actions(env: gym.Env[Any, Any]) -> Sequence[int]:

@@ -12,6 +12,9 @@ from cwm_rtfm.rules import EMPTY, FOES, PUBLISHED, WEAPONS, Rules, draw, library
 MOVES: dict[int, Cell] = {0: (0, 0), 1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}
 """Stay, up, down, left and right."""
 
+REVISION = "1"
+"""Raised whenever the game goes another way."""
+
 MOST_STEPS = 1000
 """The step in which an episode is lost if it is not over before."""
 

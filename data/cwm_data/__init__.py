@@ -1,0 +1,1 @@
+"""Datasets that ship: `cwm_cli.collection.default_dataset` finds them."""

@@ -1,0 +1,252 @@
+"""Episodes that are planned in the environment itself, and the datasets that ship."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.collection import collect, default_dataset, shipped_name
+from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.transitions import Dataset, Transition
+from cwm_gymnasium import cwm_environments
+
+SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"
+
+STREAM = '''
+import gymnasium as gym
+
+class Stream(gym.Env):
+    """A stream of numbers that cannot be turned back."""
+
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.stream = (number for number in range(1000))
+        return next(self.stream), {}
+
+    def step(self, action):
+        return next(self.stream), float(action), False, False, {}
+
+gym.register("Stream-v0", entry_point=Stream)
+'''
+
+
+def find(name: str) -> EnvironmentSpec:
+    """Look up an environment."""
+    return cwm_environments()[name]()
+
+
+def episodes(dataset: Dataset) -> list[list[Transition]]:
+    """Return the transitions of each episode."""
+    rows = list(dataset)
+    numbers = sorted({row.episode for row in rows})
+    return [[row for row in rows if row.episode == number] for number in numbers]
+
+
+def returns(dataset: Dataset) -> list[float]:
+    """Return the sum of the rewards of each episode."""
+    return [sum(row.reward for row in rows) for rows in episodes(dataset)]
+
+
+def content(dataset: Dataset, folder: Path) -> bytes:
+    """Return the bytes of a dataset's file."""
+    dataset.save(folder / "dataset.npz")
+    return (folder / "dataset.npz").read_bytes()
+
+
+def masked_taxi() -> EnvironmentSpec:
+    """Return a taxi that declares which actions change anything."""
+
+    def valid(env):
+        return np.flatnonzero(env.action_mask(env.s))
+
+    return replace(find("Taxi-v4"), valid_actions=valid)
+
+
+@pytest.fixture
+def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "streams.py").write_text(STREAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield find("streams:Stream-v0")
+    sys.modules.pop("streams", None)
+    gym.registry.pop("Stream-v0", None)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder whose datasets ship, instead of those that do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "shop" / "cwm_data"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "cwm_data", raising=False)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
+def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
+    spec = find(name)
+    dataset = collect(spec, episodes=8, test_episodes=2, max_steps=8)
+    seeds = dataset.metadata["reset_seeds"]
+    assert len(set(seeds)) == 10
+    for rows, seed in zip(episodes(dataset), seeds, strict=True):
+        assert seed % 2 == rows[0].split
+        twin = spec.make()
+        observation, _ = twin.reset(seed=seed)
+        for row in rows:
+            assert np.array_equal(row.observation, observation)
+            observation, reward, terminated, _, _ = twin.step(row.action)
+            assert np.array_equal(row.next_observation, observation)
+            assert (row.reward, row.terminated) == (reward, terminated)
+
+
+@pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
+def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+    first, again = (
+        content(collect(find(name), episodes=8, test_episodes=2, max_steps=5), tmp_path)
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
+    few = collect(find("CartPole-v1"), episodes=2, test_episodes=4, max_steps=10)
+    many = collect(find("CartPole-v1"), episodes=6, test_episodes=4, max_steps=10)
+    for split, shared in (("train", 2), ("test", 4)):
+        left, right = (
+            [
+                [repr(row._replace(episode=0)) for row in rows]
+                for rows in episodes(getattr(dataset, split))[:shared]
+            ]
+            for dataset in (few, many)
+        )
+        assert left == right
+
+
+def test_half_of_the_episodes_are_random_and_the_efforts_of_the_others_rise() -> None:
+    policies = collect(find("Blackjack-v1")).metadata["policies"]
+    assert policies[:10] == policies[10:]
+    assert policies[0:10:2] == ["random"] * 5
+    efforts = [int(name.split()[1]) for name in policies[:10] if name.startswith("reward")]
+    assert efforts == sorted(set(efforts))
+    assert len(efforts) >= 3
+    assert sum(name.startswith("novelty") for name in policies[:10]) == 2
+
+
+def test_planned_episodes_reach_the_goal() -> None:
+    cliff = collect(find("CliffWalking-v1"), policy="planner", episodes=2, test_episodes=1)
+    assert returns(cliff) == [-13.0] * 3
+    assert cliff.metadata["policies"] == ["reward, 1000 steps"] * 3
+    pendulum = [
+        np.mean(returns(collect(find("Pendulum-v1"), policy=policy, episodes=2, test_episodes=0)))
+        for policy in ("planner", "random")
+    ]
+    assert pendulum[0] > pendulum[1] + 300
+
+
+def test_looking_for_what_is_new_shows_what_chance_does_not() -> None:
+    cliff = episodes(collect(find("CliffWalking-v1"), episodes=6, test_episodes=0))
+    assert not any(rows[-1].terminated for rows in cliff[0:5:2])
+    assert cliff[5][-1].terminated
+
+
+def test_what_ships_shows_the_goal_of_the_mountain_car_and_falls_at_both_ends_of_the_track() -> (
+    None
+):
+    car, poles = (
+        Dataset.load(SHIPPED / shipped_name(name)) for name in ("MountainCar-v0", "CartPole-v1")
+    )
+    for split in (car.train, car.test):
+        assert any(row.terminated and row.next_observation[0] >= 0.5 for row in split)
+    ends = [row for row in poles if row.terminated]
+    assert min(row.next_observation[0] for row in ends) < -2.4
+    assert max(row.next_observation[0] for row in ends) > 2.4
+    planned = [each != "random" for each in poles.metadata["policies"]]
+    drawn = [rows for rows, policy in zip(episodes(poles), planned, strict=True) if not policy]
+    assert all(abs(row.next_observation[0]) < 2 for rows in drawn for row in rows)
+
+
+@pytest.mark.parametrize("policy", ["random", "curated", "planner"])
+def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy: str) -> None:
+    spec = masked_taxi()
+    twin = spec.make().unwrapped
+    dataset = collect(spec, policy=policy, episodes=4, test_episodes=0, max_steps=25)
+    assert dataset.has_valid_actions
+    for rows in episodes(dataset):
+        for row in rows:
+            assert twin.action_mask(row.observation)[row.action]
+            assert row.valid == tuple(np.flatnonzero(twin.action_mask(row.next_observation)))
+    assert {row.reward for row in dataset} <= {-1.0, 20.0}
+    if policy != "planner":
+        assert len({row.action for row in dataset if row.episode == 0}) > 3
+
+
+def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
+    def valid(env):
+        return [0, 1, 2, 3] if env.s // 100 % 2 else None
+
+    spec = replace(find("Taxi-v4"), valid_actions=valid)
+    rows = list(collect(spec, policy="random", episodes=1, test_episodes=0))
+    assert {row.valid for row in rows} == {(0, 1, 2, 3), (0, 1, 2, 3, 4, 5)}
+    assert all(row.action < 4 for row in rows if row.observation // 100 % 2)
+    never = replace(find("Taxi-v4"), valid_actions=lambda _: None)
+    assert not collect(never, policy="random", episodes=1).has_valid_actions
+
+
+def test_what_cannot_be_turned_back_is_recorded_at_random(stream: EnvironmentSpec) -> None:
+    dataset = collect(stream, episodes=2, test_episodes=2, max_steps=20)
+    assert dataset.metadata["policies"] == ["random"] * 4
+    note = dataset.metadata["note"]
+    assert note.startswith("episodes of streams:Stream-v0 are random: it cannot be saved")
+    assert "note" not in collect(stream, policy="random", episodes=1, max_steps=5).metadata
+
+
+def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
+    (cwm.packages / "streams.py").write_text(STREAM)
+    result = cwm("collect", "--env", "streams:Stream-v0", "--max-steps", "9", "--out", "s.npz")
+    assert result.returncode == 0
+    assert result.stderr.count("Note: ") == 1
+    assert "are random: it cannot be saved and restored" in result.stderr
+    assert "returns from" in result.stdout
+
+
+def test_a_shipped_dataset_is_taken_if_it_was_asked_for(shop: Path, tmp_path: Path) -> None:
+    spec = find("Blackjack-v1")
+    shipped = shop / shipped_name(spec.id)
+    collect(spec).save(shipped)
+    assert default_dataset(spec) == (shipped, True)
+    assert not (tmp_path / "cache").exists()
+    for options in ({"data_seed": 1}, {"max_steps": 3}):
+        assert default_dataset(spec, **options)[0].parent == tmp_path / "cache" / "cwm" / "datasets"
+
+
+def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path) -> None:
+    spec = find("Blackjack-v1")
+    shipped = shop / shipped_name(spec.id)
+    dataset = collect(spec)
+    for package, taken in (("numpy", True), ("gymnasium", False)):
+        versions = dict(dataset.metadata["versions"]) | {package: "0.1"}
+        replace(dataset, metadata=dataset.metadata | {"versions": versions}).save(shipped)
+        assert (default_dataset(spec)[0] == shipped) is taken
+    shipped.write_bytes(b"spoilt")
+    assert default_dataset(spec)[0] != shipped
+
+
+def test_what_ships_is_small_and_what_it_says() -> None:
+    files = sorted(SHIPPED.glob("*.npz"))
+    assert sum(file.stat().st_size for file in files) < 10e6
+    assert len(files) > 10
+    for file in files:
+        dataset = Dataset.load(file)
+        asked = dataset.metadata
+        assert file.name == shipped_name(asked["env"])
+        assert (asked["policy"], asked["seed"], asked["env_args"]) == ("curated", 0, {})
+        assert len(json.dumps(asked["policies"])) > 2
+        assert len(returns(dataset)) == 20
