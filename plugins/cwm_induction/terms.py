@@ -32,6 +32,9 @@ class Term(NamedTuple):
         return mentioned(self.text)
 
 
+MOST_TERMS = 4_000
+"""Of more terms than this only the cheapest are tried: to compare all would take too much room."""
+
 ONE = "1"
 """The text of the constant term."""
 
@@ -69,7 +72,7 @@ def product(first: Column, second: Column) -> str:
 
 def distinct(terms: Iterable[Term]) -> list[Term]:
     """Drop terms that are not finite, vanish, or are multiples of an earlier one."""
-    usable = [term for term in terms if _usable(term.values)]
+    usable = _cheapest([term for term in terms if _usable(term.values)])
     if not usable:
         return []
     unit = np.stack([term.values / np.linalg.norm(term.values) for term in usable], 1)
@@ -79,6 +82,12 @@ def distinct(terms: Iterable[Term]) -> list[Term]:
         if not alike[index, kept].any():
             kept.append(index)
     return [usable[index] for index in kept]
+
+
+def _cheapest(terms: list[Term]) -> list[Term]:
+    """Return as many terms as can be compared, in the order in which they came."""
+    order = sorted(range(len(terms)), key=lambda index: terms[index].cost)
+    return [terms[index] for index in sorted(order[:MOST_TERMS])]
 
 
 def _usable(values: Array) -> bool:
