@@ -364,7 +364,7 @@ class Environment:
     ],
 )
 def test_induced_programs_can_be_batched(name, sandbox):
-    data = collect(cwm_environments()[name]())
+    data = collect(cwm_environments()[name](), policy="random")
     problem = WorldModelProblem("", data.train, sandbox, Metric.of(data.train))
     text = Induction().complete(Request((), 0, Move(Action.GENERATE), problem)).text
     program = extract_program(text)

@@ -44,7 +44,8 @@ def find(name):
 
 def played(spec, episodes=2, max_steps=30, **env_args):
     """Record random episodes."""
-    return collect(spec, env_args=env_args, episodes=episodes, test_episodes=0, max_steps=max_steps)
+    lengths = {"episodes": episodes, "test_episodes": 0, "max_steps": max_steps}
+    return collect(spec, env_args=env_args, policy="random", **lengths)
 
 
 def score(spec, data, seed=0, **env_args):

@@ -85,11 +85,13 @@ def job_grids(rows: Sequence[Row]) -> Iterator[Grid]:
         "completions": progress_words,
         "train": lambda row: share(row.train.accuracy if row.train else None),
         "held-out": lambda row: share(row.test.accuracy if row.test else None),
+        "floor": lambda row: share(row.test.floor if row.test else None),
         "exact": lambda row: share(row.test.exact if row.test else None),
         "paper": lambda row: share(row.train.paper if row.train else None),
     }
     if any(row.ceiling for row in rows):
         scores["ceiling"] = _held_out_ceiling
+    scores["seconds"] = lambda row: UNKNOWN if row.seconds is None else f"{row.seconds:.0f}"
     if any(row.original for row in rows):
         scores["original"] = lambda row: share(row.original.accuracy if row.original else None)
     yield _jobs("jobs", rows, scores)
