@@ -142,6 +142,7 @@ def test_without_a_run_folder_the_newest_unfinished_equal_run_goes_on(teacher):
     assert fresh not in (first, other, finished)
 
 
+@pytest.mark.slow
 def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
     teacher("synthesize", *FAST, "2", "--run", "r")
     before = journal(teacher, "r")

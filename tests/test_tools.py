@@ -278,6 +278,7 @@ class TestLimits:
         assert judged(HUNGRY) is None
         assert judged(HUNGRY, "sandbox.memory_mb=100") == "memory"
 
+    @pytest.mark.slow
     def test_time_is_what_the_user_says(self, judged):
         assert judged(SLOW) is None
         assert judged(SLOW, "stall_seconds=0.1") == "timeout_cpu"
