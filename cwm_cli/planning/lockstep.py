@@ -5,13 +5,13 @@ simulation, whose rollouts go on beside those that have not ended.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
 
 import numpy as np
 
 from cwm_cli.planning.draws import DEPTHS, Draws, numbers
 from cwm_cli.planning.model import Joining, Model, Unbatched
 from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.rollouts import Rollouts
 from cwm_cli.planning.tree import UNTRIED, Effort, Tried, bonuses
 
 WORTHWHILE = 128
@@ -22,27 +22,6 @@ LARGEST = 2_000_000
 
 _ENDED_SHARE = 0.5
 """Rollouts that have ended go on unheeded until they are so many: to begin others takes time."""
-
-
-class Rollouts(NamedTuple):
-    """What is known of each lane: its tree, its next action, where these end, and its return.
-
-    `factors` are those of the next rewards, 0 where the rollout has ended.
-    """
-
-    trees: np.ndarray
-    places: np.ndarray
-    ends: np.ndarray
-    totals: np.ndarray
-    factors: np.ndarray
-
-    def keep(self, lanes: np.ndarray) -> Self:
-        """Return some lanes."""
-        return type(self)(*(column.take(lanes) for column in self))
-
-    def join(self, other: Self) -> Self:
-        """Return these lanes and others after them."""
-        return type(self)(*map(np.concatenate, zip(self, other, strict=True)))
 
 
 def serves(model: Model, situations: Sequence[Situation], effort: Effort) -> bool:
@@ -93,7 +72,13 @@ class Forest:
         self._batch, self._others = batch.apart(), batch.apart()
         rollouts = self._begin(np.arange(len(self._roots)))
         while self._left.any():
-            rollouts = self._roll(rollouts)
+            rollouts.play(
+                self._batch,
+                self._proposals,
+                self._effort.discount,
+                counter=self._model.counter,
+                most_ended=self._most_ended,
+            )
             ended = np.flatnonzero(rollouts.factors == 0)
             trees, going = rollouts.trees[ended], np.flatnonzero(rollouts.factors)
             self._back_up(trees, rollouts.totals[ended])
@@ -195,27 +180,6 @@ class Forest:
         self._others.keep(going)
         self._batch.join(self._others)
         return trees[going]
-
-    def _roll(self, rollouts: Rollouts) -> Rollouts:
-        """Take actions until enough rollouts have ended."""
-        _, places, ends, totals, factors = rollouts
-        counter, discount, proposals = self._model.counter, self._effort.discount, self._proposals
-        going = most = len(places)
-        soonest, step = int((ends - places).min(initial=0)), 0
-        least = (1 - self._most_ended) * most
-        while going and (going == most or going > least):
-            rewards, terminated = self._batch.advance(proposals.take(places, mode="clip"))
-            counter[0] += going
-            step += 1
-            totals += factors * rewards
-            factors *= discount
-            places += 1
-            if terminated.any():
-                factors[terminated] = 0.0
-            if step >= soonest:
-                factors[places >= ends] = 0.0
-            going = int(np.count_nonzero(factors))
-        return rollouts
 
     def _back_up(self, trees: np.ndarray, returns: np.ndarray) -> None:
         """Count a return for every action that led to it; the simulations of some trees end."""

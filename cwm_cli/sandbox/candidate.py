@@ -3,7 +3,6 @@
 import atexit
 import mmap
 import os
-import random
 import signal
 import socket
 import sys
@@ -34,6 +33,7 @@ from cwm_cli.sandbox.gate import check
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.linux import die_with_parent
 from cwm_cli.sandbox.protocol import Request
+from cwm_cli.sandbox.seeding import reseed, reseed_for, reseeded
 
 PROGRAM = "<program>"
 """The file name of the program in tracebacks."""
@@ -113,7 +113,7 @@ def perform(job: Job, arena: mmap.mmap) -> None:
             from cwm_cli.sandbox.deciding import decide  # loaded where there are sessions
 
             environment = load(code, job, views)
-            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(_reseed_for, job))
+            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(reseed_for, job))
         views["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # so that there is some memory to report with when the program took all
@@ -123,7 +123,7 @@ def perform(job: Job, arena: mmap.mmap) -> None:
 def load(code: CodeType, job: Job, views: Columns) -> Any:
     """Run the text of a program and make its Environment."""
     if job.draws:
-        _reseed(job.seed)
+        reseed(job.seed)
     module = ModuleType("world_model")
     sys.modules[module.__name__] = module
     exec(code, module.__dict__)  # noqa: S102
@@ -149,7 +149,7 @@ def answer_all(code: CodeType, job: Job, views: Columns) -> None:
 def run_script(code: CodeType, job: Job, views: Columns) -> None:
     """Run the text of a program that reads standard input and writes standard output."""
     if job.draws:
-        _reseed(job.seed)
+        reseed(job.seed)
     views["phase"][...] = Phase.STEPPING
     module = ModuleType("__main__")
     sys.modules[module.__name__] = module
@@ -195,25 +195,7 @@ def _inputs(job: Job) -> Iterator[tuple[Any, Any]]:
     observations = values(job.observation_space, iter(job.observations))
     actions = values(job.action_space, iter(job.actions))
     pairs = zip(observations, actions, strict=True)
-    return _reseeded(pairs, job) if job.draws else pairs
-
-
-def _reseeded(pairs: Iterator[tuple[Any, Any]], job: Job) -> Iterator[tuple[Any, Any]]:
-    """Seed random numbers by the row, so that the order of the rows does not matter."""
-    for row, pair in zip(job.rows.tolist(), pairs, strict=True):
-        _reseed(job.seed, row)
-        yield pair
-
-
-def _reseed_for(job: Job, episode: int, decision: int) -> None:
-    """Seed random numbers by the episode and the decision."""
-    _reseed(job.seed, episode, decision)
-
-
-def _reseed(*key: int) -> None:
-    """Begin the random numbers of Python and numpy anew."""
-    random.seed(repr(key))
-    np.random.seed([part % 2**32 for part in key])
+    return reseeded(pairs, job) if job.draws else pairs
 
 
 def _report(error: BaseException, views: Columns) -> None:

@@ -77,7 +77,7 @@ class CompiledModel:
             rollout=effort.rollout,
             horizon=horizon,
             lowest=low,
-            actions=high - low + 1,
+            actions=self.action_space.count,
             exploration=effort.exploration,
             discount=effort.discount,
             seed=np.uint64(draws.seed),
