@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Score, evaluate
+from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.runs import Run
 from cwm_cli.search import Node, Search
@@ -70,10 +70,12 @@ class Job:
         if stopped:
             raise stopped
 
-    def finish(self) -> tuple[dict[str, Any], Score | None, Score | None]:
+    def finish(self) -> tuple[dict[str, Any], dict[str, Score | None]]:
         """Score the best program on train and held-out rows, and write the result down."""
         best = self.search.best
-        train, test = (self._score(best, part) for part in (self.dataset.train, self.dataset.test))
+        parts = {"train": self.dataset.train, "test": self.dataset.test}
+        parts["unseen"] = parts["test"][unseen(parts["test"], parts["train"])]
+        scores = {name: self._score(best, part) for name, part in parts.items()}
         tokens = (n.usage.prompt_tokens + n.usage.completion_tokens for n in self.search.nodes)
         result = {
             "run": str(self.run.folder),
@@ -83,12 +85,11 @@ class Job:
             "tokens": sum(tokens),
             "cost": self._cost(),
             "seconds": round(time.monotonic() - self.started, 3),
-            "train": train.model_dump() if train else None,
-            "test": test.model_dump() if test else None,
+            **{name: score.model_dump() if score else None for name, score in scores.items()},
         }
         self.run.save_result(result)
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
-        return result, train, test
+        return result, scores
 
     def next_command(self) -> str:
         """Return what a user would type next."""

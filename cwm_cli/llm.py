@@ -1,5 +1,6 @@
 """What a search asks of a backend, and what it gets back."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from hashlib import sha256
 from typing import Literal, NamedTuple, Protocol
@@ -42,13 +43,18 @@ class Message(BaseModel):
     content: str
 
 
+def unheard(words: str) -> None:
+    """Tell nobody."""
+
+
 class Request(NamedTuple):
     """One question: a language model reads the messages, other backends the move and the problem.
 
     `problem` is the object that wrote the messages; a backend that works from
     data checks its type (`cwm_cli.problems`) before it uses it. `step` is
     the number of the question in the search, and `occurrence` counts how
-    often the search asked the same messages before.
+    often the search asked the same messages before. A backend may `tell` in a
+    few words what it is doing, from any thread.
     """
 
     messages: tuple[Message, ...]
@@ -57,6 +63,7 @@ class Request(NamedTuple):
     problem: object
     step: int = 0
     occurrence: int = 0
+    tell: Callable[[str], None] = unheard
 
     @property
     def key(self) -> str:

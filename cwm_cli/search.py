@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -86,7 +87,7 @@ class Search:
     Each step draws from a generator of its own, seeded by (seed, step), so
     there is no generator state to save. With `parallel` completions in flight
     the nodes are learned in the order in which they arrive, which is what the
-    journal records.
+    journal records. `doing` holds what backends tell about those in flight.
     """
 
     problem: Problem
@@ -98,6 +99,7 @@ class Search:
     journal: Callable[[Record], None] = lambda record: None
     nodes: list[Node] = field(default_factory=list, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
+    doing: dict[int, str] = field(default_factory=dict, init=False)
     best: Node | None = field(default=None, init=False)
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
@@ -163,7 +165,8 @@ class Search:
             seed = int(rng.integers(2**31))
             request = Request(self.problem.messages(move), seed, move, self.problem, step)
             key = request.key
-            request = request._replace(occurrence=self._asked[key])
+            tell = partial(self.doing.__setitem__, step)
+            request = request._replace(occurrence=self._asked[key], tell=tell)
             reserved = self._reserve(request)
             if reserved is None:
                 return
@@ -220,6 +223,7 @@ class Search:
         """Wait for the next outcome."""
         step, outcome = self._arrivals.get()
         del self.pending[step]
+        self.doing.pop(step, None)
         if isinstance(outcome, BaseException):
             raise outcome
         return Record(outcome.node.model_copy(update={"id": len(self.nodes)}), outcome.text)

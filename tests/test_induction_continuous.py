@@ -12,6 +12,8 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
+from cwm_induction.cycles import Cycle, cycle_of
+from cwm_induction.rules import Feature, condition, learned
 
 CHANGED = {
     "CartPole-v1": {
@@ -58,12 +60,12 @@ def held_out_accuracy(data, sandbox):
     return evaluate(program, data.test, sandbox, Metric.of(data.train)).score.accuracy
 
 
-def tracked(step, observation_space, action_space, episodes=10, length=60):
+def tracked(step, observation_space, action_space, episodes=10, length=60, start=None):
     """Record a system: `step(state, action)` returns the next state, reward and end."""
     rng = np.random.default_rng(3)
     rows = []
     for episode in range(episodes):
-        state = rng.uniform(-1, 1, observation_space.shape)
+        state = start(rng) if start else rng.uniform(-1, 1, observation_space.shape)
         for _ in range(length):
             action = action_space.sample()
             following, reward, terminated = step(state, action)
@@ -141,3 +143,108 @@ def test_observations_of_another_shape_keep_it(sandbox):
     observations = gym.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
     actions = gym.spaces.Box(-1, 1, (2, 2), np.float64, seed=5)
     assert held_out_accuracy(tracked(drift, observations, actions), sandbox) == 1.0
+
+
+def saturating(state, action):
+    """Growth that food limits, while some of both is washed out."""
+    cells, food = state
+    grown = 0.04 * cells * food / (1.3 + food)
+    out = 0.03 + 0.03 * float(action[0])
+    return np.array([cells + grown - out * cells, food + out * (5 - food) - grown]), 0.0, False
+
+
+def oscillating(state, action):
+    """Van der Pol's oscillator in five Euler steps."""
+    for _ in range(5):
+        x, v = state
+        force = 1.5 * (1 - x**2) * v - x + float(action[0])
+        state = state + 0.02 * np.array([v, force])
+    return state, 0.0, False
+
+
+def hunting(state, action):
+    """Predators and prey by Runge and Kutta's rule."""
+
+    def rates(z):
+        eaten = 0.4 * z[0] * z[1]
+        return 0.1 * np.array(
+            [1.1 * z[0] - eaten + abs(float(action[0])), 0.3 * eaten - 0.4 * z[1]]
+        )
+
+    k1 = rates(state)
+    k2 = rates(state + k1 / 2)
+    k3 = rates(state + k2 / 2)
+    k4 = rates(state + k3)
+    return state + (k1 + 2 * k2 + 2 * k3 + k4) / 6, 0.0, False
+
+
+def heating(state, action):
+    """A heater that switches on below one temperature and off above another."""
+    heat, on = state
+    on = 1.0 if heat < -0.3 else 0.0 if heat > 0.4 else float(on > 0.5)
+    return np.array([0.9 * heat + 0.12 * on + 0.1 * float(action[0]) - 0.07, on]), 0.0, False
+
+
+def turning(state, action):
+    """A heading in [-pi, pi) that a torque with a limit turns."""
+    heading, spin = state
+    spin = 0.97 * spin + 0.2 * np.clip(float(action[0]), -0.6, 0.6)
+    return np.array([(heading + 0.8 * spin + np.pi) % (2 * np.pi) - np.pi, spin]), 0.0, False
+
+
+def sliding(state, action):
+    """A block that dry friction stops."""
+    place, speed = state
+    pushed = speed + 0.15 * float(action[0])
+    slowed = np.sign(pushed) * max(abs(pushed) - 0.04, 0.0)
+    return np.array([place + 0.1 * slowed, slowed]), 0.0, abs(place) > 0.9 or slowed > 0.5
+
+
+def positive(rng):
+    return rng.uniform(0.5, 3, 2)
+
+
+def with_a_flag(rng):
+    return np.array([rng.uniform(-1, 1), rng.integers(2)])
+
+
+@pytest.mark.parametrize(
+    ("step", "start"),
+    [
+        (saturating, positive),
+        (oscillating, None),
+        (hunting, positive),
+        (heating, with_a_flag),
+        (turning, None),
+        (sliding, None),
+    ],
+)
+def test_systems_of_other_kinds_come_out_nearly_exact(step, start, sandbox):
+    import gymnasium as gym
+
+    observations = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    actions = gym.spaces.Box(-1, 1, (1,), np.float32, seed=5)
+    data = tracked(step, observations, actions, episodes=20, length=100, start=start)
+    assert held_out_accuracy(data, sandbox) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        (lambda x, y: (x > 0.5) & (y <= -0.2), "x > 0.5 and y <= -0.2"),
+        (lambda x, y: (x > 0.9) | (y > 0.8), "x > 0.9 or y > 0.8"),
+    ],
+)
+def test_rules_are_as_few_bounds_as_decide(wanted, text):
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (2, 4000))
+    features = [Feature("x", x), Feature("y", y)]
+    assert condition(learned(features, wanted(x, y), depth=3)) == text
+
+
+def test_a_cycle_is_told_from_a_jump():
+    now = np.arange(0, 60.0) * 0.7 % 1.0
+    assert cycle_of(now[:-1], now[1:], -np.inf, np.inf) is None
+    hours = np.arange(0, 100.0) % 24
+    assert cycle_of(hours[:-1], hours[1:], 0.0, 23.0) == Cycle(0.0, 24.0)
+    assert cycle_of(np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0]), 0.0, 1.0) is None

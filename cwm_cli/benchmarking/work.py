@@ -187,7 +187,7 @@ def _run(work: Work, name: str, choices: Choices, run: Path) -> None:
             job.run.log(f"stopped: {error}")
             raise
         job.problem = replace(job.problem, metric=Metric.of(dataset.train, "paper"))
-        result, _, _ = job.finish()
+        result, _ = job.finish()
         money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
         job.run.save_result(result | money)
 

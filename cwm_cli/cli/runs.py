@@ -108,18 +108,18 @@ def _report_run(run: Run, *, json: bool) -> None:
     from cwm_cli.benchmarking.folder import Folder
     from cwm_cli.cli.output import console, emit
     from cwm_cli.evaluation import Score
-    from cwm_cli.views import score_table
+    from cwm_cli.views import PARTS, score_table, titled
 
     result = Folder(run.folder).result(run.folder)
     facts = _summary(run) | (result or {})
     if json:
         typer.echo(jsonlib.dumps(facts))
         return
-    emit({name: value for name, value in facts.items() if name not in ("train", "test")}, json=json)
+    emit({name: value for name, value in facts.items() if name not in PARTS}, json=json)
     if result and result["train"]:
-        parts = {"train": result["train"], "held-out": result["test"]}
+        parts = {name: result.get(name) for name in PARTS}
         scores = {name: part and Score.model_validate(part) for name, part in parts.items()}
-        console(json=json).print(score_table(scores))
+        console(json=json).print(score_table(titled(scores)))
 
 
 def _summary(run: Run) -> dict[str, Any]:

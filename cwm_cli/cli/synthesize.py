@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm_cli.cli.answering import answering
+from cwm_cli.cli.answering import advice, answering
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import (
     AllowGapOption,
@@ -155,17 +155,19 @@ def _report(job: Job, *, json: bool) -> None:
     import json as jsonlib
 
     from cwm_cli.cli.output import console
-    from cwm_cli.views import score_table
+    from cwm_cli.views import score_table, titled
 
-    result, train, test = job.finish()
+    result, scores = job.finish()
     if json:
         typer.echo(jsonlib.dumps(result))
     out = console(json=json)
-    if train is not None:
-        out.print(score_table({"train": train, "held-out": test}))
+    if scores["train"] is not None:
+        out.print(score_table(titled(scores)))
     cost = "unknown" if result["cost"] is None else f"${result['cost']:.4f}"
     spent = f"{result['completions']} completions, {result['tokens']} tokens, cost {cost}"
     outcome = "solved" if result["solved"] else "not solved"
     out.print(f"{outcome} after {spent}, {result['seconds']:.1f} s", highlight=False)
     out.print(f"program {result['program']}", highlight=False, markup=False, soft_wrap=True)
     out.print(f"next    {job.next_command()}", highlight=False, markup=False, soft_wrap=True)
+    if found := advice(job.choices.backend, scores["test"] or scores["train"]):
+        out.print(f"advice  {found}", highlight=False, markup=False, soft_wrap=True)

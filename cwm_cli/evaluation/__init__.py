@@ -2,6 +2,7 @@
 
 from cwm_cli.evaluation.matching import Matches, close, components, match
 from cwm_cli.evaluation.metric import Metric, MetricKind, Score
+from cwm_cli.evaluation.novelty import unseen
 from cwm_cli.evaluation.predicting import Evaluation, evaluate
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
 
@@ -17,4 +18,5 @@ __all__ = [
     "evaluate",
     "match",
     "rollouts",
+    "unseen",
 ]

@@ -2,6 +2,6 @@
 
 from cwm_cli.views.live import live
 from cwm_cli.views.pictures import finished_tree
-from cwm_cli.views.tables import score_table
+from cwm_cli.views.tables import PARTS, score_table, titled
 
-__all__ = ["finished_tree", "live", "score_table"]
+__all__ = ["PARTS", "finished_tree", "live", "score_table", "titled"]

@@ -114,7 +114,7 @@ class Screen:
         pending = {} if self.over else self._search.pending.copy()
         with self._lock:
             tree_lines = self._draw_tree(pending, width, height - 3)
-            progress = self._progress(len(pending), width)
+            progress = self._progress(pending, width)
             facts = Text(" · ".join(facts_of(self._tree)))
         return [Text(self._title, "bold"), *tree_lines, progress, facts]
 
@@ -127,10 +127,11 @@ class Screen:
             self._rows_are_of = state
         return draw(self._rows, self._tree, self._states)
 
-    def _progress(self, in_flight: int, width: int) -> Text:
-        """Draw how much of the budget is spent."""
+    def _progress(self, pending: Mapping[int, Pending], width: int) -> Text:
+        """Draw how much of the budget is spent, and say what is being done."""
         done = len(self._tree)
         words = [f"{done}/{self._budget}", duration(time.monotonic() - self._started)]
-        if in_flight:
-            words.append(f"{in_flight} in flight")
+        if pending:
+            words.append(f"{len(pending)} in flight")
+        words += [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
         return bar(done, self._budget, " " + " · ".join(words), width)

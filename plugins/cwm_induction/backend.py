@@ -4,19 +4,18 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import evaluate
-from cwm_cli.llm import Action, Completion, Request, Usage
-from cwm_cli.packing import Space
+from cwm_cli.llm import Completion, Request, Usage
+from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.transitions import Dataset
-from cwm_induction import discrete
+from cwm_induction.arrangements import names_of
 from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged
-from cwm_induction.portfolio import Portfolio
-from cwm_induction.samples import serves
+from cwm_induction.line_breaks import broken
+from cwm_induction.naming import renamed, unnamed
+from cwm_induction.portfolio import Candidate, Portfolio
+from cwm_induction.remarks import remarked, unremarked
 from cwm_induction.valid_actions import named, without
 
 UNITS = 4_000
@@ -63,39 +62,20 @@ class Induction:
             found, program = self._program(plain, cast(WorldModelProblem, plain.problem))
             return found, named(program, problem.dataset[problem.dataset.fitted])
         fit = problem.dataset[problem.dataset.fitted]
-        if serves(fit):
-            effort = Effort(UNITS, self.seconds)
-            best = Portfolio(problem, fit, request.seed, effort).best(request.move)
-            if best is not None:
-                return f"This program predicts {best.fit:.1%} of {_rows(fit)}.", best.program
-        elif is_discrete(fit.observation_space) and discrete.supports(fit):
-            program = _rules(request, problem, fit)
-            if problem.sandbox.predict(program, fit, seed=problem.seed).failure is None:
-                return f"These rules were read off {_rows(fit)}.", program
-        return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit)
+        move = request.move._replace(program=unnamed(unremarked(request.move.program)))
+        effort = Effort(UNITS, self.seconds, request.tell)
+        best = Portfolio(problem, fit, request._replace(move=move), effort).best()
+        if best is None:
+            return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit)
+        space = problem.dataset.observation_space
+        names = names_of(space) if space.children else documented_names(problem.description, space)
+        program = remarked(broken(renamed(best.program, names)), _remark(best, fit))
+        return f"This program predicts {best.fit:.1%} of {_rows(fit)}.", program
 
 
-def _rules(request: Request, problem: WorldModelProblem, fit: Dataset) -> str:
-    """Write the rules of discrete states: the first question gets the shortest description.
-
-    Improving a program that is wrong somewhere in the fit part remembers what
-    was seen there; any other question gets the next description.
-    """
-    move = request.move
-    if move.action is Action.IMPROVE:
-        found = evaluate(move.program, fit, problem.sandbox, problem.metric, problem.seed)
-        wrong = found.rows < 1.0
-        if found.failure is None and wrong.any():
-            return discrete.improve(move.program, fit, wrong)
-    return discrete.induce(fit, variant=request.step, rng=np.random.default_rng(request.seed))
-
-
-def is_discrete(space: Space) -> bool:
-    """Whether every leaf of an observation takes whole numbers only."""
-    leaves = [leaf.space for leaf in space.leaves("observations")]
-    kinds = ("discrete", "multidiscrete", "multibinary", "box")
-    plain = space.kind != "dict" and all(leaf.kind in kinds for leaf in leaves)
-    return plain and not any(leaf.is_float for leaf in leaves)
+def _remark(best: Candidate, fit: Dataset) -> str:
+    """Say how right a program is."""
+    return f"It predicts {best.fit:.1%} of {_rows(fit)}."
 
 
 def _rows(data: Dataset) -> str:

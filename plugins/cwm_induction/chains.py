@@ -18,7 +18,12 @@ MOST_ROWS = 600
 FEWEST_ROWS = 12
 """Rows below which an equation would be a guess."""
 
-SEARCHES = {1: Search(size=3), 2: Search(size=5), 3: Search(size=6), 4: Search(10, 24, 16)}
+SEARCHES = {
+    1: Search(size=3, eliminate=8),
+    2: Search(size=5, eliminate=14),
+    3: Search(size=6, eliminate=14),
+    4: Search(10, 24, 16, eliminate=20),
+}
 """How far the regression searches at each level of the library."""
 
 
@@ -34,7 +39,8 @@ class Chains:
     """Explains the changes of variables by formulas that may read next values of one another.
 
     `level` is the largest library, 1 to 3 as in `terms.library`; for the
-    variables in `deeper` that is searched further.
+    variables in `deeper` that is searched further. Those `elsewhere` have
+    another explanation already.
     """
 
     samples: Samples
@@ -45,6 +51,7 @@ class Chains:
     level: int = 3
     deeper: frozenset[str] = frozenset()
     formulas: dict[str, Formula] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
     _loose: dict[str, Formula] = field(default_factory=dict)
     _chosen: dict[bytes, Array] = field(default_factory=dict)
     _bases: dict[tuple[int, bytes], Array] = field(default_factory=dict)
@@ -168,7 +175,8 @@ class Chains:
         return distinct(terms)
 
     def _unexplained(self) -> list[Variable]:
-        return [v for v in self.variables if v.name not in self.formulas]
+        known = {*self.formulas, *self.elsewhere}
+        return [v for v in self.variables if v.name not in known]
 
     def _independent(self, variable: Variable, explained: bool) -> list[Variable]:
         """Return the moving variables whose next values do not depend on this one's."""
@@ -177,6 +185,7 @@ class Chains:
             for other in self.variables
             if other.name != variable.name
             and not other.still
+            and other.name not in self.elsewhere
             and (other.name in self.formulas or not explained)
             and variable.name not in dependencies(other.name, self.formulas)
         ]

@@ -14,7 +14,9 @@ from cwm_induction.effort import Effort
 from cwm_induction.emission import Program, Statement
 from cwm_induction.ending import ending
 from cwm_induction.findings import Findings
+from cwm_induction.flow_text import add_flow, next_in_flow
 from cwm_induction.hypothesis import Hypothesis
+from cwm_induction.inner_equations import clipped
 from cwm_induction.latents import Variable, latents
 from cwm_induction.mechanics_text import MechanicsText
 from cwm_induction.mixture import Gate
@@ -42,7 +44,14 @@ def induce(
     behind = latents(samples)
     dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort).explain()
     level = 4 if "reward" in hypothesis.deeper else hypothesis.level
-    worth = reward(samples, behind.variables, inputs_of(samples), effort.share(0.5), level=level)
+    worth = reward(
+        samples,
+        behind.variables,
+        [*inputs_of(samples), *clipped(dynamics.formulas.values())],
+        effort.share(0.5),
+        level=level,
+        kinematics=dynamics.kinematics,
+    )
     end = ending(samples, behind.variables, depth=6 if "terminated" in hypothesis.deeper else 3)
     return Findings(samples, behind, dynamics, end, worth, effort.capped)
 
@@ -67,6 +76,8 @@ class Writer:
             program.statements.append(Statement("inputs = np.ravel(action)"))
         if self.findings.dynamics.mechanics is not None:
             self._mechanics.write()
+        if self.findings.dynamics.flow is not None:
+            add_flow(self.findings.dynamics.flow, program)
         for variable in self.findings.latents.variables:
             program.statements.append(Statement(f"{variable.name} = {variable.source}"))
         for variable in self.findings.latents.variables:
@@ -91,7 +102,9 @@ class Writer:
     def _change(self, variable: Variable) -> Iterator[Statement]:
         """Yield the statements that set a variable's next value."""
         found, name = self.findings.dynamics, variable.name
-        if found.mechanics is not None and name in found.mechanics.names:
+        if found.flow is not None and name in found.flow.names:
+            yield self._assigned(variable, next_in_flow(found.flow, name), "")
+        elif found.mechanics is not None and name in found.mechanics.names:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
         elif name in found.regimes:
             yield from self._regimes(variable)
@@ -115,6 +128,8 @@ class Writer:
         """Set the next value within its limits, then the values it is reset to."""
         if variable.is_angle and self._read_as_number(variable):
             text = f"({text} + np.pi) % (2 * np.pi) - np.pi"
+        if variable.cycle is not None:
+            text = variable.cycle.text(text)
         lines = [f"{variable.next} = {self._clipped(variable, text)}"]
         for tree, value in self.findings.dynamics.resets.get(variable.name, []):
             lines += [f"if {condition(tree)}:", f"    {variable.next} = {literal(value)}"]

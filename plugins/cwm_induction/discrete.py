@@ -3,21 +3,33 @@
 import numpy as np
 
 from cwm_cli.transitions import Dataset
+from cwm_induction.discrete_board import fit_board
+from cwm_induction.discrete_board_outcomes import board_outcomes
+from cwm_induction.discrete_board_text import write_board
+from cwm_induction.discrete_choice import Answer, Predict, best
+from cwm_induction.discrete_drift import fit_chances
 from cwm_induction.discrete_dynamics import Dynamics
-from cwm_induction.discrete_emission import Model, write_program
+from cwm_induction.discrete_emission import write_program
 from cwm_induction.discrete_exceptions import Options
-from cwm_induction.discrete_factors import join
-from cwm_induction.discrete_findings import findings, title
+from cwm_induction.discrete_factors import join, split
+from cwm_induction.discrete_findings import findings, seen_findings, title
+from cwm_induction.discrete_formulas import EXACT, fit_formula
 from cwm_induction.discrete_guesses import with_an_end
 from cwm_induction.discrete_layouts import fit_dynamics
 from cwm_induction.discrete_memory import remember, usual_outcomes
-from cwm_induction.discrete_outcomes import fit_outcomes
+from cwm_induction.discrete_outcomes import fit_outcomes, scene_of
 from cwm_induction.discrete_transitions import Transitions, supports
+from cwm_induction.discrete_wording import Model
 
 LEAST_COUNT = 3
 """How often an outcome must be seen to be remembered where outcomes vary."""
 
 SAMPLED = 0.8
+
+CHANCE = (
+    "Chance decides what follows: CHANCES says how often each step was seen, `outcomes` lists "
+    "what may happen, and `step` answers with the likeliest."
+)
 
 GUESS = "That the episode ends in one state which no transition led to is a guess."
 
@@ -41,17 +53,66 @@ def induce(fit: Dataset, *, variant: int, rng: np.random.Generator) -> str:
     fit the rules to some of the episodes, drawn at random.
     """
     seen = Transitions.of(fit)
+    if variant == 0 and (board := fit_board(fit, seen)):
+        outcomes = board_outcomes(board, seen, VARIANTS[0])
+        return write_board(board, outcomes, seen.frame, seen.rewards, seen_findings(seen))
     if variant % 2 and (guessed := _guess(seen, variant // 2)):
         return _written(fit, seen, guessed, GUESS)
     number = (variant + 1) // 2
     options = VARIANTS[number % len(VARIANTS)]
     part = seen if number < len(VARIANTS) else seen.part(_some_episodes(fit, rng))
+    if number == 0 and (drawn := _drawn(fit, seen)):
+        return write_program(drawn, title(drawn), findings(seen, drawn, CHANCE))
     return _written(fit, seen, _model(part, fit_dynamics(part, options), options))
+
+
+def _drawn(fit: Dataset, seen: Transitions) -> Model | None:
+    """Return the model in which chance decides, where that foresees other trajectories better."""
+    options = VARIANTS[0]
+    if not seen.is_noisy or not (chances := fit_chances(seen, options)):
+        return None
+
+    def by_chance(part: Transitions) -> Predict | None:
+        found = fit_chances(part, options)
+        return found.predict if found else None
+
+    def by_rules(part: Transitions) -> Predict:
+        return _predict(_model(part, fit_dynamics(part, options), options))
+
+    if best(fit, seen, [by_chance, by_rules]):
+        return None
+    return Model(seen.frame, chances.dynamics, chances.outcomes, seen.rewards, chances)
+
+
+def _predict(model: Model) -> Predict:
+    """Return what a model foresees, as a function."""
+
+    def predict(before: np.ndarray, action: np.ndarray) -> Answer:
+        scene = model.dynamics.predict(before, action)
+        scene = model.outcomes.predict(scene, model.dynamics.sizes)
+        rewards = np.array(model.rewards)[scene.reward]
+        if model.formula:
+            rewards = rewards + model.formula.values(action, scene.old, scene.new)
+        return join(scene.new, model.dynamics.layout), rewards, scene.done
+
+    return predict
 
 
 def _model(part: Transitions, dynamics: Dynamics, options: Options) -> Model:
     """Add the rules of termination and reward to those of motion."""
-    return Model(part.frame, dynamics, fit_outcomes(part, dynamics, options), part.rewards)
+    scene, noise = scene_of(part, dynamics)
+    outcomes = fit_outcomes(part, scene, dynamics.sizes, options, noise)
+    model = Model(part.frame, dynamics, outcomes, part.rewards)
+    old, new = (split(state, dynamics.layout) for state in (part.before, part.after))
+    formula = fit_formula(part.action, old, new, part.paid, dynamics.sizes.flags)
+    if formula is None:
+        return model
+    rest = part.paying(part.paid - formula.values(part.action, old, new))
+    outcomes = fit_outcomes(rest, scene, dynamics.sizes, options, noise)
+    few = 2 * len(rest.rewards) <= len(part.rewards)
+    if not few or formula.bits + outcomes.bits >= model.outcomes.bits:
+        return model
+    return Model(part.frame, dynamics, outcomes, rest.rewards, formula=formula)
 
 
 def _guess(seen: Transitions, rank: int) -> Model | None:
@@ -86,9 +147,7 @@ def _some_episodes(dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
 
 def _wrong(seen: Transitions, model: Model) -> np.ndarray:
     """Say which transitions a model does not foresee."""
-    scene = model.dynamics.predict(seen.before, seen.action)
-    scene = model.outcomes.predict(scene, model.dynamics.sizes)
-    after = join(scene.new, model.dynamics.layout)
+    after, rewards, done = _predict(model)(seen.before, seen.action)
     same = (after == seen.after).all(axis=1)
-    wrong: np.ndarray = ~same | (scene.done != seen.done) | (scene.reward != seen.codes)
+    wrong: np.ndarray = ~same | (done != seen.done) | (np.abs(rewards - seen.paid) > EXACT)
     return wrong

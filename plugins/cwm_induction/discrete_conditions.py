@@ -1,5 +1,7 @@
 """Rules as Python conditions, with the constants that they need."""
 
+import re
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,6 +9,7 @@ from typing import NamedTuple
 from cwm_induction.tables import Bound, Box, Column, Rules, Table
 
 LINE = 96
+WIDTH = 92
 Key = tuple[int, ...]
 
 
@@ -141,17 +144,40 @@ def either(conditions: list[Condition]) -> str:
     return expression or "False"
 
 
+def broken(start: str, expression: str, end: str = "") -> list[str]:
+    """Write an expression in brackets over several lines if it is too long for one."""
+    if len(start) + len(expression) + len(end) <= WIDTH:
+        return [start + expression + end]
+    inner = textwrap.wrap(expression, WIDTH - 8, break_long_words=False)
+    return [f"{start}(", *[f"    {line}" for line in inner], f"){end}"]
+
+
 def wrapped(start: str, value: str) -> list[str]:
     """Break a long set or dict display over lines."""
     if len(start) + len(value) <= LINE:
         return [start + value]
     lines, line = [f"{start}{value[0]}"], "   "
     for entry in _entries(value[1:-1]):
+        if len(entry) > WIDTH:
+            lines += [*([line] if line.strip() else []), *_folded(entry)]
+            line = "   "
+            continue
         if len(line) + len(entry) + 2 > LINE:
             lines.append(line)
             line = "   "
         line += f" {entry},"
-    return [*lines, line, value[-1]]
+    return [*lines, *([line] if line.strip() else []), value[-1]]
+
+
+def _folded(entry: str) -> list[str]:
+    """Break one long entry of a display over lines."""
+    kept = re.sub(r"(?<=\d), (?=\d)", ",~", entry)
+    parts = textwrap.wrap(kept, LINE - 8, break_long_words=False, break_on_hyphens=False)
+    indents = ["    ", *["        "] * len(parts)]
+    return [
+        indent + part.replace("~", " ") + ("," if part is parts[-1] else "")
+        for indent, part in zip(indents, parts, strict=False)
+    ]
 
 
 def _entries(text: str) -> Iterable[str]:

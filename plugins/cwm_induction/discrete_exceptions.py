@@ -12,13 +12,15 @@ from cwm_induction.discrete_dynamics import (
     apply_block,
     apply_change,
 )
+from cwm_induction.discrete_landmarks import Landmarks
 from cwm_induction.discrete_scene import Scene, Sizes
-from cwm_induction.tables import Column, Examples, Rules, error_bits
+from cwm_induction.tables import Column, Examples, Rules, Table, error_bits
 from cwm_induction.tables_layers import fit_layers
 from cwm_induction.tables_trees import MAX_KINDS, fit_tree
 
 ROUGH_COLUMNS = 2
 FULL_COLUMNS = 4
+Key = tuple[int, ...]
 MOST_WEIGHT = 3
 
 
@@ -60,7 +62,7 @@ class Exceptions(NamedTuple):
         scene, sizes = self.scene, self.sizes
         stays = (self.after == scene.old).all(axis=1)
         ambiguous = (scene.aimed == scene.old).all(axis=1)
-        columns = sizes.columns(scene, "action", "old", "new", "edge")
+        columns = sizes.columns(scene, "action", "old", "new", "edge", "outside")
         rules = self._rules(columns, scene, stays.astype(np.int64), ~ambiguous)
         block = Block(columns, rules)
         rest = self.changes(apply_block(scene, block, sizes))
@@ -72,14 +74,42 @@ class Exceptions(NamedTuple):
         for factor in range(len(sizes.radices)):
             effects, labels = self._effects(scene, factor)
             if effects:
-                columns = sizes.columns(scene, "action", "old", "new", "aimed", "meets")
-                rules = self._rules(columns, scene, labels, labels >= 0)
+                columns = sizes.columns(scene, "action", "old", "new", "aimed", "meets", "at")
+                rules = self._direct(columns, scene, labels, factor) or self._rules(
+                    columns, scene, labels, labels >= 0
+                )
                 bits += rules.bits
                 if rules.layers:
                     bits += sum(map(self._price, effects))
                     changes.append(Change(factor, effects, columns, rules))
                     scene = apply_change(scene, changes[-1], sizes)
         return Found(None, tuple(changes), bits)
+
+    def _direct(
+        self, columns: tuple[Column, ...], scene: Scene, labels: np.ndarray, factor: int
+    ) -> Rules | None:
+        """Say by action when something is taken up or put down, if that explains all rows."""
+        landmarks = self.sizes.landmarks
+        if landmarks is None or landmarks.item != factor:
+            return None
+        item, held = landmarks.item, landmarks.held
+        index = {(column.kind, column.factor): n for n, column in enumerate(columns)}
+        action, lies = index["action", -1], index["old", item]
+        chosen: list[tuple[Key, Key]] = [((action, index["at", item]), (1,))]
+        if landmarks.target is None:
+            chosen.append(((action, lies, index["site", -1]), (held, 1)))
+        for goal in landmarks.goals(self.sizes.radices):
+            kind = "perhaps" if landmarks.optimistic else "at"
+            chosen.append(((action, lies, index[kind, goal]), (held, 1)))
+        layers = []
+        for label, (places, values) in enumerate(chosen, 1):
+            rows = labels == 1 if label == 1 else labels > 1
+            keys = [(number, *values) for number in np.unique(scene.action[rows]).tolist()]
+            table = tuple(columns[place] for place in places)
+            layers.append(Table(table, places, dict.fromkeys(keys, label)))
+        rules = Rules(tuple(layers), 0.0)
+        right = (rules.apply(scene.pool(columns, self.sizes)) == labels).all()
+        return rules if right else None
 
     def _rules(
         self, columns: tuple[Column, ...], scene: Scene, labels: np.ndarray, rows: np.ndarray
@@ -104,14 +134,19 @@ class Exceptions(NamedTuple):
 
     def _effects(self, scene: Scene, factor: int) -> tuple[tuple[Effect, ...], np.ndarray]:
         """Cover the values that are not as foreseen with few effects; label every row."""
-        target, radix = self.after[:, factor], self.sizes.radices[factor]
+        target = self.after[:, factor]
         labels = np.zeros(len(target), dtype=np.int64)
         left = scene.new[:, factor] != target
         if not left.any():
             return (), labels
+        landmarks = self.sizes.landmarks
+        if landmarks and landmarks.item == factor:
+            return self._taken_and_put(scene, landmarks, left)
         chosen: list[Effect] = []
         candidates = self._candidates(scene, factor, left)
-        hits = np.stack([effect.apply(scene.old, factor, radix) == target for effect in candidates])
+        hits = np.stack(
+            [effect.apply(scene.old, factor, self.sizes) == target for effect in candidates]
+        )
         handicaps = np.array([_HANDICAP[effect.kind] for effect in candidates])
         while left.any():
             support = (hits & left).sum(axis=1)
@@ -124,6 +159,21 @@ class Exceptions(NamedTuple):
         labels[left] = len(chosen) + 1 + np.unique(target[left], return_inverse=True)[1].reshape(-1)
         chosen += [Effect("set", int(value)) for value in np.unique(target[left])]
         return tuple(chosen), labels
+
+    def _taken_and_put(
+        self, scene: Scene, landmarks: Landmarks, left: np.ndarray
+    ) -> tuple[tuple[Effect, ...], np.ndarray]:
+        """Say that what lies somewhere is taken up, and put down where another factor says."""
+        old, item = scene.old, landmarks.item
+        put, labels = left & (old[:, item] == landmarks.held), left.astype(np.int64)
+        effects = [Effect("set", landmarks.held)]
+        if landmarks.target is None:
+            effects.append(Effect("site"))
+            labels[put] = len(effects)
+        for goal in landmarks.goals(self.sizes.radices):
+            effects.append(Effect("copy", goal))
+            labels[put & landmarks.at(old, goal)] = len(effects)
+        return tuple(effects), labels
 
     def _candidates(self, scene: Scene, factor: int, left: np.ndarray) -> list[Effect]:
         """List the effects that could explain the rows that are left."""
@@ -151,7 +201,7 @@ def choose_rules(examples: Examples, options: Options) -> Rules:
     return min(layers, fit_tree(examples), key=lambda rules: rules.bits)
 
 
-_EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0}
+_EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0}
 
 _HANDICAP = {"keep": 0.0, "set": 0.3, "add": 0.5, "copy": 1.2}
 """How many more rows an effect must explain than a plainer one."""

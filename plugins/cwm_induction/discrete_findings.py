@@ -4,9 +4,9 @@ import textwrap
 
 import numpy as np
 
-from cwm_induction.discrete_emission import Model
 from cwm_induction.discrete_names import factor_names
 from cwm_induction.discrete_transitions import Transitions
+from cwm_induction.discrete_wording import Model
 
 WIDTH = 92
 MOST_REWARDS = 8
@@ -24,13 +24,7 @@ def title(model: Model) -> str:
 
 def findings(seen: Transitions, model: Model, *more: str) -> list[str]:
     """Say what was seen and what was not, and whatever more there is to say."""
-    sentences = [
-        f"Induced from {_count(int(seen.count.sum()), 'transition')} of "
-        f"{_count(seen.episodes, 'episode')}.",
-        _coverage(seen),
-        _endings(seen),
-        _rewards(seen),
-    ]
+    sentences = [*_seen(seen)]
     if seen.contradicts:
         sentences.append("Equal situations had different outcomes: the likeliest is given.")
     names = factor_names(model.dynamics)
@@ -40,7 +34,30 @@ def findings(seen: Transitions, model: Model, *more: str) -> list[str]:
             f"Action {first + action} was only seen where it changes nothing; it is assumed to "
             f"be the opposite of the other move of the {names[factor]}."
         )
+    landmarks = model.dynamics.sizes.landmarks
+    if landmarks and landmarks.possible and landmarks.optimistic:
+        values = _listed([str(value) for value in landmarks.possible])
+        sentences.append(
+            f"Which cell {names[landmarks.item]} {values} stands for was not seen: what is brought "
+            "there is taken to arrive in every cell that nothing ruled out."
+        )
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
+
+
+def seen_findings(seen: Transitions) -> list[str]:
+    """Say what was seen and what was not, in lines."""
+    return textwrap.wrap(" ".join(_seen(seen)), WIDTH)
+
+
+def _seen(seen: Transitions) -> list[str]:
+    """Say what was seen and what was not."""
+    return [
+        f"Induced from {_count(int(seen.count.sum()), 'transition')} of "
+        f"{_count(seen.episodes, 'episode')}.",
+        _coverage(seen),
+        _endings(seen),
+        _rewards(seen),
+    ]
 
 
 def _coverage(seen: Transitions) -> str:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.discrete_sums import Sums
+
 MAX_DELTAS = 24
 MAX_KEY = 8
+LEAST_PLACES = 2
 MAX_KEYED = 16
 MISS_BITS = 6.0
 BLOCKED_WORTH = 0.7
@@ -21,28 +24,50 @@ class Move:
 
     `deltas` has a row per action and, where the change also depends on the
     factor `key`, a column per value of that; otherwise one column. `wraps`
-    says whether the factor leaves its range by wrapping around or stops.
+    says whether the factor leaves its range by wrapping around or stops. With
+    `weights`, a row per action, the sum of all factors times these is what
+    the change is added to, instead of the factor itself.
     """
 
     radix: int
     wraps: bool
     key: int | None
     deltas: np.ndarray
+    weights: np.ndarray | None = None
 
     @property
     def moves(self) -> bool:
         """Whether any action changes the factor."""
-        return bool(self.deltas.any())
+        return self.weights is not None or bool(self.deltas.any())
 
     @property
     def steps(self) -> bool:
         """Whether actions move the factor to its neighbours, up and down."""
-        return {-1, 1} <= set(self.deltas.ravel().tolist()) <= {-1, 0, 1}
+        plain = self.weights is None
+        return (
+            plain
+            and self.radix > LEAST_PLACES
+            and {-1, 1} <= set(self.deltas.ravel().tolist()) <= {-1, 0, 1}
+        )
 
     def apply(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
         """Return the factor's nominal next values."""
+        return _bounded(self.target(factors, action, factor), self.radix, self.wraps)
+
+    def leaves(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
+        """Say where the move would lead out of the range."""
+        target = self.target(factors, action, factor)
+        outside: np.ndarray = (target < 0) | (target >= self.radix)
+        return outside & (not self.wraps)
+
+    def target(self, factors: np.ndarray, action: np.ndarray, factor: int) -> np.ndarray:
+        """Return where the move would lead without bounds."""
         column = 0 if self.key is None else factors[:, self.key]
-        return _bounded(factors[:, factor] + self.deltas[action, column], self.radix, self.wraps)
+        base: np.ndarray = factors[:, factor]
+        if self.weights is not None:
+            base = (factors * self.weights[action]).sum(axis=1)
+        target: np.ndarray = base + self.deltas[action, column]
+        return target
 
 
 class Fit(NamedTuple):
@@ -87,28 +112,40 @@ def assume_opposites(
     opposite move that no other action makes.
     """
     idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
-    assumed = []
-    for number in np.flatnonzero(idle).tolist():
-        rows = action == number
-        found = [
-            (factor, delta)
-            for factor, fit in enumerate(fits)
-            for delta in _missing_opposites(fit.move)
-            if (
-                _bounded(factors[rows, factor] + delta, fit.move.radix, wraps=False)
-                == after[rows, factor]
-            ).all()
-        ]
-        if len(found) == 1 and (factors[rows] == after[rows]).all():
-            factor, delta = found[0]
-            fits[factor].move.deltas[number] = delta
-            assumed.append(Assumption(number, factor))
+    left, assumed = np.flatnonzero(idle).tolist(), []
+    while left:
+        found = {number: _opposites(fits, number, factors, action, after) for number in left}
+        number = next((number for number in left if len(found[number]) == 1), None)
+        if number is None:
+            break
+        factor, delta = found[number][0]
+        fits[factor].move.deltas[number] = delta
+        assumed.append(Assumption(number, factor))
+        left.remove(number)
     return fits, tuple(assumed)
+
+
+def _opposites(
+    fits: list[Fit], number: int, factors: np.ndarray, action: np.ndarray, after: np.ndarray
+) -> list[tuple[int, int]]:
+    """List the missing opposites with which everything that was seen of an idle action agrees."""
+    rows = action == number
+    if not (factors[rows] == after[rows]).all():
+        return []
+    return [
+        (factor, delta)
+        for factor, fit in enumerate(fits)
+        for delta in _missing_opposites(fit.move)
+        if (
+            _bounded(factors[rows, factor] + delta, fit.move.radix, wraps=False)
+            == after[rows, factor]
+        ).all()
+    ]
 
 
 def _missing_opposites(move: Move) -> list[int]:
     """List the moves of which only the opposite is made."""
-    if move.wraps or move.key is not None:
+    if move.wraps or move.key is not None or move.weights is not None:
         return []
     deltas = set(move.deltas.ravel().tolist())
     return sorted(-delta for delta in deltas if delta and -delta not in deltas)
@@ -132,6 +169,13 @@ class _Sides(NamedTuple):
             for key, radix in enumerate(self.radices):
                 if key != factor and radix <= MAX_KEY:
                     yield from self.fits_by(factor, key)
+            sums = Sums(self.factors, self.action, self.after[:, factor], self.radices)
+            yield from (
+                Fit(Move(self.radices[factor], wraps, None, deltas, weights), bits, misses)
+                for wraps, deltas, weights, bits, misses in sums.fits(
+                    factor, self.actions, self.stays
+                )
+            )
 
     def fits_by(self, factor: int, key: int | None) -> Iterator[Fit]:
         """Yield the best move that stops at the bounds, then the best that wraps around."""

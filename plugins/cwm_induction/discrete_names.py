@@ -1,6 +1,7 @@
 """Names of factors, after what they do."""
 
 from cwm_induction.discrete_dynamics import Dynamics
+from cwm_induction.discrete_scene import FLAG
 
 
 def factor_names(dynamics: Dynamics) -> list[str]:
@@ -16,6 +17,9 @@ def factor_names(dynamics: Dynamics) -> list[str]:
         names[index] = _other_name(
             radices[index], moves=dynamics.moves[index].moves, changes=changes
         )
+    landmarks = dynamics.sizes.landmarks
+    if landmarks:
+        names |= dict.fromkeys(landmarks.goals(radices), "target")
     if len(radices) == 1 and not places:
         return ["state"]
     counts = [list(names.values()).count(names[index]) for index in range(len(radices))]
@@ -26,7 +30,7 @@ def _other_name(radix: int, *, moves: bool, changes: bool) -> str:
     """Name a factor that is no place."""
     if not changes:
         return "setting"
-    return "value" if moves else "flag" if radix == 2 else "item"
+    return "flag" if radix == FLAG else "value" if moves else "item"
 
 
 _PLACES = {0: (), 1: ("position",), 2: ("row", "column"), 3: ("layer", "row", "column")}

@@ -1,6 +1,6 @@
 """When episodes end and what is rewarded, as rules about the next state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,9 @@ from cwm_induction.discrete_transitions import Transitions
 from cwm_induction.tables import Column, Examples, Rules, error_bits
 
 RARITY = 0.4
+RARE = 0.005
+BOLD = 0.05
+"""Share of the price of a claim that is paid for outcomes so rare that missing one is worse."""
 
 
 class Rule(NamedTuple):
@@ -38,6 +41,11 @@ class Outcomes(NamedTuple):
     reward: Rule
     reward_first: bool
 
+    @property
+    def bits(self) -> float:
+        """Description length."""
+        return self.done.rules.bits + self.reward.rules.bits
+
     def predict(self, scene: Scene, sizes: Sizes) -> Scene:
         """Foresee the end and the reward of transitions whose next state is known."""
         for what in ("reward", "done") if self.reward_first else ("done", "reward"):
@@ -48,22 +56,27 @@ class Outcomes(NamedTuple):
         return scene
 
 
-def fit_outcomes(seen: Transitions, dynamics: Dynamics, options: Options) -> Outcomes:
-    """Fit both rules in the order that is shorter to describe.
+def scene_of(seen: Transitions, dynamics: Dynamics) -> tuple[Scene, float]:
+    """Return what outcomes depend on and how often they disagree by nature.
 
-    They are fitted to the observed next states, or to the predicted ones
-    where those are uncertain.
+    The next states are the observed ones, or the predicted ones where those are uncertain.
     """
     scene = dynamics.predict(seen.before, seen.action)
-    noise = seen.disagreement(after=not seen.is_noisy)
     if not seen.is_noisy:
         scene = scene._replace(new=split(seen.after, dynamics.layout))
-    fitting = _Fitting(seen, dynamics.sizes, options, noise)
+    return scene, seen.disagreement(after=not seen.is_noisy)
+
+
+def fit_outcomes(
+    seen: Transitions, scene: Scene, sizes: Sizes, options: Options, noise: float
+) -> Outcomes:
+    """Fit both rules in the order that is shorter to describe."""
+    fitting = _Fitting(seen, sizes, options, noise)
     always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
     labels = seen.done ^ int(always)
     done, reward = fitting.rule(scene, labels), fitting.rule(scene, seen.codes)
-    ended = scene._replace(done=done.predict(scene, dynamics.sizes) ^ int(always))
-    paid = scene._replace(reward=reward.predict(scene, dynamics.sizes))
+    ended = scene._replace(done=done.predict(scene, sizes) ^ int(always))
+    paid = scene._replace(reward=reward.predict(scene, sizes))
     after_done = fitting.rule(ended, seen.codes, "done")
     after_reward = fitting.rule(paid, labels, "reward")
     if done.rules.bits + after_done.rules.bits <= reward.rules.bits + after_reward.rules.bits:
@@ -85,9 +98,10 @@ class _Fitting:
         weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
         counts = np.bincount(labels, weights=self.seen.count)
         rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
-        kinds = ("new", "action", "old", "aimed", "same", "meets", *more)
+        kinds = ("new", "action", "old", "aimed", "same", "meets", "goal", "total", *more)
         columns = self.sizes.columns(scene, *kinds)
         price = error_bits(self.noise, max(2, len(counts)))
-        pool = scene.pool(columns, self.sizes)
+        rare = counts[counts > 0].min() < RARE * counts.sum()
+        pool = replace(scene.pool(columns, self.sizes), caution=BOLD if rare else 1.0)
         examples = Examples(pool, labels, weights * rarity[labels], price)
         return Rule(columns, choose_rules(examples, self.options))

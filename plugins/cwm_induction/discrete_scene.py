@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.discrete_landmarks import Landmarks
 from cwm_induction.tables import Column, Pool
 
 LEAST_MEETING = 4
+LEAST_FLAGS = 4
+FLAG = 2
 
 
 class Scene(NamedTuple):
@@ -16,7 +19,7 @@ class Scene(NamedTuple):
 
     `old` is the state before, `aimed` where the nominal moves lead, `new` the
     next state as far as it is known, `done` whether the episode ended, `reward`
-    the number of the reward.
+    the number of the reward. `outside` marks moves that would leave a range.
     """
 
     action: np.ndarray
@@ -25,16 +28,21 @@ class Scene(NamedTuple):
     new: np.ndarray
     done: np.ndarray
     reward: np.ndarray
+    outside: np.ndarray
 
-    def column(self, column: Column) -> np.ndarray:
+    def column(self, column: Column, sizes: "Sizes") -> np.ndarray:
         """Return the values of one column."""
         factor, values = column.factor, self.old[:, column.factor]
-        if column.kind in ("action", "done", "reward"):
+        if column.kind in ("action", "done", "reward", "outside"):
             values = getattr(self, column.kind)
         elif column.kind == "same":
             values = (self.new == self.old).all(axis=1)
         elif column.kind == "meets":
             values = self.new[:, factor] == self.new[:, column.other]
+        elif column.kind == "total":
+            values = self.new[:, column.cell].sum(axis=1)
+        elif column.cell and sizes.landmarks:
+            values = _landmark(sizes.landmarks, column, self.old)
         elif column.kind == "edge":
             values = values + self.aimed[:, factor]
         elif column.kind != "old":
@@ -43,17 +51,24 @@ class Scene(NamedTuple):
 
     def pool(self, columns: tuple[Column, ...], sizes: "Sizes") -> Pool:
         """Gather columns for rules to look at."""
-        values = np.stack([self.column(column) for column in columns], axis=1)
+        values = np.stack([self.column(column, sizes) for column in columns], axis=1)
         varying = np.flatnonzero((self.old != self.old[:1]).any(axis=0)).tolist()
         factors = {factor: sizes.radices[factor] for factor in varying}
         return Pool(columns, values, factors, sizes.actions)
 
 
 class Sizes(NamedTuple):
-    """The radix of every factor and the number of actions."""
+    """The radix of every factor, the number of actions and what factors stand for."""
 
     radices: tuple[int, ...]
     actions: int
+    landmarks: Landmarks | None = None
+
+    @property
+    def flags(self) -> tuple[int, ...]:
+        """The factors that are 0 or 1, if there are several."""
+        flags = tuple(i for i, radix in enumerate(self.radices) if radix == FLAG)
+        return flags if len(flags) >= LEAST_FLAGS else ()
 
     def columns(self, scene: Scene, *kinds: str) -> tuple[Column, ...]:
         """List the columns of the given kinds that say something in a scene.
@@ -61,23 +76,45 @@ class Sizes(NamedTuple):
         The values before and the aims of a factor count only where they
         differ from its newer values, an edge only where the factor moves.
         """
-        found = []
-        for kind in kinds:
-            if kind == "action":
-                found.append(Column(kind, -1, self.actions))
-            elif kind in ("same", "done"):
-                found.append(Column(kind, -1, 2))
-            elif kind == "reward":
-                found.append(Column(kind, -1, int(scene.reward.max()) + 1))
-            elif kind == "meets":
-                found += self._meetings(scene)
-            else:
-                found += [
-                    Column(kind, factor, radix * 2 - 1 if kind == "edge" else radix)
-                    for factor, radix in enumerate(self.radices)
-                    if _says_something(scene, kind, factor)
-                ]
-        return tuple(found)
+        return tuple(column for kind in kinds for column in self._of_kind(scene, kind))
+
+    def _of_kind(self, scene: Scene, kind: str) -> Iterator[Column]:
+        """Yield the columns of one kind."""
+        sizes = {"action": self.actions, "same": 2, "done": 2, "outside": 2}
+        if kind in sizes:
+            if kind != "outside" or scene.outside.any():
+                yield Column(kind, -1, sizes[kind])
+        elif kind == "reward":
+            yield Column(kind, -1, int(scene.reward.max()) + 1)
+        elif kind == "meets":
+            yield from self._meetings(scene)
+        elif kind in ("at", "goal"):
+            yield from self._sites(goal=kind == "goal")
+        elif kind == "total":
+            yield from [Column(kind, -1, len(self.flags) + 1, cell=self.flags)] * bool(self.flags)
+        else:
+            yield from self._of_factors(scene, kind)
+
+    def _of_factors(self, scene: Scene, kind: str) -> Iterator[Column]:
+        """Yield a column for every factor of which the kind says something."""
+        for factor, radix in enumerate(self.radices):
+            if _says_something(scene, kind, factor):
+                yield Column(kind, factor, radix * 2 - 1 if kind == "edge" else radix)
+
+    def _sites(self, *, goal: bool) -> Iterator[Column]:
+        """Yield what can be said about the present cell and what factors stand for.
+
+        Where things are put on their target alone, `goal` says nothing.
+        """
+        if self.landmarks and not (goal and self.landmarks.target is not None):
+            item, cell = self.landmarks.item, self.landmarks.places
+            if not goal:
+                yield Column("site", -1, 2, cell=cell)
+                yield Column("at", item, 2, cell=cell)
+            for factor in self.landmarks.companions(self.radices):
+                if factor != item:
+                    kind = "perhaps" if self.landmarks.optimistic else "at"
+                    yield Column(kind, factor, 2, cell=cell)
 
     def _meetings(self, scene: Scene) -> Iterator[Column]:
         """Yield the pairs of factors of nearly the same range that sometimes have one value."""
@@ -90,6 +127,13 @@ class Sizes(NamedTuple):
                 and 0 < met.sum() < len(met)
             ):
                 yield Column("meets", one, 2, other)
+
+
+def _landmark(landmarks: Landmarks, column: Column, old: np.ndarray) -> np.ndarray:
+    """Return the values of a column about what factors stand for."""
+    if column.kind == "site":
+        return landmarks.here(old) >= 0
+    return getattr(landmarks, column.kind)(old, column.factor)  # type: ignore[no-any-return]
 
 
 def _says_something(scene: Scene, kind: str, factor: int) -> bool:

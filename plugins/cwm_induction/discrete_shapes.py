@@ -1,9 +1,11 @@
 """How a program reads observations and actions and gives observations back."""
 
+from collections.abc import Iterator
+
 from cwm_induction.discrete_factors import Layout
 from cwm_induction.discrete_transitions import Frame
 
-VECTORS = ("multidiscrete", "multibinary", "box")
+MOST_NAMES = 5
 
 
 def state_lines(frame: Frame, layout: Layout, names: list[str]) -> tuple[list[str], list[str]]:
@@ -15,6 +17,8 @@ def state_lines(frame: Frame, layout: Layout, names: list[str]) -> tuple[list[st
     parts = [f"part_{number}" for number in range(len(layout))]
     lines, start = [], 0
     if all(len(radices) == 1 for radices in layout) and not any(frame.lows):
+        if len(names) > MOST_NAMES:
+            return initial, list(_by_slices(values, names))
         targets = ", ".join(f"self.{name}" for name in names)
         comma = "," if len(names) == 1 else ""
         return initial, [f"{targets}{comma} = (int(value) for value in {values})"]
@@ -25,6 +29,15 @@ def state_lines(frame: Frame, layout: Layout, names: list[str]) -> tuple[list[st
         lines += _digits(_shifted(part, low), radices, names[start : start + len(radices)])
         start += len(radices)
     return initial, lines
+
+
+def _by_slices(values: str, names: list[str]) -> Iterator[str]:
+    """Write how many components are read, some on each line."""
+    yield f"values = [int(value) for value in {values}]"
+    for start in range(0, len(names), MOST_NAMES):
+        chunk = names[start : start + MOST_NAMES]
+        targets = ", ".join(f"self.{name}" for name in chunk) + ("," if len(chunk) == 1 else "")
+        yield f"{targets} = values[{start}:{start + len(chunk)}]"
 
 
 def observation_expression(frame: Frame, layout: Layout, names: list[str]) -> str:

@@ -66,7 +66,7 @@ class Transitions:
         parts = _matrix(dataset.action_space, "actions", dataset)
         frame = _frame(dataset, np.concatenate([before, after]), parts)
         action = number(parts - np.array(frame.action_lows), frame.action_sizes)
-        rewards, codes = _by_frequency(dataset.columns["rewards"])
+        rewards, codes = _by_frequency(dataset.columns["rewards"], np.ones(len(dataset)), 9)
         done = dataset.columns["terminations"].astype(np.int64)
         lows, width = np.array(frame.lows), before.shape[1]
         table = np.column_stack([before - lows, action, after - lows, codes, done])
@@ -91,6 +91,17 @@ class Transitions:
         names = ("before", "action", "after", "codes", "done")
         columns = {name: getattr(self, name)[kept] for name in names}
         return replace(self, count=count[kept], **columns)
+
+    @property
+    def paid(self) -> np.ndarray:
+        """The reward of every transition."""
+        paid: np.ndarray = np.array(self.rewards)[self.codes]
+        return paid
+
+    def paying(self, rewards: np.ndarray) -> Self:
+        """Return the same transitions with other rewards."""
+        values, codes = _by_frequency(rewards, self.count)
+        return replace(self, codes=codes, rewards=values)
 
     @property
     def contradicts(self) -> bool:
@@ -160,9 +171,12 @@ def _bounds(space: Space, name: str, seen: np.ndarray) -> tuple[tuple[int, ...],
     return tuple(int(value) for value in low), tuple(int(size) for size in high - low + 1)
 
 
-def _by_frequency(rewards: np.ndarray) -> tuple[tuple[float, ...], np.ndarray]:
+def _by_frequency(
+    rewards: np.ndarray, count: np.ndarray, digits: int = 6
+) -> tuple[tuple[float, ...], np.ndarray]:
     """Give the different rewards numbers, the most frequent first."""
-    values, codes, counts = np.unique(rewards.round(9), return_inverse=True, return_counts=True)
+    values, codes = np.unique(rewards.round(digits) + 0.0, return_inverse=True)
+    counts = np.bincount(codes.reshape(-1), weights=count)
     order = np.argsort(-counts, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))

@@ -5,40 +5,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cwm_induction.chains import Chains, dependencies, indicators, inputs_of
+from cwm_induction.chains import Chains, indicators, inputs_of
 from cwm_induction.effort import Effort
+from cwm_induction.explanations import Dynamics
+from cwm_induction.flow import Fitting
+from cwm_induction.flow_atoms import AtomicFitting
+from cwm_induction.flow_rows import Seen
 from cwm_induction.hypothesis import Hypothesis
+from cwm_induction.inner_equations import equation
+from cwm_induction.kinematics import Kinematics
 from cwm_induction.latents import Variable
-from cwm_induction.mechanics_fit import Mechanics, fit
-from cwm_induction.mixture import Gate, Places, Regimes, Target, gates, regimes
-from cwm_induction.motion import joints_of
+from cwm_induction.mechanics_fit import fit
+from cwm_induction.mixture import Places, Target, gates, regimes
+from cwm_induction.motion import Mechanics, joints_of
 from cwm_induction.regression import Formula, approximate
-from cwm_induction.rules import Feature, Tree, as_features, holds, learned
+from cwm_induction.resets import resets
+from cwm_induction.rules import Feature, as_features
 from cwm_induction.samples import Samples
+from cwm_induction.settling import cases, settled
 from cwm_induction.terms import Column, distinct, library
-
-
-@dataclass
-class Dynamics:
-    """An explanation for every variable, by name."""
-
-    formulas: dict[str, Formula] = field(default_factory=dict)
-    rough: dict[str, Formula] = field(default_factory=dict)
-    regimes: dict[str, tuple[Regimes, list[Gate]]] = field(default_factory=dict)
-    resets: dict[str, list[tuple[Tree, float]]] = field(default_factory=dict)
-    mechanics: Mechanics | None = None
-
-    @property
-    def families(self) -> set[str]:
-        """Which families of explanations, beyond single equations, are in use."""
-        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.regimes)}
-        return {name for name, is_used in used.items() if is_used}
-
-    @property
-    def explained(self) -> set[str]:
-        """Names of the variables that have an explanation so far."""
-        moved = self.mechanics.names if self.mechanics else []
-        return {*self.formulas, *self.rough, *self.regimes, *moved}
+from cwm_induction.whole import by_rules, compared, is_whole, modes
 
 
 @dataclass
@@ -55,10 +41,16 @@ class Explainer:
     def explain(self) -> Dynamics:
         """Explain every variable."""
         self._equations()
+        if self.hypothesis.mechanics:
+            self._mechanism(least=0.8)
+        self._flow(Fitting)
+        self._inner_constants()
+        self._flow(AtomicFitting)
+        self._rules()
         if self.hypothesis.regimes:
             self._regimes(level=1, least=0.97)
-        if self.hypothesis.mechanics:
-            self._mechanism()
+        if self.hypothesis.mechanics and self.found.mechanics is None:
+            self._mechanism(least=0.2)
         if self.hypothesis.regimes:
             self._regimes(level=2, least=0.9)
         self._approximations()
@@ -66,19 +58,61 @@ class Explainer:
         return self.found
 
     def _equations(self) -> None:
+        """Explain variables by equations, and whole numbers by rules, as long as that helps."""
         moving = [v for v in self.variables if v.name not in self.hypothesis.plain]
-        chains = Chains(
-            self.samples,
-            moving,
-            self._inputs,
-            self.rng,
-            self.effort.share(0.5),
-            self.hypothesis.level,
-            self.hypothesis.deeper,
-        )
-        self.found.formulas = chains.explain()
+        effort = self.effort.share(0.5)
+        known: set[str] = {""}
+        while known != self.found.explained:
+            known = self.found.explained
+            chains = Chains(
+                self.samples,
+                moving,
+                [*self._inputs, *self._modes],
+                self.rng,
+                effort,
+                self.hypothesis.level,
+                self.hypothesis.deeper,
+                self.found.formulas,
+                frozenset(self.found.regimes),
+            )
+            self.found.formulas = chains.explain()
+            self._rules()
 
-    def _mechanism(self) -> None:
+    def _rules(self) -> None:
+        """Explain whole numbers by rules."""
+        for variable in filter(is_whole, self._unexplained()):
+            if variable.name not in self.hypothesis.plain:
+                now = [v.column for v in self.variables if not v.still]
+                columns = [*now, *self._settled(variable), *self._inputs]
+                found = by_rules(variable, self.samples, compared(columns))
+                self.found.regimes.update({variable.name: found} if found else {})
+
+    def _flow(self, family: type[Fitting] | type[AtomicFitting]) -> None:
+        """Look for a vector field and an integrator that move everything that moves."""
+        moving = [v for v in self.variables if not v.still and not is_whole(v)]
+        if self._open() & {v.name for v in moving} and len(moving) <= 8:
+            whole = [v.column for v in self.variables if not v.still and is_whole(v)]
+            others = [*self._inputs, *whole, *self._modes]
+            found = family(Seen(moving, others, self.samples, self.effort.share(0.3))).flow()
+            if found is not None:
+                self.found.flow = found
+                for name in found.names:
+                    self.found.formulas.pop(name, None)
+                    self.found.regimes.pop(name, None)
+
+    def _inner_constants(self) -> None:
+        """Explain variables by equations with constants inside a term."""
+        effort = self.effort.share(0.3)
+        columns = [variable.column for variable in self.variables]
+        for variable in self._unexplained():
+            if variable.name in self.hypothesis.plain or not effort.spend(0):
+                continue
+            chain = self._settled(variable)
+            formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
+
+    def _mechanism(self, least: float) -> None:
         """Look for a mechanism that moves something unexplained."""
         open_names = self._open()
         joints, time = joints_of(self.samples, self.variables)
@@ -89,13 +123,25 @@ class Explainer:
             effort = self.effort.share(0.5)
             found = fit(self.samples, joints, inputs, time, self.rng, effort)
             best = self.found.mechanics
-            if found is not None and (best is None or found.right > best.right):
+            least = least if best is None else best.right
+            if found is not None and found.right > least:
                 self.found.mechanics = found
             if self.found.mechanics is not None and self.found.mechanics.right > 0.9:
                 break
         if self.found.mechanics is not None:
             for name in self.found.mechanics.names:
                 self.found.formulas.pop(name, None)
+            self._places(self.found.mechanics)
+
+    def _places(self, mechanics: Mechanics) -> None:
+        """Explain variables by where the parts of a mechanism are."""
+        self.found.kinematics = kinematics = Kinematics.of(mechanics)
+        still = [variable.column for variable in self.variables if variable.still]
+        for variable in self._unexplained():
+            effort = self.effort.share(0.1)
+            formula = kinematics.component(self.samples, variable, still, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
 
     def _pushes(self) -> list[list[Column]]:
         """Return what may push a mechanism: an action's number, or each action for itself."""
@@ -141,16 +187,15 @@ class Explainer:
     def _resets(self) -> None:
         """Learn when a variable takes a value at which many rows meet, against its equation."""
         for variable in self.variables:
-            formula = self.found.formulas.get(variable.name)
-            if formula is None:
-                continue
-            wrong = ~variable.matches(formula.values(len(self.samples))) & self.samples.smooth
-            for value in variable.piles:
-                wanted = wrong & (variable.then == value)
-                tree = learned(self._features(variable), wanted, depth=2)
-                right = holds(tree, len(self.samples)) == wanted
-                if not isinstance(tree, bool) and (~right).sum() <= 0.2 * wanted.sum():
-                    self.found.resets.setdefault(variable.name, []).append((tree, value))
+            change = self.found.change(variable.name, len(self.samples))
+            if change is not None and variable.piles:
+                features = self._features(variable)
+                found = resets(variable, self.samples, change, self._cases(), features)
+                self.found.resets.update({variable.name: found} if found else {})
+
+    @property
+    def _modes(self) -> list[Column]:
+        return modes(self.variables, self.found.reads, self.found.regimes)
 
     @property
     def _inputs(self) -> list[Column]:
@@ -164,28 +209,12 @@ class Explainer:
 
     def _settled(self, variable: Variable) -> list[Column]:
         """Return the next values that are known before this variable's."""
-        return [
-            other.next_column
-            for other in self.variables
-            if other.name in self.found.formulas
-            and not other.still
-            and not {variable.name, *self._unknown()}
-            & dependencies(other.name, self.found.formulas)
-        ]
-
-    def _unknown(self) -> set[str]:
-        return {v.name for v in self._unexplained()}
+        return settled(variable, self.variables, self.found.reads)
 
     def _cases(self) -> list[Column]:
         """Return the next values according to every single regime, which rules may compare."""
-        return [
-            Column(
-                f"{variable.name}_case_{index}", variable.now + formula.values(len(self.samples))
-            )
-            for variable in self.variables
-            if variable.name in self.found.regimes
-            for index, formula in enumerate(self.found.regimes[variable.name][0].formulas)
-        ]
+        formulas = {name: found.formulas for name, (found, _) in self.found.regimes.items()}
+        return cases(self.variables, formulas)
 
     def _features(self, variable: Variable) -> list[Feature]:
         """Return what rules about this variable may compare."""

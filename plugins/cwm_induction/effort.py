@@ -1,7 +1,10 @@
 """How much work an induction may do."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from cwm_cli.llm import unheard
 
 
 @dataclass
@@ -11,10 +14,12 @@ class Effort:
     A unit is about a million multiplications. The seconds are those of this
     thread on a core, so that a busy machine changes nothing; reaching the cap
     makes the outcome depend on the machine, so it is recorded in `capped`.
+    `tell` is told what is being tried.
     """
 
     units: float
     seconds: float
+    tell: Callable[[str], None] = unheard
     capped: bool = field(default=False, init=False)
     _start: float = field(default_factory=time.thread_time, init=False)
 
@@ -28,6 +33,15 @@ class Effort:
     def share(self, fraction: float) -> "Share":
         """Return a part of what is left, for one family of explanations."""
         return Share(self, self.units * fraction)
+
+    def part(self, count: int) -> "Effort":
+        """Return one of several equal parts of what is left, to be used at the same time."""
+        left = self.seconds - (time.thread_time() - self._start)
+        return Effort(self.units / count, left, self.tell)
+
+    def alone(self) -> "Effort":
+        """Return the same for a thread of another process, where nobody listens."""
+        return Effort(self.units, self.seconds)
 
 
 @dataclass

@@ -39,19 +39,31 @@ def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
     for variable in variables:
         degrees = is_whole_degrees(variable.high)
         label = f"{variable.name.upper()}_LIMIT"
+        dear = 1.2 if variable.is_angle else 0.0  # what winds around is compared by its height
         if np.ptp(variable.then) > 1e-9:
-            found.append(Feature(variable.next, variable.then, 1.0, degrees, label))
+            found.append(Feature(variable.next, variable.then, 1.0 + dear, degrees, label))
         if variable.then.min() < 0 < variable.then.max():
             symmetric = 0.8 if variable.low == -variable.high else 0.9
             size = np.abs(variable.then)
-            found.append(Feature(f"abs({variable.next})", size, symmetric, degrees, label))
+            found.append(Feature(f"abs({variable.next})", size, symmetric + dear, degrees, label))
     turned = sums_of_angles(variables)
     heights = [
         Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
     ]
     moving = [v.next_column for v in variables if not v.is_angle and not v.still]
     lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
+    found += _tip(variables)
     return found + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]]
+
+
+def _tip(variables: Sequence[Variable]) -> list[Feature]:
+    """Return the height of the end of a chain of equal links, each turned against the last."""
+    angles = [variable for variable in variables if variable.is_angle]
+    if len(angles) < 2:
+        return []
+    names = [" + ".join(v.next for v in angles[:size]) for size in range(1, len(angles) + 1)]
+    turned = np.cumsum([variable.then for variable in angles], axis=0)
+    return [Feature(" + ".join(f"np.cos({name})" for name in names), np.cos(turned).sum(0), 1.0)]
 
 
 def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cwm_induction.dynamics import Dynamics
 from cwm_induction.ending import Ending
+from cwm_induction.explanations import Dynamics
 from cwm_induction.latents import Latents
 from cwm_induction.rewards import Reward
 from cwm_induction.samples import Samples

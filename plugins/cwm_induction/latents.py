@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from cwm_induction.cycles import Cycle, cycle_of
 from cwm_induction.samples import Array, Samples
 from cwm_induction.terms import Column
 
@@ -20,7 +21,8 @@ class Variable:
     `source` computes it from an observation. `low` and `high` are limits that
     it does not leave, which are `declared` when the observation space says so;
     `piles` are further values that many rows share. `free` marks the rows that
-    reach none of these.
+    reach none of these. With a `cycle` the variable is kept within it, and the
+    change is the one that it takes on the short way round.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Variable:
     low: float = -np.inf
     high: float = np.inf
     declared: bool = False
+    cycle: Cycle | None = None
 
     @property
     def next(self) -> str:
@@ -56,6 +59,7 @@ class Variable:
         """How far a right prediction may be off because stored values are rounded."""
         sizes = np.abs(self.now) + np.abs(self.then) + np.abs(self.change).max()
         sizes = sizes + (2.0 if self.is_angle else 0.0)
+        sizes = sizes + (self.cycle.length if self.cycle else 0.0)
         tolerance: Array = 4 * self.grain * sizes + 1e-13
         return tolerance
 
@@ -75,6 +79,7 @@ class Variable:
         then = np.clip(self.now + change, self.low, self.high)
         off = then - self.then
         off = wrapped(off) if self.is_angle else off
+        off = self.cycle.short(off) if self.cycle else off
         right: Array = np.abs(off) <= MATCH * (1 + np.abs(self.then))
         return right
 
@@ -153,6 +158,9 @@ def _raw(samples: Samples, index: int) -> Variable:
     variable = Variable(
         f"x{index}", f"observation[{index}]", now, then, then - now, free, samples.grain
     )
+    cycle = cycle_of(now, then, samples.low[index], samples.high[index])
+    if cycle is not None:
+        return replace(variable, change=cycle.short(variable.change), cycle=cycle)
     return _limited(variable, samples.low[index], samples.high[index])
 
 

@@ -12,6 +12,10 @@ Residuals = Callable[[Array], Array]
 """From parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
 
 
+NEAR = 1e-3
+"""Residuals this small need not become smaller."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How long to iterate, how careful to start, and which share of the rows to believe."""
@@ -31,6 +35,8 @@ def minimise(
         if iteration % 3 == 0:
             weights = _believed(rest, options.believed)
         loss = _loss(rest, weights)
+        if float(np.abs(weights * rest).max()) < NEAR:
+            return point
         if not effort.spend(150.0 * rest.size * len(active)):
             return point
         jacobian = slopes(residuals, point, rest, active)

@@ -5,6 +5,7 @@
 M and V are sums of cosines and sines of whole combinations of the angles.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, product
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.limits import Limit, solved
 from cwm_induction.samples import Array
 
 
@@ -27,6 +29,34 @@ class Integrator(NamedTuple):
 
     rule: str
     parts: int
+
+
+class Laws(NamedTuple):
+    """Masses (B, rows, n, n), forces and what turning costs: mass v' = force - turning.
+
+    The force includes the pull of masses that depend on angles, so that it
+    alone changes the momentum mass v.
+    """
+
+    mass: Array
+    force: Array
+    turning: Array
+
+
+class Moved(NamedTuple):
+    """Coordinates and velocities after a step, and the coordinates of the last evaluation."""
+
+    q: Array
+    v: Array
+    stage: Array
+
+
+class Stepping(NamedTuple):
+    """How a mechanism advances by one step."""
+
+    time: float
+    integrator: Integrator
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,8 +128,8 @@ class Mechanism:
                 array[place[0], place[2], place[1]] = points[:, index]
         return {kind: np.moveaxis(array, -1, 0).copy() for kind, array in arrays.items()}
 
-    def accelerations(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Array:
-        """Return v' for every parameter vector and row: (B, rows, coordinates)."""
+    def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
+        """Return masses and forces for every parameter vector and row."""
         phase, spin = q @ self.waves.T, v @ self.waves.T
         cos, sin = np.cos(phase), np.sin(phase)
         mass = _weighed(cos, arrays["mass_cos"])
@@ -111,40 +141,56 @@ class Mechanism:
             bent = bent + cos[..., None] * _times_velocity(arrays["mass_sin"], v)
             slope = slope + cos * arrays["potential_sin"][:, None]
         energy = (bent * v[:, :, None]).sum(-1)
-        turning = (spin[..., None] * bent).sum(2) - 0.5 * energy @ self.waves
-        force = arrays["offset"][:, None] - arrays["damping"][:, None] * v - turning
+        force = arrays["offset"][:, None] - arrays["damping"][:, None] * v
         force = force - arrays["spring"][:, None] * q - slope @ self.waves
-        force = force + u @ arrays["push"].transpose(0, 2, 1)
-        return _solved(mass, force)
+        force = force + u @ arrays["push"].transpose(0, 2, 1) + 0.5 * energy @ self.waves
+        return Laws(mass, force, (spin[..., None] * bent).sum(2))
 
     def step(
-        self, points: Array, q: Array, v: Array, u: Array, time: float, integrator: Integrator
-    ) -> tuple[Array, Array]:
+        self,
+        points: Array,
+        q: Array,
+        v: Array,
+        u: Array,
+        stepping: Stepping,
+    ) -> Moved:
         """Advance every row under every parameter vector."""
+        time, integrator, limits = stepping
         arrays = self.arrays(points)
         q, v = (np.broadcast_to(x, (len(points), *x.shape)) for x in (q, v))
-        h = time / integrator.parts
+        h, stage = time / integrator.parts, q
 
         def push(q: Array, v: Array) -> Array:
-            return self.accelerations(arrays, q, v, u)
+            laws = self.laws(arrays, q, v, u)
+            a = solved(laws.mass, laws.force - laws.turning)
+            for limit in limits:
+                a = limit.pushed(laws.mass, a, q, v)
+            return a
 
         for _ in range(integrator.parts):
             if integrator.rule == "explicit":
                 q, v = q + h * v, v + h * push(q, v)
+                stage = q
             elif integrator.rule == "semi-implicit":
                 v = v + h * push(q, v)
-                q = q + h * v
+                q = stage = q + h * v
             else:
-                a1 = push(q, v)
-                v2 = v + h / 2 * a1
-                a2 = push(q + h / 2 * v, v2)
-                v3 = v + h / 2 * a2
-                a3 = push(q + h / 2 * v2, v3)
-                v4 = v + h * a3
-                a4 = push(q + h * v3, v4)
-                q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
-                v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
-        return q, v
+                q, v, stage = _runge_kutta(push, q, v, h)
+        return Moved(q, v, stage)
+
+
+def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
+    """Take one classic step of fourth order."""
+    a1 = push(q, v)
+    v2 = v + h / 2 * a1
+    a2 = push(q + h / 2 * v, v2)
+    v3 = v + h / 2 * a2
+    a3 = push(q + h / 2 * v2, v3)
+    v4, stage = v + h * a3, q + h * v3
+    a4 = push(stage, v4)
+    q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
+    v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
+    return Moved(q, v, stage)
 
 
 def _weighed(waves: Array, masses: Array) -> Array:
@@ -161,20 +207,3 @@ def _times_velocity(masses: Array, v: Array) -> Array:
     flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
     moved: Array = (v @ flat).reshape(count, v.shape[1], waves, joints)
     return moved
-
-
-def _solved(mass: Array, force: Array) -> Array:
-    """Solve mass times acceleration = force; nearly singular masses give large numbers."""
-    if force.shape[-1] == 1:
-        ratio: Array = force / mass[..., 0]
-        return ratio
-    if force.shape[-1] == 2:
-        a, b, d = mass[..., 0, 0], mass[..., 0, 1], mass[..., 1, 1]
-        f, g = force[..., 0], force[..., 1]
-        det = a * d - b * b
-        det = np.where(np.abs(det) < 1e-12, 1e-12, det)
-        return np.stack([(d * f - b * g) / det, (a * g - b * f) / det], -1)
-    singular = np.abs(np.linalg.det(mass)) < 1e-14
-    safe = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
-    solution: Array = np.linalg.solve(safe, force[..., None])[..., 0]
-    return solution

@@ -15,16 +15,15 @@ def simplified(
     form: Mechanism,
     integrator: Integrator,
     point: Array,
-    quantile: float,
     effort: Share,
 ) -> Array:
-    """Return parameters, many of them 0, whose error at a quantile is about the same."""
+    """Return parameters, many of them 0, whose largest error is about the same."""
 
     def residuals(points: Array) -> Array:
         return motion.residuals(form, integrator, points)
 
     def error(trial: Array) -> float:
-        return float(np.quantile(np.abs(residuals(trial[None])), quantile))
+        return float(np.abs(residuals(trial[None])).max())
 
     limit = max(1.5 * error(point), 0.3)
     active = np.array([i for i in range(len(point)) if i != form.unit])
@@ -35,12 +34,12 @@ def simplified(
             active[np.argsort(importance(residuals, point, active), kind="stable")][size:]
         )
         trial = np.where(np.isin(np.arange(len(point)), [*fewer, form.unit]), point, 0.0)
-        trial = minimise(residuals, trial, fewer, effort, Options(12, 1e-4, believed=0.9))
+        trial = minimise(residuals, trial, fewer, effort, Options(12, 1e-4))
         if error(trial) <= limit:
             active, point = fewer, trial
         else:
             size //= 2
-    point = minimise(residuals, point, active, effort, Options(10, 1e-6, believed=0.95))
+    point = minimise(residuals, point, active, effort, Options(10, 1e-6))
     limit = max(1.2 * error(point), 0.2)
     for index in active.tolist():
         for digits in range(1, 8):

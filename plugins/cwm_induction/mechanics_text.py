@@ -1,12 +1,22 @@
 """Writing a mechanism as a method of the program."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from cwm_induction.emission import Program, Statement, mentioned
+from cwm_induction.limits import HARD, SOFT, THICKNESS
 from cwm_induction.mechanics import Parameter
-from cwm_induction.mechanics_fit import Mechanics
+from cwm_induction.mechanics_sums import (
+    Summand,
+    forces,
+    identifier,
+    matrix,
+    phase_text,
+    solution,
+    sum_text,
+)
+from cwm_induction.motion import Mechanics
 from cwm_induction.rounding import literal
 
 _RUNGE_KUTTA = """a1 = {push}(q, v{u})
@@ -15,11 +25,20 @@ a2 = {push}(q + h / 2 * v, v2{u})
 v3 = v + h / 2 * a2
 a3 = {push}(q + h / 2 * v2, v3{u})
 v4 = v + h * a3
-a4 = {push}(q + h * v3, v4{u})
+stage = q + h * v3
+a4 = {push}(stage, v4{u})
 q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
 v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)"""
 _SEMI_IMPLICIT = """v = v + h * {push}(q, v{u})
 q = q + h * v"""
+_PUSH = f"""depth = np.clip(q[{{i}}], -{{end}}, {{end}}) - q[{{i}}]
+share = min(abs(depth) / {THICKNESS}, 1)
+bend = 2 * share**2 if share < 0.5 else 1 - 2 * (1 - share) ** 2
+hard = {SOFT} + {HARD - SOFT:.2f} * bend
+response = np.linalg.solve(mass, np.array([{{unit}}]))
+push = {{stiffness}} * hard * depth - {{damping}} * v[{{i}}] - a[{{i}}]
+push = push / (response[{{i}}] + {{give}} * (1 - hard) / hard)
+a = a + (push if push * depth > 0 else 0.0) * response"""
 _EXPLICIT = "q, v = q + h * v, v + h * {push}(q, v{u})"
 _RULES = {
     "explicit": _EXPLICIT,
@@ -82,7 +101,7 @@ class MechanicsText:
         pairs = [(i, j) for i in joints for j in joints if i <= j]
         lines = [f"mass_{i}{j} = {self._mass(i, j)}" for i, j in pairs]
         lines += [f"force_{i} = {self._force(i)}" for i in joints]
-        lines += _solution(len(joints))
+        lines += solution(len(joints)) if not self.found.limits else self._limited()
         used = mentioned(" ".join(lines))
         unpack = [
             f"{variable.name} = {vector}[{index}]"
@@ -94,6 +113,30 @@ class MechanicsText:
         docstring = '"""Solve mass times acceleration = force."""'
         return "\n".join(head + [f"    {line}" for line in [docstring, *unpack, *lines]])
 
+    def _limited(self) -> list[str]:
+        """Write the solution, and how the limits change it."""
+        joints = range(len(self.found.joints))
+        lines = [f"mass = {matrix(len(joints))}", f"a = np.linalg.solve(mass, {forces(joints)})"]
+        for limit in self.found.limits:
+            i = limit.joint
+            name = self.found.joints[i].position.name.upper()
+            comment = f"The ends of the way of {name.lower()} push back like damped springs."
+            comment += " That both are alike is assumed."
+            end = self.program.constant(f"{name}_END", literal(float(limit.end)), comment)
+            stiffness, damping, give = (
+                self.program.constant(f"{name}_END_{word.upper()}", literal(getattr(limit, word)))
+                for word in ("stiffness", "damping", "give")
+            )
+            lines += _PUSH.format(
+                i=i,
+                end=end,
+                stiffness=stiffness,
+                damping=damping,
+                give=give,
+                unit=", ".join("1.0" if j == i else "0.0" for j in joints),
+            ).splitlines()
+        return [*lines, "return a"]
+
     def _mass(self, i: int, j: int) -> str:
         summands = []
         for k in range(len(self.found.form.waves)):
@@ -102,12 +145,12 @@ class MechanicsText:
                 if parameter in self._values:
                     factor = [] if k == 0 else [f"np.{wave}({self._phase(k)})"]
                     summands.append((1.0, [self._name(parameter), *factor]))
-        return _sum(summands)
+        return sum_text(summands)
 
     def _force(self, i: int) -> str:
-        return _sum([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
+        return sum_text([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
 
-    def _simple_forces(self, i: int) -> Iterator["Summand"]:
+    def _simple_forces(self, i: int) -> Iterator[Summand]:
         """Yield what does not depend on the masses or the potential."""
         position, velocity = self.found.joints[i]
         for parameter in self._values:
@@ -124,7 +167,7 @@ class MechanicsText:
                 case "push":
                     yield 1.0, [name, self.found.inputs[parameter.place[1]].text]
 
-    def _potential(self, i: int) -> Iterator["Summand"]:
+    def _potential(self, i: int) -> Iterator[Summand]:
         for parameter in self._values:
             if not parameter.kind.startswith("potential"):
                 continue
@@ -135,7 +178,7 @@ class MechanicsText:
             if turns:
                 yield turns if cosine else -turns, [self._name(parameter), wave]
 
-    def _centrifugal(self, i: int) -> Iterator["Summand"]:
+    def _centrifugal(self, i: int) -> Iterator[Summand]:
         """Yield what the change of the masses along the way exerts on joint i."""
         form = self.found.form
         for parameter in self._values:
@@ -162,11 +205,8 @@ class MechanicsText:
 
     def _phase(self, k: int) -> str:
         """Write a combination of angles."""
-        return _sum(
-            (float(factor), [joint.position.name])
-            for factor, joint in zip(self.found.form.waves[k], self.found.joints, strict=True)
-            if factor
-        ).replace(".0 *", " *")
+        names = [joint.position.name for joint in self.found.joints]
+        return phase_text(self.found.form.waves[k], names)
 
     def _name(self, parameter: Parameter) -> str:
         """Name a number after the joints and the wave that it belongs to."""
@@ -181,48 +221,10 @@ class MechanicsText:
             joints = names[place[0]] if word != "potential" else ""
         parts = [word.upper(), joints]
         if word == "potential" or (word == "mass" and place[0]):
-            parts += [wave.upper(), _identifier(self._phase(place[0]))]
+            parts += [wave.upper(), identifier(self._phase(place[0]))]
         elif word == "push" and len(self.found.inputs) > 1:
             parts.append(str(place[1]))
         unit = parameter == self.found.form.parameters[self.found.form.unit]
         comment = "The unit: data show only the ratios of masses and forces." if unit else ""
         name = "_".join(part for part in parts if part)
         return self.program.constant(name, literal(self._values[parameter]), comment)
-
-
-Summand = tuple[float, list[str]]
-"""A weight and the factors that it multiplies."""
-
-
-def _sum(summands: "Iterator[Summand] | Sequence[Summand]") -> str:
-    """Write a sum of products."""
-    text = ""
-    for weight, factors in summands:
-        size = [] if abs(weight) == 1 else [literal(abs(weight))]
-        joined = " * ".join([*size, *factors])
-        sign = "-" if weight < 0 else "+"
-        text += f" {sign} {joined}" if text else ("-" if weight < 0 else "") + joined
-    return text or "0.0"
-
-
-def _identifier(phase: str) -> str:
-    """Turn a combination of angles into a part of a constant's name."""
-    words = phase.replace(" - ", "_MINUS_").replace(" + ", "_PLUS_").replace(" * ", "_TIMES_")
-    return words.replace("-", "MINUS_").upper()
-
-
-def _solution(joints: int) -> list[str]:
-    """Write the solution of the linear system."""
-    if joints == 1:
-        return ["return np.array([force_0 / mass_00])"]
-    if joints == 2:
-        return [
-            "determinant = mass_00 * mass_11 - mass_01**2",
-            "acceleration_0 = (mass_11 * force_0 - mass_01 * force_1) / determinant",
-            "acceleration_1 = (mass_00 * force_1 - mass_01 * force_0) / determinant",
-            "return np.array([acceleration_0, acceleration_1])",
-        ]
-    rows = [", ".join(f"mass_{min(i, j)}{max(i, j)}" for j in range(joints)) for i in range(joints)]
-    mass = ", ".join(f"[{row}]" for row in rows)
-    force = ", ".join(f"force_{i}" for i in range(joints))
-    return [f"return np.linalg.solve(np.array([{mass}]), np.array([{force}]))"]

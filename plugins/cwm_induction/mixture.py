@@ -8,7 +8,7 @@ import numpy as np
 
 from cwm_induction.effort import Share
 from cwm_induction.regression import Formula, Search, exact, fitted
-from cwm_induction.rules import Feature, Tree, holds, learned
+from cwm_induction.rules import Feature, Tree, everywhere, holds, learned
 from cwm_induction.samples import Array
 from cwm_induction.terms import Term
 
@@ -115,7 +115,7 @@ def gates(found: Regimes, target: Target, features: Sequence[Feature]) -> list[G
         tree = learned(chosen, wanted[decided], depth=4)
         wrong = int((holds(tree, len(decided)) != wanted[decided]).sum())
         if wanted.any() and wrong <= 0.3 * wanted.sum() and not isinstance(tree, bool):
-            result.append(Gate(index, tree))
+            result.append(Gate(index, everywhere(tree, features)))
         earlier = earlier | explains[index]
     return result
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.latents import Variable
-from cwm_induction.mechanics import Integrator, Mechanism
+from cwm_induction.limits import Limit
+from cwm_induction.mechanics import Integrator, Mechanism, Stepping
 from cwm_induction.rounding import rounded
 from cwm_induction.samples import Array, Samples
 from cwm_induction.terms import Column
@@ -52,11 +53,24 @@ class Motion:
             time=time,
         )
 
-    def residuals(self, form: Mechanism, integrator: Integrator, points: Array) -> Array:
+    @property
+    def unrest(self) -> float:
+        """The median change of a velocity, in the units of the residuals."""
+        change = np.abs(self.after - self.v) / self.tolerance[:, self.v.shape[1] :]
+        return float(np.median(change))
+
+    def residuals(
+        self,
+        form: Mechanism,
+        integrator: Integrator,
+        points: Array,
+        limits: tuple[Limit, ...] = (),
+    ) -> Array:
         """Return the errors (B, rows, outputs) in units of a quarter of what counts as right."""
+        stepping = Stepping(self.time, integrator, limits)
         with np.errstate(all="ignore"):
-            q, v = form.step(points, self.q, self.v, self.u, self.time, integrator)
-        error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
+            q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
+            error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
         finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
         clipped: Array = np.clip(finite, -1e8, 1e8)
         return clipped
@@ -65,6 +79,32 @@ class Motion:
         """Return some of the rows."""
         columns = ("q", "v", "u", "turn", "after", "tolerance")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+
+@dataclass(frozen=True)
+class Mechanics:
+    """A mechanism that was found, and for which share of the rows held back it is right."""
+
+    form: Mechanism
+    point: Array
+    integrator: Integrator
+    time: float
+    joints: tuple[Joint, ...]
+    inputs: tuple[Column, ...]
+    right: float = 0.0
+    median: float = np.inf
+    limits: tuple[Limit, ...] = ()
+
+    def residuals(self, motion: Motion) -> Array:
+        """Return the errors (rows, outputs) in units of a quarter of what counts as right."""
+        every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
+        own: Array = every[0]
+        return own
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the variables that the mechanism moves."""
+        return [variable.name for joint in self.joints for variable in joint]
 
 
 class _Pairing(NamedTuple):
@@ -98,7 +138,7 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
 
 
 def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
-    """Regress the change of a coordinate on a velocity before, after and in between."""
+    """Compare most changes of a coordinate with a velocity before, after and in between."""
     rows = samples.smooth & joint.position.free & joint.velocity.free
     turn = joint.position.change[rows]
     before, after = joint.velocity.now[rows], joint.velocity.then[rows]
@@ -106,9 +146,10 @@ def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
         return None
     fits = []
     for speed in (before, after, (before + after) / 2):
-        time = float(speed @ turn / (speed @ speed))
-        error = turn - time * speed
-        fits.append((1 - float(error @ error) / float(turn @ turn), time))
+        fast = np.abs(speed) > np.median(np.abs(speed))
+        time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
+        error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
+        fits.append((1 - min(float(error), 1e9) ** 2, time))
     fit, time = max(fits)
     return _Pairing(fit, time, joint) if time > 0 and fit > 0.9 else None
 

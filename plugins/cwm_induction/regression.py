@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.effort import Effort, Share
+from cwm_induction.elimination import eliminated
 from cwm_induction.rounding import literal, rounded
 from cwm_induction.samples import Array
 from cwm_induction.terms import ONE, Term
@@ -54,11 +55,15 @@ class Formula:
 
 
 class Search(NamedTuple):
-    """How far a regression searches: most terms, states kept, extensions of each."""
+    """How far a regression searches: most terms, states kept, extensions of each.
+
+    Where that finds nothing, all terms but up to `eliminate` are eliminated.
+    """
 
     size: int = 6
     beam: int = 12
     branch: int = 10
+    eliminate: int = 0
 
 
 STANDARD = Search()
@@ -157,6 +162,8 @@ def _support(
         if passing:
             return min(passing, key=lambda s: (costs[list(s.support)].sum(), s.support)).support
         states = states[: search.beam]
+    if search.eliminate:
+        return eliminated(matrix, target, costs, effort, search.eliminate)
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from cwm_induction.effort import Share
 from cwm_induction.ending import sums_of_angles
+from cwm_induction.kinematics import BACKWARD, Kinematics
 from cwm_induction.latents import MATCH, Variable
 from cwm_induction.regression import Formula, Search, approximate, exact
 from cwm_induction.rounding import literal, rounded
@@ -47,6 +48,7 @@ def reward(
     effort: Share,
     *,
     level: int = 3,
+    kinematics: Kinematics | None = None,
 ) -> Reward:
     """Explain the rewards; `level` 4 searches further for formulas."""
     values = Counter(np.round(samples.rewards, 9).tolist())
@@ -57,6 +59,12 @@ def reward(
         formula = _formula(samples, terms, effort, search)
         if formula is not None:
             return _with_bonus(samples, formula)
+    if kinematics is not None:
+        rows = np.flatnonzero(samples.smooth & samples.learn & kinematics.right)
+        for terms in kinematics.costs(inputs, samples.rewards, rows):
+            formula = _formula(samples, terms, effort, BACKWARD, kinematics.right)
+            if formula is not None:
+                return _with_bonus(samples, formula)
     return _roughly(samples, variables, inputs)
 
 
@@ -83,12 +91,18 @@ def _by_rules(
 
 
 def _formula(
-    samples: Samples, terms: Sequence[Term], effort: Share, search: Search
+    samples: Samples,
+    terms: Sequence[Term],
+    effort: Share,
+    search: Search,
+    known: Array | bool = True,
 ) -> Formula | None:
-    """Return a formula for the rewards along the way that also holds in rows held back."""
+    """Return a formula for the known rewards along the way that also holds in rows held back."""
     rewards = samples.rewards
-    rows = np.flatnonzero(samples.smooth & samples.learn)[:600]
-    check = samples.smooth & ~samples.learn
+    usable = samples.smooth & known
+    few = int((usable & samples.learn).sum()) < 3 * len(terms) and known is not True
+    rows = np.flatnonzero(usable if few else usable & samples.learn)[:600]
+    check = usable & ~samples.learn
     size = np.abs(rewards)
     rounding = 8 * samples.grain * (size + size.mean()) + 1e-12
     for tolerance in (rounding, 0.25 * MATCH * (1 + size)):

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cwm_induction.bounds import enclosing
 from cwm_induction.rounding import literal, simplest_between, whole_degrees_between
 from cwm_induction.samples import Array
 from cwm_induction.terms import Column
@@ -71,8 +72,28 @@ class _Cut(NamedTuple):
 
 
 def learned(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
-    """Return a rule for the wanted rows, grown greedily."""
-    return _grown(features, wanted, np.arange(len(wanted)), depth)
+    """Return a rule for the wanted rows: a few bounds if these decide, or a tree.
+
+    Either all bounds hold in the wanted rows, or one of their opposites does.
+    """
+    values = [feature.values for feature in features]
+    prices = [0.5 * feature.cost for feature in features]
+    both = [(enclosing(values, prices, rows, depth + 1), yes) for rows, yes in _sides(wanted)]
+    decided = [(len(found), not yes, found) for found, yes in both if found is not None]
+    if not decided:
+        return _grown(features, wanted, np.arange(len(wanted)), depth)
+    _, opposite, found = min(decided, key=lambda entry: entry[:2])
+    tree: Tree = not opposite
+    for index, side, edge, outside in reversed(found):
+        low, high = min(edge, outside), max(edge, outside)
+        threshold = threshold_between(features[index], low, high)
+        below, above = (tree, opposite) if side > 0 else (opposite, tree)
+        tree = Split(features[index], threshold, below, above)
+    return tree
+
+
+def _sides(wanted: Array) -> list[tuple[Array, bool]]:
+    return [(wanted, True), (~wanted, False)]
 
 
 def holds(tree: Tree, rows: int) -> Array:
@@ -81,6 +102,15 @@ def holds(tree: Tree, rows: int) -> Array:
         return np.full(rows, tree)
     low = tree.feature.values <= tree.threshold.value
     return np.where(low, holds(tree.below, rows), holds(tree.above, rows))
+
+
+def everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
+    """Return a rule that was learned from some rows with the values of all rows."""
+    if isinstance(tree, bool):
+        return tree
+    feature = next(f for f in features if f.text == tree.feature.text)
+    below, above = everywhere(tree.below, features), everywhere(tree.above, features)
+    return Split(feature, tree.threshold, below, above)
 
 
 def inline(feature: Feature, threshold: Threshold) -> str:

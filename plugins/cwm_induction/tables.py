@@ -19,25 +19,29 @@ MOST_IGNORED_BITS = 14.0
 MIXED_BITS = 3.0
 RELATION_BITS = 3.0
 MAX_SUBSETS = 2000
-NEXT_KINDS = ("aimed", "new", "edge")
+NEXT_KINDS = ("aimed", "new", "edge", "total")
 RESULT_KINDS = ("done", "reward")
 
 
 class Column(NamedTuple):
     """What a rule can look at: an action, or something about a factor, of `size` values.
 
-    Of kind "meets" it is whether two factors have the same value, `factor` and `other`.
+    Of kind "meets" it is whether two factors have the same value, `factor` and `other`;
+    of kinds "at" and "perhaps" whether the cell that the factors in `cell` give is the
+    one that a factor stands for; of kind "site" whether it is any such cell. Of kind
+    "total" it is how many of the factors in `cell` are set.
     """
 
     kind: str
     factor: int
     size: int
     other: int = -1
+    cell: tuple[int, ...] = ()
 
     @property
     def is_truth(self) -> bool:
         """Whether its values are no and yes."""
-        return self.kind in ("same", "done", "meets")
+        return self.kind in ("same", "done", "meets", "at", "perhaps", "site", "outside")
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,15 @@ class Pool:
     """The columns that rules can look at, and their values in every row.
 
     `factors` are the sizes of the factors of which a full rule knows the
-    value, `actions` the number of actions.
+    value, `actions` the number of actions. `caution` is the share of the price of a
+    claim that is paid.
     """
 
     columns: tuple[Column, ...]
     values: np.ndarray
     factors: dict[int, int]
     actions: int
+    caution: float = 1.0
 
     def subsets(self, most: int) -> Iterator[tuple[tuple[int, ...], float]]:
         """Yield choices of up to `most` columns with their description length in bits.
@@ -79,6 +85,7 @@ class Pool:
         if kinds <= set(RESULT_KINDS):
             return 1 + 0.5 * len(chosen)
         known = {column.factor for column in columns if column.kind != "meets"}
+        known |= {factor for column in columns for factor in column.cell}
         relations = RELATION_BITS * sum(column.kind == "meets" for column in columns)
         ignored = sum(log2(size) for factor, size in self.factors.items() if factor not in known)
         if not kinds & {"action", *NEXT_KINDS}:
@@ -86,7 +93,7 @@ class Pool:
         share = 0.5 if kinds >= {"action", "same"} else 1.0
         mixed = MIXED_BITS * max(0, len({self._time(column) for column in columns} - {""}) - 1)
         claims = share * min(IGNORED_BITS * ignored, MOST_IGNORED_BITS)
-        return 1 + 0.5 * len(chosen) + mixed + claims + relations
+        return 1 + 0.5 * len(chosen) + mixed + self.caution * claims + relations
 
     def _time(self, column: Column) -> str:
         """Say whether a column is about the state before or after, empty if both are the same."""

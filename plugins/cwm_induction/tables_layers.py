@@ -98,8 +98,8 @@ def _prices(examples: Examples, labels: np.ndarray, chosen: tuple[int, ...]) -> 
 def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
     """Return the run of neighbouring values, beside one fixed value, that explains most.
 
-    A run also claims the gaps in which nothing was seen, so it must be long
-    enough to be cheaper than its keys.
+    A run also claims the gaps in which nothing was seen and the next value on each
+    side, so it must be long enough to be cheaper than its keys.
     """
     if examples.kinds > MOST_RUN_KINDS:
         return None
@@ -136,7 +136,17 @@ def _runs(
     for value in np.unique(pool.values[wanted, fixed]).tolist():
         places = np.unique(pool.values[wanted & (pool.values[:, fixed] == value), along])
         if len(places) >= LEAST_RUN:
-            ends = Bound(columns[1], along, int(places[0]), int(places[-1]))
+            known = np.unique(pool.values[pool.values[:, fixed] == value, along])
+            ends = Bound(columns[1], along, *_with_neighbours(places, known))
             box = Box((Bound(columns[0], fixed, value, value), ends), label)
             found.append(_Layer(box, bits, examples.loss(box.apply(pool, labels))))
     return found
+
+
+def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
+    """Return the ends of a run that takes in a value on each side, if neither was seen nor last."""
+    low, high = int(places[0]), int(places[-1])
+    below, above = known[known < low], known[known > high]
+    lower = len(below) > 0 and int(below[-1]) < low - 1
+    higher = len(above) > 0 and int(above[0]) > high + 1
+    return low - lower, high + higher

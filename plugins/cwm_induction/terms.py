@@ -54,6 +54,17 @@ def library(columns: Sequence[Column], inputs: Sequence[Column], level: int) -> 
     return distinct(terms)
 
 
+def polynomial(columns: Sequence[Column], inputs: Sequence[Column]) -> list[Term]:
+    """Return products of up to three quantities."""
+    moving = [column for column in columns if np.ptp(column.values) > 1e-9]
+    products = [
+        Term(product(a, b), a.values * b.values, 2.0)
+        for a, b in combinations_with_replacement(moving, 2)
+    ]
+    given = _input_products(inputs, moving)
+    return distinct([*library(columns, inputs, 1), *products, *given, *_cubic(moving, inputs)])
+
+
 def waves(columns: Iterable[Column]) -> Iterator[Term]:
     """Yield sines and cosines of whole multiples."""
     for text, values, is_angle in columns:

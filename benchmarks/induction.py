@@ -1,0 +1,150 @@
+"""What induction finds from data alone: fresh draws of data, held-out rows, seconds and memory.
+
+Each case is an environment and a seed of its data. Transitions are recorded as
+`cwm collect` does by default, then `cwm synthesize` runs on them in a process of
+its own. Results are kept in a file, one line each: what is there is not run again.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from benchmarks import aside, novel
+from benchmarks.main_job import memory
+from benchmarks.scoring import machine
+from benchmarks.variants import VARIANTS
+
+FLAT = "is_slippery=false"
+LAKE = 'desc=["SFFFHFF", "FHFFFFF", "FFFHFFH", "HFFFFFF", "FFHFHFF", "FFFFFFG"]'
+
+
+class Case(NamedTuple):
+    """An environment with its arguments, and a seed for its data."""
+
+    env: str
+    arguments: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def options(self) -> list[str]:
+        """What names the environment on the command line."""
+        return ["--env", self.env, *(word for one in self.arguments for word in ("--env-arg", one))]
+
+
+SUITES = {
+    "known": [
+        *map(Case, ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")),
+        *map(Case, ("InvertedPendulum-v5", "Acrobot-v1", "CliffWalking-v1", "Taxi-v4")),
+        Case("FrozenLake-v1", (FLAT,)),
+        Case("FrozenLake-v1", (FLAT, "map_name=8x8")),
+        *map(Case, ("InvertedDoublePendulum-v5", "Reacher-v5")),
+    ],
+    "changed": [
+        *(Case(f"benchmarks.variants:{name}") for name in VARIANTS),
+        Case("Pendulum-v1", ("g=5.3",)),
+        Case("FrozenLake-v1", (FLAT, LAKE)),
+    ],
+    "chance": [Case("FrozenLake-v1"), Case("Blackjack-v1")],
+    "contact": [*map(Case, ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Swimmer-v5"))],
+    "novel": [Case(f"benchmarks.novel:{name}") for name in novel.IDS],
+    "aside": [Case(f"benchmarks.aside:{name}") for name in aside.IDS],
+}
+"""Known environments, known ones with other constants or maps, and systems made for this test.
+
+`novel` helped to find what was missing; `aside` was written by others and run last.
+"""
+
+
+def main() -> None:
+    """Run what is missing, two at a time, and print a line per environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suites", nargs="*", default=["known"], help=", ".join(SUITES))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[201, 202, 203, 204, 205])
+    parser.add_argument("--budget", type=int, default=1, help="completions")
+    parser.add_argument("--folder", type=Path, default=Path("runs/induction"))
+    chosen = parser.parse_args()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for suite in chosen.suites:
+        cases = [case._replace(seed=seed) for seed in chosen.seeds for case in SUITES[suite]]
+        with ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(lambda case: result(case, chosen.budget, chosen.folder), cases))
+        print("\n".join(table(suite, cases, done)), flush=True)
+    print(machine())
+
+
+def result(case: Case, budget: int, folder: Path) -> dict[str, Any]:
+    """Return what is kept of a case, or run it."""
+    file = folder / f"budget-{budget}.jsonl"
+    key = json.loads(json.dumps(case))
+    for line in file.read_text().splitlines() if file.exists() else ():
+        if (known := json.loads(line))["case"] == key:
+            return dict(known)
+    found = {"case": key, **measured(case, budget, folder)}
+    with file.open("a") as lines:
+        lines.write(json.dumps(found) + "\n")
+    return found
+
+
+def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
+    """Record transitions and search; return the result, seconds per completion and peak memory."""
+    data = folder / f"{'-'.join([case.env.split(':')[-1], *case.arguments])}-{case.seed}.npz"
+    if not data.exists():
+        words = ["collect", *case.options, "--seed", str(case.seed), "--out", str(data.resolve())]
+        subprocess.run([sys.executable, "-m", "cwm_cli", *words], check=True, capture_output=True)
+    words = ["synthesize", *case.options, "--dataset", str(data.resolve()), "--json", "--new"]
+    with tempfile.TemporaryDirectory() as place:
+        words += ["--budget", str(budget), "--run", f"{place}/run"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cwm_cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, memory(process.pid))
+            time.sleep(0.1)
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+        nodes = [json.loads(line) for line in (Path(place) / "run/nodes.jsonl").open()]
+    seconds = [node["node"]["usage"]["seconds"] for node in nodes]
+    scores = [node["node"]["verdict"]["score"] for node in nodes]
+    kept = {name: found[name] for name in ("solved", "train", "test", "unseen")}
+    return {**kept, "seconds": seconds, "scores": scores, "peak_mb": round(peak / 1e6)}
+
+
+def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line per environment: means over the draws of its data."""
+    yield f"{suite:<42} draws  held-out  (lowest)  exact  unseen  floor  seconds  peak MB"
+    groups: dict[Case, list[dict[str, Any]]] = {}
+    for case, found in zip(cases, done, strict=True):
+        groups.setdefault(case._replace(seed=0), []).append(found)
+    for case, rows in groups.items():
+        accuracy = [row["test"]["accuracy"] for row in rows]
+        name = " ".join([case.env.split(":")[-1], *case.arguments])[:42]
+        unseen = [row["unseen"]["accuracy"] for row in rows if row["unseen"]]
+        seconds = median(second for row in rows for second in row["seconds"])
+        yield (
+            f"{name:<42} {len(rows):5}  {mean(accuracy):8.3f}  ({min(accuracy):.3f})"
+            f"  {_mean(row['test']['exact'] for row in rows)}"
+            f"   {_mean(unseen)}  {_mean(row['test']['floor'] for row in rows)}"
+            f"  {seconds:7.1f}  {max(row['peak_mb'] for row in rows):7}"
+        )
+    yield f"{'mean':<42} {len(done):5}  {mean(row['test']['accuracy'] for row in done):8.3f}"
+
+
+def _mean(values: Iterable[float]) -> str:
+    """Write a mean, or a dash for none."""
+    found = list(values)
+    return f"{mean(found):.3f}" if found else "    -"
+
+
+if __name__ == "__main__":
+    main()

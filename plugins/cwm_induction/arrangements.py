@@ -1,0 +1,184 @@
+"""Observations and actions of any spaces as numbers in a row, and programs back from there."""
+
+from dataclasses import dataclass, replace
+from json import dumps
+
+import numpy as np
+
+from cwm_cli.packing import Columns, Leaf, Space
+from cwm_cli.transitions import Dataset
+
+FIELDS = ("observations", "next_observations")
+_BEGINS = "class Numbers:"
+
+_PROGRAM = '''
+
+class Environment(Numbers):
+    """The same, with {subject} as the environment has them."""
+'''
+
+_SET_STATE = '''
+    def set_state(self, observation):
+        """Stand at another observation."""
+        super().set_state({numbers})
+'''
+
+_STEP = '''
+    def step(self, action):
+        """Predict what follows an action."""
+        {answer}, reward, terminated = super().step({action})
+        return {observation}, reward, terminated
+'''
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How observations and actions of some spaces stand in a row; `dtype` is that of the numbers.
+
+    A box of that type already stays as it is, and without a type everything does.
+    """
+
+    observations: Space
+    actions: Space
+    dtype: str
+
+    @classmethod
+    def of(cls, data: Dataset, dtype: str) -> "Arrangement":
+        """Arrange observations as numbers of a type, or leave them as they are without one."""
+        return cls(data.observation_space, data.action_space, dtype)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether programs are the same with and without the arrangement."""
+        space = self.observations
+        kept = space.kind == "box" and space.is_float == self.dtype.startswith("float")
+        return not self.dtype or (kept and not self.actions.children)
+
+    def flat(self, data: Dataset) -> Dataset:
+        """Return the transitions with numbers in a row instead of nested values."""
+        if self.is_plain:
+            return data
+        columns = self.flat_columns(data.columns)
+        seen = np.concatenate([columns[name] for name in FIELDS])
+        actions = self.actions
+        if actions.children:
+            actions = _row(actions, self._action_type, columns["actions"])
+            if self._action_type == "int64":
+                actions = replace(actions, kind="multidiscrete")
+        observations = _row(self.observations, self.dtype, seen)
+        return replace(data, columns=columns, observation_space=observations, action_space=actions)
+
+    def flat_columns(self, columns: Columns) -> Columns:
+        """Return columns of transitions or predictions with numbers in a row."""
+        if self.is_plain:
+            return columns
+        flat = dict(columns)
+        fields = [(name, self.observations, self.dtype) for name in FIELDS]
+        fields += [("actions", self.actions, self._action_type)] if self.actions.children else []
+        for name, space, dtype in fields:
+            leaves = [leaf.name for leaf in space.leaves(name)]
+            if leaves[0] in columns:
+                flat[name] = np.concatenate(
+                    [columns[leaf].reshape(len(columns[leaf]), -1) for leaf in leaves], axis=1
+                ).astype(dtype)
+                for leaf in set(leaves) - {name}:
+                    del flat[leaf]
+        return flat
+
+    def flattened(self, program: str) -> str:
+        """Return the part of a program that knows numbers in a row only."""
+        part, begins, _ = program.partition("\n\nclass Environment(Numbers):")
+        return part.replace(_BEGINS, "class Environment:", 1) if begins else program
+
+    def nested(self, program: str) -> str:
+        """Let a program that knows numbers in a row take and give values of the spaces."""
+        if self.is_plain:
+            return program
+        subject = "observations and actions" if self.actions.children else "observations"
+        text = program.replace("class Environment:", _BEGINS, 1).rstrip() + "\n"
+        text += _PROGRAM.format(subject=subject)
+        text += _SET_STATE.format(numbers=_joined(self.observations, "observation"))
+        text += _STEP.format(
+            answer="numbers",
+            action=_joined(self.actions, "action") if self.actions.children else "action",
+            observation=_built(self.observations, "numbers", [0]),
+        )
+        return text if "import numpy as np" in text else f"import numpy as np\n\n\n{text}"
+
+    @property
+    def _action_type(self) -> str:
+        whole = all(not leaf.space.is_float for leaf in self.actions.leaves("actions"))
+        return "int64" if whole else "float64"
+
+
+def is_numeric(space: Space) -> bool:
+    """Whether a space holds numbers only, and at least one."""
+    return space.size > 0 and all(leaf.space.kind != "text" for leaf in space.leaves("values"))
+
+
+def is_whole(data: Dataset) -> bool:
+    """Whether observations hold whole numbers only, whatever their type."""
+    return all(
+        bool((data.columns[leaf.name] == np.round(data.columns[leaf.name])).all())
+        for name in FIELDS
+        for leaf in data.observation_space.leaves(name)
+    )
+
+
+def names_of(space: Space) -> tuple[str, ...]:
+    """Return a name for every number: the keys and places that lead to it."""
+    return tuple(
+        f"{leaf.name}{f' {place}' if leaf.space.size > 1 else ''}".removeprefix("values.")
+        for leaf in space.leaves("values")
+        for place in range(leaf.space.size)
+    )
+
+
+def _row(space: Space, dtype: str, values: np.ndarray) -> Space:
+    """Return the space of all numbers in a row; whole numbers have the bounds of the data."""
+    low = np.array([bound for leaf in space.leaves("x") for bound in leaf.space.low])
+    high = np.array([bound for leaf in space.leaves("x") for bound in leaf.space.high])
+    if dtype == "int64" and len(values):
+        low = np.where(np.abs(low) < 2**31, np.ceil(low), values.min(axis=0))
+        high = np.where(np.abs(high) < 2**31, np.floor(high), values.max(axis=0))
+    return Space("box", dtype, (len(low),), tuple(low.tolist()), tuple(high.tolist()))
+
+
+def _joined(space: Space, value: str) -> str:
+    """Write an expression for all numbers of a nested value in a row."""
+    if not space.children:
+        return f"np.ravel({value})"
+    parts = ", ".join(f"np.ravel({path})" for path, _ in _paths(space, value))
+    return f"np.concatenate([{parts}])"
+
+
+def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
+    """Return an expression for every leaf of a nested value."""
+    if not space.children:
+        return [(value, Leaf(value, space))]
+    keys = space.keys if space.kind == "dict" else range(len(space.children))
+    return [
+        path
+        for key, child in zip(keys, space.children, strict=True)
+        for path in _paths(child, f"{value}[{dumps(key)}]")
+    ]
+
+
+def _built(space: Space, numbers: str, place: list[int]) -> str:
+    """Write an expression for a nested value; `place` counts the numbers used."""
+    if space.kind == "dict":
+        parts = [
+            f"{dumps(key)}: {_built(child, numbers, place)}"
+            for key, child in zip(space.keys, space.children, strict=True)
+        ]
+        return "{" + ", ".join(parts) + "}"
+    if space.kind == "tuple":
+        inner = "".join(f"{_built(child, numbers, place)}, " for child in space.children)
+        return f"({inner.strip() if len(space.children) == 1 else inner.removesuffix(', ')})"
+    start = place[0]
+    place[0] += space.size
+    if space.kind == "discrete":
+        return f"round(float({numbers}[{start}]))"
+    part = f"{numbers}[{start}:{place[0]}]"
+    part = part if space.is_float else f"np.rint({part}).astype(int)"
+    return part if len(space.shape) == 1 else f"{part}.reshape({space.shape})"

@@ -1,0 +1,149 @@
+"""Mechanisms fitted to what was seen of them: an arm of two links, with a tip and a limit."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from cwm_cli.environments import space_of
+from cwm_induction.chains import inputs_of
+from cwm_induction.continuous import write
+from cwm_induction.dynamics import Explainer
+from cwm_induction.effort import Effort
+from cwm_induction.ending import Ending
+from cwm_induction.findings import Findings
+from cwm_induction.hypothesis import Hypothesis
+from cwm_induction.kinematics import Kinematics
+from cwm_induction.latents import latents
+from cwm_induction.limits import Limit
+from cwm_induction.mechanics import Integrator, Mechanism, Parameter, Stepping
+from cwm_induction.mechanics_fit import fit
+from cwm_induction.mechanics_start import start
+from cwm_induction.motion import Motion, joints_of
+from cwm_induction.rewards import reward
+from cwm_induction.samples import Samples
+
+TIME = 0.05
+ARM = Mechanism(2, (0, 1), 2)
+WAVE_OF_1, WAVE_OF_0, WAVE_OF_SUM = 1, 3, 4
+NUMBERS = {
+    Parameter("mass_cos", (0, 0, 0)): 1.0,
+    Parameter("mass_cos", (WAVE_OF_1, 0, 0)): 0.4,
+    Parameter("mass_cos", (0, 0, 1)): 0.3,
+    Parameter("mass_cos", (WAVE_OF_1, 0, 1)): 0.2,
+    Parameter("mass_cos", (0, 1, 1)): 0.3,
+    Parameter("potential_cos", (WAVE_OF_0,)): -6.0,
+    Parameter("potential_cos", (WAVE_OF_SUM,)): -2.0,
+    Parameter("damping", (0,)): 0.1,
+    Parameter("damping", (1,)): 0.1,
+    Parameter("push", (0, 0)): 2.5,
+    Parameter("push", (1, 1)): 1.5,
+}
+POINT = np.array([NUMBERS.get(parameter, 0.0) for parameter in ARM.parameters])
+LIMIT = Limit(1, 2.5, 700.0, 50.0, 3.0)
+
+
+def arm(rows=200, limits=(), seed=0):
+    """Record steps of the arm: its angles, its speeds, where its tip is; costs of speed."""
+    rng = np.random.default_rng(seed)
+    q = rng.uniform((-3, -2.6), (3, 2.6), (rows, 2))
+    v, u = rng.normal(0, 3, (rows, 2)), rng.uniform(-1, 1, (rows, 2))
+    stepping = Stepping(TIME, Integrator("Runge-Kutta", 2), limits)
+    moved = ARM.step(POINT[None], q, v, u, stepping)
+    after, speed, stage = (part[0] for part in moved)
+    space = space_of(gymnasium.spaces.Box(-1, 1, (2,)))
+    return Samples(
+        before=np.column_stack([np.cos(q), np.sin(q), v, tip(q)]),
+        after=np.column_stack([np.cos(after), np.sin(after), speed, tip(stage)]),
+        actions=u,
+        rewards=-(tip(stage) ** 2).sum(1) - 0.1 * (speed**2).sum(1),
+        terminated=np.zeros(rows, bool),
+        learn=np.arange(rows) % 5 > 0,
+        low=np.full(8, -np.inf),
+        high=np.full(8, np.inf),
+        grain=1e-16,
+        shape=(8,),
+        action_space=space,
+    )
+
+
+def tip(q):
+    """Return where the links end, of lengths 0.5 and 0.7."""
+    ends = np.cumsum(q, 1)
+    return np.column_stack([np.cos(ends) @ (0.5, 0.7), np.sin(ends) @ (0.5, 0.7)])
+
+
+def mechanism_of(samples):
+    """Fit a mechanism to the joints that are found."""
+    joints, time = joints_of(samples, latents(samples).variables)
+    effort = Effort(1000, 60).share(1)
+    return fit(samples, joints, inputs_of(samples), time, np.random.default_rng(0), effort)
+
+
+def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_laws():
+    samples = arm()
+    samples.after[::10, 4:6] += 5.0
+    joints, time = joints_of(samples, latents(samples).variables)
+    motion = Motion.of(joints, inputs_of(samples), time)
+    begin = start(ARM, motion, motion, np.random.default_rng(0), jumps=False)
+    assert np.abs(begin.point - POINT).max() < 0.05
+
+
+def test_fitting_through_the_integrator_finds_the_very_numbers():
+    found = mechanism_of(arm())
+    assert (found.right, found.time) == (1.0, TIME)
+    assert found.point == pytest.approx(POINT, abs=1e-5)
+
+
+def test_a_limit_that_pushes_back_is_found_with_its_spring():
+    found = mechanism_of(arm(400, limits=(LIMIT,)))
+    assert found.right == 1.0
+    assert found.limits[0] == pytest.approx(LIMIT, rel=1e-3)
+
+
+def test_no_limit_is_found_where_none_is():
+    assert mechanism_of(arm()).limits == ()
+
+
+def test_noise_is_no_mechanism():
+    samples = arm()
+    samples.after[:, 4:6] = np.random.default_rng(1).normal(0, 3, (200, 2))
+    assert mechanism_of(samples) is None
+
+
+def test_a_tip_is_the_place_at_the_last_evaluation():
+    samples = arm()
+    kinematics = Kinematics.of(mechanism_of(samples))
+    variable = next(v for v in latents(samples).variables if v.name == "x6")
+    formula = kinematics.component(samples, variable, [], Effort(1000, 60).share(1))
+    text = formula.text(variable.name)
+    assert text == "0.5 * np.cos(stage[0]) + 0.7 * np.cos(stage[0] + stage[1])"
+
+
+def test_a_cost_of_places_and_speeds_is_found():
+    samples = arm()
+    variables = latents(samples).variables
+    kinematics = Kinematics.of(mechanism_of(samples))
+    effort = Effort(1000, 60).share(1)
+    worth = reward(samples, variables, inputs_of(samples), effort, kinematics=kinematics)
+    assert worth.right == 1.0
+
+
+def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
+    samples = arm(400, limits=(LIMIT,))
+    behind, effort = latents(samples), Effort(4000, 60)
+    explainer = Explainer(samples, behind.variables, Hypothesis(), np.random.default_rng(0), effort)
+    dynamics = explainer.explain()
+    given = (samples, behind.variables, inputs_of(samples), effort.share(1))
+    worth = reward(*given, kinematics=dynamics.kinematics)
+    namespace = {}
+    program = write(Findings(samples, behind, dynamics, Ending(False, 0), worth, False))
+    exec(program, namespace)
+    world = namespace["Environment"]()
+    fresh = arm(50, limits=(LIMIT,), seed=1)
+    for before, after, action, paid in zip(
+        fresh.before, fresh.after, fresh.actions, fresh.rewards, strict=True
+    ):
+        world.set_state(before)
+        observation, worth, _ = world.step(action)
+        assert observation == pytest.approx(after, abs=1e-4)
+        assert worth == pytest.approx(paid, abs=1e-3)
