@@ -81,6 +81,7 @@ class Job:
             "run": str(self.run.folder),
             "program": str(self.run.folder / "best.py") if best else None,
             "solved": self.search.solved,
+            "given_up": self.search.given_up,
             "completions": len(self.search.nodes),
             "tokens": sum(tokens),
             "cost": self._cost(),

@@ -84,10 +84,11 @@ class Usage(BaseModel):
 
 
 class Completion(NamedTuple):
-    """An answer and what it took."""
+    """An answer and what it took; `final` if further questions would bring nothing better."""
 
     text: str
     usage: Usage = Usage()
+    final: bool = False
 
 
 class Backend(Protocol):

@@ -22,7 +22,8 @@ class Node(BaseModel):
 
     `id` counts the nodes in the order in which they were learned, `step` the
     completions in the order in which they were asked for; with one completion
-    in flight they are the same. `prompt` is the hash of the messages.
+    in flight they are the same. `prompt` is the hash of the messages, and
+    `final` says that the backend gave up.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,6 +36,7 @@ class Node(BaseModel):
     verdict: Verdict
     prompt: str
     usage: Usage
+    final: bool = False
 
 
 class Record(NamedTuple):
@@ -103,6 +105,7 @@ class Search:
     best: Node | None = field(default=None, init=False)
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
+    given_up: bool = field(default=False, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
     _arrivals: "queue.SimpleQueue[tuple[int, Record | BaseException]]" = field(
@@ -119,6 +122,7 @@ class Search:
         self.nodes.append(node)
         self._last_step = max(self._last_step, node.step)
         self.spent += node.usage.cost or 0.0
+        self.given_up = self.given_up or node.final
         if self.best is None or _rank(node) > _rank(self.best):
             self.best = node
         self.strategy.update(node)
@@ -130,12 +134,12 @@ class Search:
             self.learn(node)
 
     def run(self, budget: int) -> Iterator[Record]:
-        """Yield records until a program is right or `budget` completions are spent.
+        """Yield records until a program is right, `budget` is spent or the backend gives up.
 
         A record is in the journal before the search learns it, and learned
         before it is yielded.
         """
-        while not self.solved:
+        while not (self.solved or self.given_up):
             self._dispatch(budget)
             if not self.pending:
                 return
@@ -216,6 +220,7 @@ class Search:
             verdict=self.problem.evaluate(program),
             prompt=request.key,
             usage=completion.usage,
+            final=completion.final,
         )
         return Record(node, text)
 

@@ -202,7 +202,7 @@ def _unfinished(config: RunConfig, budget: int) -> Iterator[Path]:
     for run in runs_in(RUNS):
         if run.config == config:
             nodes = list(run.nodes())
-            if len(nodes) < budget and not any(node.verdict.solved for node in nodes):
+            if len(nodes) < budget and not any(node.verdict.solved or node.final for node in nodes):
                 yield run.folder
 
 

@@ -296,3 +296,38 @@ def test_nodes_tell_how_they_came_to_be():
         assert node.usage.cost == 0.5
         assert len(node.prompt) == 64
     assert search.spent == 6.0
+
+
+
+@dataclass
+class Tired(Writer):
+    """Says what it does, and gives up with its second answer."""
+
+    search: Search | None = None
+    told: list[dict[int, str]] = field(default_factory=list)
+
+    def complete(self, request):
+        request.tell(f"question {request.step}")
+        self.told.append(dict(self.search.doing))
+        return super().complete(request)._replace(final=request.step == 1)
+
+
+@pytest.fixture
+def tired():
+    backend = Tired()
+    backend.search = Search(Counting(), ZeroShot(), backend)
+    return backend
+
+
+def test_a_backend_that_gives_up_ends_the_search_also_when_it_goes_on(tired):
+    assert len(list(tired.search.run(10))) == 2
+    assert tired.search.given_up
+    again = Search(Counting(), ZeroShot(), tired)
+    again.resume(tired.search.nodes)
+    assert list(again.run(10)) == []
+
+
+def test_what_a_backend_tells_is_known_while_it_answers(tired):
+    list(tired.search.run(10))
+    assert tired.told == [{0: "question 0"}, {1: "question 1"}]
+    assert tired.search.doing == {}

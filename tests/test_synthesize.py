@@ -87,6 +87,36 @@ def test_the_main_job_writes_an_exact_program_offline(cwm):
     assert "class Environment" in (cwm.folder / result["program"]).read_text()
 
 
+NOISE = """
+import gymnasium
+import numpy as np
+
+
+class Noise(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 3), {}
+
+    def step(self, action):
+        return self.np_random.uniform(-1, 1, 3), float(self.np_random.uniform()), False, False, {}
+
+
+gymnasium.register("Noise-v0", entry_point=Noise, max_episode_steps=50)
+"""
+
+
+def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
+    (cwm.folder / "noise.py").write_text(NOISE)
+    answer = cwm("synthesize", "--env", "noise:Noise-v0", "--budget", "5", "--run", "noise")
+    assert answer.returncode == 0, answer.stderr
+    assert "gave up" in answer.stderr
+    assert answer.stdout.splitlines()[-1].startswith("advice  a language model may find more")
+    assert len(journal(cwm, "noise")) == 1
+
+
 def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher):
     teacher("synthesize", *FAST, "12", "--run", "uncut")
     slow = ["synthesize", *FAST, "12", "--run", "cut", "-o", "delay=0.05"]

@@ -22,11 +22,12 @@ def left(folder: Folder, header: Header, failed: Collection[str]) -> list[Task]:
 
 
 def is_settled(result: Mapping[str, Any] | None, terms: Terms) -> bool:
-    """Whether a search is over: its program is right, or budget or money are spent."""
+    """Whether a search is over: solved, given up, or budget or money are spent."""
     if result is None:
         return False
     spent = result.get("out_of_money") and result.get("max_cost") == terms.max_cost
-    return bool(result["solved"] or result["completions"] >= terms.budget or spent)
+    over = result["solved"] or result.get("given_up")
+    return bool(over or result["completions"] >= terms.budget or spent)
 
 
 def play_of(folder: Folder, terms: Terms, trial: Trial) -> dict[str, Any] | None:

@@ -146,6 +146,8 @@ def _search(job: Job, err: Console) -> None:
             f"interrupted after {len(job.search.nodes)} completions: "
             f"the same command continues the run {job.run.folder}"
         ) from None
+    if job.search.given_up:
+        complain("nothing better is to be expected from data alone: gave up", kind="Note")
     if job.search.out_of_money:
         complain(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded", kind="Note")
 

@@ -12,6 +12,7 @@ from cwm_cli.transitions import Dataset
 from cwm_induction.arrangements import names_of
 from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged
+from cwm_induction.families import has_rules
 from cwm_induction.line_breaks import broken
 from cwm_induction.naming import renamed, unnamed
 from cwm_induction.portfolio import Candidate, Portfolio
@@ -20,6 +21,9 @@ from cwm_induction.valid_actions import named, without
 
 UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""
+
+HOPELESS = 0.25
+"""Share of what lies above a constant prediction below which equations are given up."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +51,31 @@ class Induction:
                 "name a language model with --model"
             )
         start = time.monotonic()
-        found, program = self._program(request, problem)
+        found, program, final = self._program(request, problem)
         text = f"{found}\n\n```python\n{program.rstrip()}\n```\n"
-        return Completion(text, Usage(seconds=time.monotonic() - start))
+        return Completion(text, Usage(seconds=time.monotonic() - start), final)
 
     def worst_cost(self, request: Request) -> float:
         """Return 0: nothing is paid for."""
         return 0.0
 
-    def _program(self, request: Request, problem: WorldModelProblem) -> tuple[str, str]:
-        """Return a sentence on what was found, and the program."""
+    def _program(self, request: Request, problem: WorldModelProblem) -> tuple[str, str, bool]:
+        """Return a sentence on what was found, the program, and whether that is all to expect."""
         if problem.dataset.has_valid_actions:
             plain = without(request, problem)
-            found, program = self._program(plain, cast(WorldModelProblem, plain.problem))
-            return found, named(program, problem.dataset[problem.dataset.fitted])
+            found, program, final = self._program(plain, cast(WorldModelProblem, plain.problem))
+            return found, named(program, problem.dataset[problem.dataset.fitted]), final
         fit = problem.dataset[problem.dataset.fitted]
         move = request.move._replace(program=unnamed(unremarked(request.move.program)))
         effort = Effort(UNITS, self.seconds, request.tell)
         best = Portfolio(problem, fit, request._replace(move=move), effort).best()
         if best is None:
-            return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit)
+            return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         program = remarked(broken(renamed(best.program, names)), _remark(best, fit))
-        return f"This program predicts {best.fit:.1%} of {_rows(fit)}.", program
+        found = f"This program predicts {best.fit:.1%} of {_rows(fit)}."
+        return found, program, best.above < HOPELESS and not has_rules(fit)
 
 
 def _remark(best: Candidate, fit: Dataset) -> str:

@@ -92,4 +92,13 @@ def _fewest(bounds: list[Bound], most: int) -> list[Bound] | None:
             return None
         chosen.append(best)
         left &= ~best.broken
-    return None if left.any() else chosen
+    return None if left.any() else _needed(chosen)
+
+
+def _needed(chosen: list[Bound]) -> list[Bound]:
+    """Leave out the bounds that later ones made needless."""
+    for bound in list(chosen):
+        others = [other for other in chosen if other is not bound]
+        if others and np.any([other.broken for other in others], axis=0).all():
+            chosen = others
+    return chosen

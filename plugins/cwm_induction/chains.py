@@ -11,6 +11,7 @@ from cwm_induction.latents import Variable
 from cwm_induction.regression import Formula, Search, exact
 from cwm_induction.samples import Array, Samples
 from cwm_induction.terms import Column, Term, distinct, library
+from cwm_induction.whole import is_whole
 
 MOST_ROWS = 600
 """Rows that an equation is fitted to; the others still check it."""
@@ -130,8 +131,10 @@ class Chains:
         tight = exact(terms, target, variable.rounding, rows, self.effort, search)
         check = usable & ~self.samples.learn
         formula = loose if tight is None else tight
-        right = variable.matches(formula.values(len(self.samples)))[check]
-        holds = right.size == 0 or bool(right.mean() >= 0.98)
+        right = variable.matches(formula.values(len(self.samples)))
+        holds = _mostly(right[check], 0.98)
+        if is_whole(variable):
+            holds &= _mostly(right[self.samples.smooth & ~variable.free], 0.97)
         return _Attempt(formula, tight is not None) if holds else None
 
     def _rows(self, usable: Array) -> Array:
@@ -189,6 +192,11 @@ class Chains:
             and (other.name in self.formulas or not explained)
             and variable.name not in dependencies(other.name, self.formulas)
         ]
+
+
+def _mostly(right: Array, least: float) -> bool:
+    """Whether that is right in most rows, if there are any."""
+    return right.size == 0 or bool(right.mean() >= least)
 
 
 def dependencies(name: str, formulas: dict[str, Formula]) -> set[str]:

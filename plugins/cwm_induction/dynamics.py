@@ -188,7 +188,7 @@ class Explainer:
         """Learn when a variable takes a value at which many rows meet, against its equation."""
         for variable in self.variables:
             change = self.found.change(variable.name, len(self.samples))
-            if change is not None and variable.piles:
+            if change is not None:
                 features = self._features(variable)
                 found = resets(variable, self.samples, change, self._cases(), features)
                 self.found.resets.update({variable.name: found} if found else {})

@@ -31,11 +31,15 @@ FEWEST_EPISODES = 4
 
 
 class Candidate(NamedTuple):
-    """A program that ran, and its scores on the rows held back and on the whole fit part."""
+    """A program that ran, and its scores on the rows held back and on the whole fit part.
+
+    `above` is the second as a share of what lies above that of a constant prediction.
+    """
 
     program: str
     held_back: float
     fit: float
+    above: float = 1.0
 
     @property
     def is_right(self) -> bool:
@@ -63,7 +67,7 @@ class Portfolio:
             for answer in answers(waiting[:size], self.task):
                 waiting += answer.more
                 found = self._judged(answer)
-                if found is not None and (best is None or found[1:] > best[1:]):
+                if found is not None and (best is None or found[1:3] > best[1:3]):
                     best = found
             del waiting[:size]
         return best
@@ -91,15 +95,16 @@ class Portfolio:
         predictions = self._predictions(answer.program)
         if predictions is None:
             return None
-        whole = self.problem.metric.score(predictions, self.fit).accuracy
+        whole = self.problem.metric.score(predictions, self.fit)
+        above = 1.0 if whole.normalised is None else whole.normalised
         judged = self._predictions(answer.judged) if answer.judged else predictions
         mask = self.task.held_back
         if judged is None or not mask.any():
-            return Candidate(answer.program, 0.0, whole)
+            return Candidate(answer.program, 0.0, whole.accuracy, above)
         part = {name: column[mask] for name, column in judged.items()}
         checked = self.problem.metric.score(part, self.fit[mask]).accuracy
         bonus = KNOWN_MORE if answer.judged else 0.0
-        return Candidate(answer.program, min(1.0, checked + bonus), whole)
+        return Candidate(answer.program, min(1.0, checked + bonus), whole.accuracy, above)
 
     def _predictions(self, program: str) -> Columns | None:
         """Run a program on the fit part; None when it fails."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from cwm_induction.latents import Variable
 from cwm_induction.rules import Feature, Tree, as_features, holds, learned
 from cwm_induction.samples import Array, Samples
@@ -25,10 +27,11 @@ def resets(
     compared = [*as_features([*own, *turned], 0.9), *features]
     wrong = ~variable.matches(change) & samples.smooth
     found: list[tuple[Tree, float]] = []
-    for value in variable.piles:
+    limits = (value for value in (variable.low, variable.high) if np.isfinite(value))
+    for value in (*variable.piles, *limits):
         wanted = wrong & (variable.then == value)
         tree = learned(compared, wanted, depth=4 if own else 2)
-        missed = (holds(tree, len(samples)) != wanted).sum()
+        missed = (holds(tree, len(samples)) != wanted)[samples.smooth].sum()
         if not isinstance(tree, bool) and missed <= 0.2 * wanted.sum():
             found.append((tree, value))
     return found

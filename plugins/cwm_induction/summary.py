@@ -8,7 +8,7 @@ from cwm_induction.findings import Findings
 def summary(findings: Findings) -> list[str]:
     """Return the paragraphs of the docstring, the first one a sentence on the whole."""
     count = len(findings.samples)
-    first = f"A world model induced from {count} transitions, without any description."
+    first = f"A world model induced from {count} transitions alone."
     paragraphs = [" ".join(_changes(findings)), " ".join([_end(findings), _worth(findings)])]
     if findings.capped:
         paragraphs.append("The time allowed ran out: given more, more might be found.")
@@ -30,6 +30,10 @@ def _changes(findings: Findings) -> Iterator[str]:
             f"forces were fitted through the integrator and predict {share} of the "
             "transitions held back from the fit."
         )
+    if found.flow is not None:
+        scheme = found.flow.scheme
+        parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
+        yield f"{_listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
     if found.regimes:
         yield f"Several equations take turns for {_listed(found.regimes)}."
     if found.rough:

@@ -1,0 +1,134 @@
+"""Where a reward differs from its formula: other values or formulas, and what is added."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.covering import separated
+from cwm_induction.latents import MATCH
+from cwm_induction.regression import Formula
+from cwm_induction.rewards_terms import Worth
+from cwm_induction.rounding import literal, rounded
+from cwm_induction.rules import Feature, Tree, as_features, everywhere, holds
+from cwm_induction.samples import Array
+from cwm_induction.terms import ONE, Term
+
+MOST_CASES = 8
+
+
+class Case(NamedTuple):
+    """When another formula holds, instead of the first one or on top of it."""
+
+    tree: Tree
+    formula: Formula
+    added: bool = False
+
+
+class Other(NamedTuple):
+    """What holds in some rows that the first formula gets wrong."""
+
+    formula: Formula
+    added: bool
+    rows: Array
+
+
+def constant(value: float, rows: int) -> Formula:
+    """Return a formula that is one number."""
+    return Formula((Term(ONE, np.ones(rows), 1.0),), (float(literal(value)),))
+
+
+def right(values: Array, rewards: Array) -> Array:
+    """Mask of the rows in which these values count as right."""
+    mask: Array = np.abs(values - rewards) <= MATCH * (1 + np.abs(rewards))
+    return mask
+
+
+def combined(formula: Formula, cases: Sequence[Case], rows: int) -> Array:
+    """Return the reward of every row; of several cases the first that holds counts."""
+    first = formula.values(rows)
+    values = first
+    for tree, other, added in reversed(cases):
+        special = other.values(rows) + (first if added else 0)
+        values = np.where(holds(tree, rows), special, values)
+    return values
+
+
+def others(formula: Formula, rewards: Array) -> list[Other]:
+    """Return numbers that are paid, or added, where a formula is wrong, the commonest first."""
+    first = formula.values(len(rewards))
+    remaining = ~right(first, rewards)
+    found: list[Other] = []
+    while remaining.any() and len(found) < MOST_CASES:
+        paid = _commonest(rewards, rewards, remaining)
+        extra = _commonest(rewards - first, rewards, remaining)
+        plain = all(term.text == ONE for term in formula.terms)
+        added = not plain and _worth(extra) > _worth(paid)
+        value, rows = extra if added else paid
+        found.append(Other(constant(value, len(rewards)), added, rows))
+        remaining = remaining & ~rows
+    return found
+
+
+def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case, ...]:
+    """Learn when each of the others holds, leaving out those that cannot be told apart."""
+    rewards = worth.samples.rewards
+    count = len(rewards)
+    first = formula.values(count)
+    known = right(first, rewards) | np.any([other.rows for other in found], axis=0)
+    features = _features(worth, formula)
+    result = []
+    for other in found:
+        values = other.formula.values(count) + (first if other.added else 0)
+        decided = np.flatnonzero(known & (other.rows | ~right(values, rewards)))
+        part = [feature._replace(values=feature.values[decided]) for feature in features]
+        wanted = other.rows[decided]
+        tree = separated(part, wanted, depth=3)
+        wrong = int((holds(tree, len(decided)) != wanted).sum())
+        if not isinstance(tree, bool) and wrong <= 0.3 * wanted.sum():
+            result.append(Case(everywhere(tree, features), other.formula, other.added))
+    return tuple(result)
+
+
+def _commonest(values: Array, rewards: Array, rows: Array) -> tuple[float, Array]:
+    """Return the shortest form of the value that most rows share, and those rows."""
+    indices = np.flatnonzero(rows)
+    (value, _), = Counter(np.round(values[indices], 6).tolist()).most_common(1)
+    near = rows & (np.abs(values - value) <= MATCH * (1 + np.abs(rewards)))
+    value = float(np.median(values[near]))
+    for digits in range(1, 10):
+        short = rounded(value, digits)
+        if (np.abs(values - short) <= MATCH * (1 + np.abs(rewards)))[near].all():
+            return short, near
+    return value, near
+
+
+def _worth(found: tuple[float, Array]) -> tuple[int, int]:
+    """Return how many rows share a value, then how short it is."""
+    value, rows = found
+    return int(rows.sum()), -len(literal(value))
+
+
+def _features(worth: Worth, formula: Formula) -> list[Feature]:
+    """Return what rules about the reward may compare."""
+    terminated = worth.samples.terminated.astype(float)
+    moving = [v for v in worth.variables if not v.still]
+    changes = [
+        Feature(f"{v.next} - {v.name}", v.then - v.now, 2.0) for v in moving if not v.is_angle
+    ]
+    terms = [
+        Feature(t.text, t.values, 1.4) for t in formula.terms if not t.text.isidentifier()
+    ]
+    sizes = [
+        Feature(f"abs({v.next})", np.abs(v.then), 1.3) for v in moving if v.then.min() < 0 < v.then.max()
+    ]
+    return [
+        Feature("terminated", terminated, 0.5),
+        *as_features([v.next_column for v in moving], 1.0),
+        *as_features([v.column for v in moving], 1.2),
+        *as_features(worth.inputs),
+        *sizes,
+        *[feature for feature in terms if feature.text != ONE and np.ptp(feature.values) > 0],
+        *changes,
+    ]
