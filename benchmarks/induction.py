@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from benchmarks import aside, novel
+from benchmarks import aside, novel, unseen
 from benchmarks.main_job import memory
 from benchmarks.scoring import machine
 from benchmarks.variants import VARIANTS
@@ -56,10 +56,11 @@ SUITES = {
     "contact": [*map(Case, ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Swimmer-v5"))],
     "novel": [Case(f"benchmarks.novel:{name}") for name in novel.IDS],
     "aside": [Case(f"benchmarks.aside:{name}") for name in aside.IDS],
+    "unseen": [Case(f"benchmarks.unseen:{name}") for name in unseen.IDS],
 }
 """Known environments, known ones with other constants or maps, and systems made for this test.
 
-`novel` helped to find what was missing; `aside` was written by others and run last.
+`novel` and `aside` helped to find what was missing; `unseen` was run once, at the end.
 """
 
 
@@ -112,6 +113,8 @@ def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
             peak = max(peak, memory(process.pid))
             time.sleep(0.1)
         assert process.stdout is not None
+        if process.returncode:
+            raise RuntimeError(f"cwm {' '.join(words)} ended with {process.returncode}")
         found = json.loads(process.stdout.read())
         nodes = [json.loads(line) for line in (Path(place) / "run/nodes.jsonl").open()]
     seconds = [node["node"]["usage"]["seconds"] for node in nodes]
@@ -138,6 +141,10 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
             f"  {seconds:7.1f}  {max(row['peak_mb'] for row in rows):7}"
         )
     yield f"{'mean':<42} {len(done):5}  {mean(row['test']['accuracy'] for row in done):8.3f}"
+    longest = max(len(row["scores"]) for row in done)
+    if longest > 1:
+        curve = [mean(max(row["scores"][: n + 1]) for row in done) for n in range(longest)]
+        yield "best train score by completions: " + " ".join(f"{score:.3f}" for score in curve)
 
 
 def _mean(values: Iterable[float]) -> str:

@@ -188,9 +188,11 @@ def test_an_action_that_only_met_the_bounds_is_taken_for_the_missing_opposite() 
 class World(gym.Env[Any, Any]):
     """An environment whose episodes start anywhere and whose rule is one function."""
 
-    def __init__(self, sizes: list[int], actions: int, rule: Any, *walls: Any) -> None:
+    def __init__(self, sizes: list[int], actions: int | list[int], rule: Any, *walls: Any) -> None:
         self.observation_space = gym.spaces.MultiDiscrete(sizes)
-        self.action_space = gym.spaces.Discrete(actions)
+        parted = isinstance(actions, list)
+        spaces = gym.spaces
+        self.action_space = spaces.MultiDiscrete(actions) if parted else spaces.Discrete(actions)
         self.sizes, self.rule, self.walls = sizes, rule, walls
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -200,8 +202,8 @@ class World(gym.Env[Any, Any]):
             return self.reset()
         return np.array(self.state), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.state, reward, ends = self.rule(self.state, int(action), self.np_random)
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.state, reward, ends = self.rule(self.state, action, self.np_random)
         return np.array(self.state), float(reward), ends, False, {}
 
 
@@ -233,6 +235,21 @@ def lights(state: list[int], action: int, _: Any) -> tuple[list[int], float, boo
     return after, (sum(state) - sum(after)) / 6, not any(after)
 
 
+def machine(state: list[int], action: Any, _: Any) -> tuple[list[int], float, bool]:
+    operation, source, target = (int(part) for part in action)
+    after = list(state)
+    after[target] = [state[source], (state[target] + state[source]) % 8][operation]
+    return after, 0.0, False
+
+
+def errands(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
+    place, *letters = state
+    if action == 2:
+        letters[place] = 0
+        return [place, *letters], state[1 + place] - 0.1 * sum(letters), False
+    return [(place + (1, 4)[action]) % 5, *letters], -0.1 * sum(letters), False
+
+
 WALLS = (2, 3), (4, 1), (0, 5)
 
 
@@ -252,6 +269,8 @@ WORLDS = {
     "differences that stop at bounds": (World([21, 5], 5, stock), " - value_1 + "),
     "moves that are refused": (World([13, 5], 3, shop), "if outside"),
     "neighbours that flip": (World([2] * 6, 6, lights), "total"),
+    "registers that an action names": (World([8] * 3, [2, 3, 3], machine), "2 * value_0"),
+    "rewards for what a pointer means": (World([5, *[2] * 5], 3, errands), ")[position]"),
     "slides": (World([6, 7], 4, ice, *WALLS), "while "),
 }
 

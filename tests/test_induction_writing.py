@@ -102,6 +102,19 @@ class TestSpaces:
         task = problem(data, sandbox)
         assert task.evaluate(program_for(task)).score == 1.0
 
+    def test_text_beside_numbers_stays_as_it_is(self, sandbox):
+        space = Space("dict", keys=("note", "gear"), children=(Space("text", max_length=3), GEAR))
+        rows = [
+            Transition(
+                {"note": note, "gear": gear}, 0, {"note": note, "gear": gear % 3 + 1}, 0.0, False
+            )
+            for note in ("a", "b")
+            for gear in (1, 2, 3)
+        ]
+        data = Dataset.of(rows * 3, observation_space=space, action_space=PEDALS)
+        task = problem(data, sandbox)
+        assert task.evaluate(program_for(task)).score == 1.0
+
 
 TABLE = """
 | Num | Observation                  | Min  | Max |

@@ -298,7 +298,6 @@ def test_nodes_tell_how_they_came_to_be():
     assert search.spent == 6.0
 
 
-
 @dataclass
 class Tired(Writer):
     """Says what it does, and gives up with its second answer."""

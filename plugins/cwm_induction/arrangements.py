@@ -21,7 +21,8 @@ _SET_STATE = '''
     def set_state(self, observation):
         """Stand at another observation."""
         super().set_state({numbers})
-'''
+{text}'''
+_KEPT = "        self.given = observation  # text stays as it is\n"
 
 _STEP = '''
     def step(self, action):
@@ -76,12 +77,13 @@ class Arrangement:
         fields = [(name, self.observations, self.dtype) for name in FIELDS]
         fields += [("actions", self.actions, self._action_type)] if self.actions.children else []
         for name, space, dtype in fields:
-            leaves = [leaf.name for leaf in space.leaves(name)]
+            every = [leaf.name for leaf in space.leaves(name)]
+            leaves = [leaf.name for leaf in _numbers(space, name)]
             if leaves[0] in columns:
                 flat[name] = np.concatenate(
                     [columns[leaf].reshape(len(columns[leaf]), -1) for leaf in leaves], axis=1
                 ).astype(dtype)
-                for leaf in set(leaves) - {name}:
+                for leaf in set(every) - {name}:
                     del flat[leaf]
         return flat
 
@@ -97,11 +99,13 @@ class Arrangement:
         subject = "observations and actions" if self.actions.children else "observations"
         text = program.replace("class Environment:", _BEGINS, 1).rstrip() + "\n"
         text += _PROGRAM.format(subject=subject)
-        text += _SET_STATE.format(numbers=_joined(self.observations, "observation"))
+        kept = _KEPT if _has_text(self.observations) else ""
+        numbers = _joined(self.observations, "observation")
+        text += _SET_STATE.format(numbers=numbers, text=kept)
         text += _STEP.format(
             answer="numbers",
             action=_joined(self.actions, "action") if self.actions.children else "action",
-            observation=_built(self.observations, "numbers", [0]),
+            observation=_built(self.observations, "self.given", [0]),
         )
         return text if "import numpy as np" in text else f"import numpy as np\n\n\n{text}"
 
@@ -112,8 +116,8 @@ class Arrangement:
 
 
 def is_numeric(space: Space) -> bool:
-    """Whether a space holds numbers only, and at least one."""
-    return space.size > 0 and all(leaf.space.kind != "text" for leaf in space.leaves("values"))
+    """Whether a space holds numbers."""
+    return any(leaf.space.size for leaf in _numbers(space, "values"))
 
 
 def is_whole(data: Dataset) -> bool:
@@ -121,7 +125,7 @@ def is_whole(data: Dataset) -> bool:
     return all(
         bool((data.columns[leaf.name] == np.round(data.columns[leaf.name])).all())
         for name in FIELDS
-        for leaf in data.observation_space.leaves(name)
+        for leaf in _numbers(data.observation_space, name)
     )
 
 
@@ -129,15 +133,15 @@ def names_of(space: Space) -> tuple[str, ...]:
     """Return a name for every number: the keys and places that lead to it."""
     return tuple(
         f"{leaf.name}{f' {place}' if leaf.space.size > 1 else ''}".removeprefix("values.")
-        for leaf in space.leaves("values")
+        for leaf in _numbers(space, "values")
         for place in range(leaf.space.size)
     )
 
 
 def _row(space: Space, dtype: str, values: np.ndarray) -> Space:
     """Return the space of all numbers in a row; whole numbers have the bounds of the data."""
-    low = np.array([bound for leaf in space.leaves("x") for bound in leaf.space.low])
-    high = np.array([bound for leaf in space.leaves("x") for bound in leaf.space.high])
+    low = np.array([bound for leaf in _numbers(space, "x") for bound in leaf.space.low])
+    high = np.array([bound for leaf in _numbers(space, "x") for bound in leaf.space.high])
     if dtype == "int64" and len(values):
         low = np.where(np.abs(low) < 2**31, np.ceil(low), values.min(axis=0))
         high = np.where(np.abs(high) < 2**31, np.floor(high), values.max(axis=0))
@@ -153,9 +157,9 @@ def _joined(space: Space, value: str) -> str:
 
 
 def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
-    """Return an expression for every leaf of a nested value."""
+    """Return an expression for every leaf of a nested value that holds numbers."""
     if not space.children:
-        return [(value, Leaf(value, space))]
+        return [] if space.kind == "text" else [(value, Leaf(value, space))]
     keys = space.keys if space.kind == "dict" else range(len(space.children))
     return [
         path
@@ -164,21 +168,36 @@ def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
     ]
 
 
-def _built(space: Space, numbers: str, place: list[int]) -> str:
-    """Write an expression for a nested value; `place` counts the numbers used."""
+def _built(space: Space, given: str, place: list[int]) -> str:
+    """Write an expression for a nested value; `place` counts the numbers used, text is given."""
+    if space.kind == "text":
+        return given
     if space.kind == "dict":
         parts = [
-            f"{dumps(key)}: {_built(child, numbers, place)}"
+            f"{dumps(key)}: {_built(child, f'{given}[{dumps(key)}]', place)}"
             for key, child in zip(space.keys, space.children, strict=True)
         ]
         return "{" + ", ".join(parts) + "}"
     if space.kind == "tuple":
-        inner = "".join(f"{_built(child, numbers, place)}, " for child in space.children)
-        return f"({inner.strip() if len(space.children) == 1 else inner.removesuffix(', ')})"
+        parts = [
+            f"{_built(child, f'{given}[{index}]', place)}, "
+            for index, child in enumerate(space.children)
+        ]
+        inner = "".join(parts)
+        return f"({inner.strip() if len(parts) == 1 else inner.removesuffix(', ')})"
     start = place[0]
     place[0] += space.size
     if space.kind == "discrete":
-        return f"round(float({numbers}[{start}]))"
-    part = f"{numbers}[{start}:{place[0]}]"
+        return f"round(float(numbers[{start}]))"
+    part = f"numbers[{start}:{place[0]}]"
     part = part if space.is_float else f"np.rint({part}).astype(int)"
     return part if len(space.shape) == 1 else f"{part}.reshape({space.shape})"
+
+
+def _numbers(space: Space, name: str) -> list[Leaf]:
+    """Return the leaves that hold numbers."""
+    return [leaf for leaf in space.leaves(name) if leaf.space.kind != "text"]
+
+
+def _has_text(space: Space) -> bool:
+    return any(leaf.space.kind == "text" for leaf in space.leaves("values"))

@@ -175,6 +175,7 @@ class Chains:
             names = {variable.name for variable in chain}
             ahead = [v.next_column if v.name in names else v.column for v in self.variables]
             terms += [t for t in library(ahead, self.inputs, 3) if "_next" in t.text]
+        self.effort.spend(0.05 * len(self.samples) * len(terms) ** 2)
         return distinct(terms)
 
     def _unexplained(self) -> list[Variable]:

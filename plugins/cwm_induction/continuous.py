@@ -52,7 +52,13 @@ def induce(
         level=level,
         kinematics=dynamics.kinematics,
     )
-    end = ending(samples, behind.variables, depth=6 if "terminated" in hypothesis.deeper else 3)
+    end = ending(
+        samples,
+        behind.variables,
+        depth=6 if "terminated" in hypothesis.deeper else 3,
+        kinds=worth.kinds(samples.terminated),
+        terms=worth.places,
+    )
     return Findings(samples, behind, dynamics, end, worth, effort.capped)
 
 
@@ -155,10 +161,8 @@ class Writer:
     def _read_as_number(self, variable: Variable) -> bool:
         """Whether something reads an angle's next value other than through a sine or cosine."""
         findings = self.findings
-        texts = [term.text for term in findings.reward.formula.terms]
+        texts = [*findings.reward.texts, condition(findings.ending.tree)]
         texts += [t.text for f in findings.dynamics.formulas.values() for t in f.terms]
-        texts += [condition(findings.ending.tree)]
-        texts += [condition(tree) for tree, _ in findings.reward.exceptions]
         bare = [re.sub(r"np\.(sin|cos)\([^()]*\)", "", text) for text in texts]
         return any(variable.next in text for text in bare)
 
@@ -169,14 +173,13 @@ class Writer:
         return Statement(f"terminated = {text}" if seen else f"terminated = bool({text})")
 
     def _reward(self) -> Statement:
-        """Write the reward, its exceptions the rarest last."""
+        """Write the reward and the cases in which its formula does not hold alone."""
         found = self.findings.reward
         lines = [f"reward = {found.formula.text()}"]
-        for number, (tree, value) in enumerate(found.exceptions):
-            word = "elif" if number else "if"
-            lines += [f"{word} {condition(tree)}:", f"    reward = {literal(value)}"]
-        if found.bonus:
-            lines += ["if terminated:", f"    reward += {literal(found.bonus)}"]
+        for number, case in enumerate(found.cases):
+            word, sign = "elif" if number else "if", "+=" if case.added else "="
+            lines += [f"{word} {condition(case.tree)}:"]
+            lines += [f"    reward {sign} {case.formula.text()}"]
         exact = found.right > 0.98
         return Statement("\n".join(lines), "" if exact else "Only an approximation was found.")
 

@@ -13,11 +13,19 @@ MOST_ALTERNATIVES = 4
 def separated(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
     """Return a rule for the wanted rows, with alternatives where a plain one gets rows wrong."""
     plain = learned(features, wanted, depth)
-    wrong = _wrong(plain, wanted)
+    wrong = mistakes(plain, wanted)
     if not wrong:
         return plain
     found = _covered(features, wanted, depth)
-    return found if _wrong(found, wanted) < wrong else plain
+    return found if mistakes(found, wanted) < wrong else plain
+
+
+def complexity(tree: Tree) -> tuple[int, float]:
+    """Return how many comparisons a rule makes, and what it costs to believe in these."""
+    if isinstance(tree, bool):
+        return 0, 0.0
+    parts = complexity(tree.below), complexity(tree.above)
+    return 1 + sum(p[0] for p in parts), tree.feature.cost + sum(p[1] for p in parts)
 
 
 def either(first: Tree, second: Tree) -> Tree:
@@ -28,12 +36,13 @@ def either(first: Tree, second: Tree) -> Tree:
     return Split(first.feature, first.threshold, below, above)
 
 
-def _wrong(tree: Tree, wanted: Array) -> int:
+def mistakes(tree: Tree, wanted: Array) -> int:
+    """Return in how many rows a rule is wrong."""
     return int((holds(tree, len(wanted)) != wanted).sum())
 
 
 def _covered(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
-    """Take away the rows beyond the bound that covers most, again and again, then learn the rest."""
+    """Take away the rows beyond the bound that covers most, repeat, then learn the rest."""
     bounds: list[Tree] = []
     remaining = wanted.copy()
     while remaining.sum() > 1 and len(bounds) < MOST_ALTERNATIVES:

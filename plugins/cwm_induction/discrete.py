@@ -104,7 +104,7 @@ def _model(part: Transitions, dynamics: Dynamics, options: Options) -> Model:
     outcomes = fit_outcomes(part, scene, dynamics.sizes, options, noise)
     model = Model(part.frame, dynamics, outcomes, part.rewards)
     old, new = (split(state, dynamics.layout) for state in (part.before, part.after))
-    formula = fit_formula(part.action, old, new, part.paid, dynamics.sizes.flags)
+    formula = fit_formula(part.action, old, new, part.paid, dynamics.sizes)
     if formula is None:
         return model
     rest = part.paying(part.paid - formula.values(part.action, old, new))

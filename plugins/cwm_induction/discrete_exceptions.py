@@ -62,7 +62,7 @@ class Exceptions(NamedTuple):
         scene, sizes = self.scene, self.sizes
         stays = (self.after == scene.old).all(axis=1)
         ambiguous = (scene.aimed == scene.old).all(axis=1)
-        columns = sizes.columns(scene, "action", "old", "new", "edge", "outside")
+        columns = sizes.columns(scene, "action", "part", "old", "new", "edge", "outside")
         rules = self._rules(columns, scene, stays.astype(np.int64), ~ambiguous)
         block = Block(columns, rules)
         rest = self.changes(apply_block(scene, block, sizes))
@@ -74,7 +74,8 @@ class Exceptions(NamedTuple):
         for factor in range(len(sizes.radices)):
             effects, labels = self._effects(scene, factor)
             if effects:
-                columns = sizes.columns(scene, "action", "old", "new", "aimed", "meets", "at")
+                kinds = ("action", "part", "old", "new", "aimed", "meets", "at")
+                columns = sizes.columns(scene, *kinds)
                 rules = self._direct(columns, scene, labels, factor) or self._rules(
                     columns, scene, labels, labels >= 0
                 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from cwm_induction.discrete_conditions import broken
 from cwm_induction.discrete_formulas import Formula, Term
+from cwm_induction.discrete_wording import part_of_action, picked
 
 DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 64, 100, 1000, 10000)
 
@@ -51,12 +52,13 @@ def _product(weight: float, text: str) -> str:
 
 def _term(term: Term, now: Callable[[int], str], after: Callable[[int], str]) -> str:
     """Write what a term counts."""
-    if term.kind == "one":
-        return "1"
-    if term.flags:
-        return term.kind
-    if term.kind == "moved":
-        return "(not unchanged)"
+    plain = {"one": "1", "moved": "(not unchanged)"}
+    if term.kind == "part":
+        return f"({part_of_action(term.flags, term.factor)})"
+    if term.kind == "pick":
+        return picked([now(cell) for cell in term.flags], now(term.factor))
+    if term.kind in plain or term.flags:
+        return plain.get(term.kind, term.kind)
     if term.kind == "far":
         return f"abs({after(term.factor)} - {now(term.factor)})"
     return (now if term.kind == "old" else after)(term.factor)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.discrete_scene import Sizes, pick
+
 LEAST_REWARDS = 4
 LEAST_SHARE = 0.5
 ROUNDS = 40
@@ -19,6 +21,8 @@ class Term(NamedTuple):
     """Something that a reward counts: the value of a factor before or after, how far it moved.
 
     With an action other than -1 it counts for that action alone; of kind "one" it is 1.
+    Of kind "pick" it is the one of the factors in `flags` that `factor` points at before, of
+    kind "part" the part `factor` of an action with parts of the sizes in `flags`.
     Of kinds "total" and "total_before" it is how many of the factors in `flags` are set.
     """
 
@@ -32,6 +36,10 @@ class Term(NamedTuple):
         values = np.ones(len(old))
         if self.kind == "moved":
             values = (old != new).any(axis=1).astype(float)
+        elif self.kind == "pick":
+            values = pick(old, self.factor, self.flags).astype(float)
+        elif self.kind == "part":
+            values = np.unravel_index(action, self.flags)[self.factor].astype(float)
         elif self.flags:
             values = (new if self.kind == "total" else old)[:, self.flags].sum(axis=1).astype(float)
         elif self.kind == "far":
@@ -65,13 +73,18 @@ def fit_formula(
     old: np.ndarray,
     new: np.ndarray,
     rewards: np.ndarray,
-    flags: tuple[int, ...],
+    sizes: Sizes,
 ) -> Formula | None:
     """Find the shortest sum that gives the rewards of most rows."""
     if len(np.unique(rewards)) < LEAST_REWARDS:
         return None
     best, least = None, np.inf
+    flags, parts = sizes.flags, sizes.parts
     totals = [Term(kind, -1, -1, flags) for kind in ("total", "total_before") if flags]
+    totals += [Term("part", n, -1, parts) for n in range(len(parts)) if len(parts) > 1]
+    actions = np.unique(action).tolist()
+    if len(actions) * len(sizes.picks) <= MOST_PRODUCTS:
+        totals += [Term("pick", p, number, c) for p, c in sizes.picks for number in actions]
     for family in _families(action, old, new):
         terms = totals + family
         columns = np.stack([term.values(action, old, new) for term in terms], axis=1)

@@ -1,6 +1,7 @@
 """The search for the reading of a state that makes its changes short to describe."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -96,16 +97,16 @@ class _Plan:
     def sizes(self) -> Sizes:
         """Radices and actions."""
         radices = tuple(radix for radices in self.layout for radix in radices)
-        return Sizes(radices, self.seen.frame.actions)
+        return Sizes(radices, self.seen.frame.actions, parts=self.seen.frame.action_sizes)
 
     def screen(self) -> float:
         """Price the layout by its moves and a guess at what they miss."""
-        return self.bits + sum(fit.cost for fit in self._moves())
+        return self.bits + sum(fit.cost for fit in self._moves)
 
     def fit(self, *, full: bool) -> Dynamics:
         """Fit the moves and their exceptions, with joint blocking where that is shorter."""
         old, after = (split(part, self.layout) for part in (self.seen.before, self.seen.after))
-        fits, assumed = assume_opposites(self._moves(), old, self.seen.action, after)
+        fits, assumed = assume_opposites(self._moves, old, self.seen.action, after)
         moves = tuple(fit.move for fit in fits)
         bits = self.bits + sum(fit.bits for fit in fits) - OPPOSITE_BITS * len(assumed)
         scene = aim(moves, old, self.seen.action)
@@ -140,10 +141,11 @@ class _Plan:
         trials = Trials(old, self.seen.action, after, self.seen.codes, places, self.sizes.radices)
         return self.sizes._replace(landmarks=trials.landmarks())
 
+    @cached_property
     def _moves(self) -> list[Fit]:
         """Fit the nominal moves, or none."""
         if not self.options.moves:
             still = np.zeros((self.seen.frame.actions, 1), dtype=np.int64)
             return [Fit(Move(radix, False, None, still), 0.0, 0.0) for radix in self.sizes.radices]
         old, after = (split(part, self.layout) for part in (self.seen.before, self.seen.after))
-        return fit_moves(old, self.seen.action, after, *self.sizes[:2])
+        return fit_moves(old, self.seen.action, after, self.sizes.radices, self.sizes.parts)

@@ -1,8 +1,8 @@
 """What each action nominally adds to a factor of the state."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import log2
+from dataclasses import dataclass, replace
+from math import log2, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -88,11 +88,14 @@ def fit_moves(
     action: np.ndarray,
     after: np.ndarray,
     radices: tuple[int, ...],
-    actions: int,
+    parts: tuple[int, ...],
 ) -> list[Fit]:
-    """Find for every factor the change per action that explains most transitions."""
+    """Find for every factor the change per action that explains most transitions.
+
+    `parts` are the sizes of the parts of an action.
+    """
     stays = (factors == after).all(axis=1)
-    sides = _Sides(factors, action, after, stays, radices, actions)
+    sides = _Sides(factors, action, after, stays, radices, parts)
     return [min(sides.fits(factor), key=lambda fit: fit.cost) for factor in range(len(radices))]
 
 
@@ -111,6 +114,7 @@ def assume_opposites(
     An action is completed when what was seen of it agrees with exactly one
     opposite move that no other action makes.
     """
+    fits = [fit._replace(move=replace(fit.move, deltas=fit.move.deltas.copy())) for fit in fits]
     idle = np.stack([~fit.move.deltas.any(axis=1) for fit in fits]).all(axis=0)
     left, assumed = np.flatnonzero(idle).tolist(), []
     while left:
@@ -159,7 +163,12 @@ class _Sides(NamedTuple):
     after: np.ndarray
     stays: np.ndarray
     radices: tuple[int, ...]
-    actions: int
+    parts: tuple[int, ...]
+
+    @property
+    def actions(self) -> int:
+        """Number of actions."""
+        return prod(self.parts)
 
     def fits(self, factor: int) -> Iterator[Fit]:
         """Yield the moves of one factor: by action alone, then by action and another factor."""
@@ -169,13 +178,15 @@ class _Sides(NamedTuple):
             for key, radix in enumerate(self.radices):
                 if key != factor and radix <= MAX_KEY:
                     yield from self.fits_by(factor, key)
-            sums = Sums(self.factors, self.action, self.after[:, factor], self.radices)
-            yield from (
-                Fit(Move(self.radices[factor], wraps, None, deltas, weights), bits, misses)
-                for wraps, deltas, weights, bits, misses in sums.fits(
-                    factor, self.actions, self.stays
-                )
-            )
+            yield from (self.summed(factor, wraps=wraps) for wraps in (False, True))
+
+    def summed(self, factor: int, *, wraps: bool) -> Fit:
+        """Return the best sums."""
+        target, radix = self.after[:, factor], self.radices[factor]
+        rows = self.factors, self.action, target, self.stays
+        deltas, weights, bits, misses = Sums(*rows, self.radices, self.parts, factor, wraps).fit()
+        plain = (weights == np.eye(len(self.radices), dtype=np.int64)[factor]).all()
+        return Fit(Move(radix, wraps, None, deltas, None if plain else weights), bits, misses)
 
     def fits_by(self, factor: int, key: int | None) -> Iterator[Fit]:
         """Yield the best move that stops at the bounds, then the best that wraps around."""

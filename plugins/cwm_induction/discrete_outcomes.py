@@ -98,7 +98,19 @@ class _Fitting:
         weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
         counts = np.bincount(labels, weights=self.seen.count)
         rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
-        kinds = ("new", "action", "old", "aimed", "same", "meets", "goal", "total", *more)
+        kinds = (
+            "new",
+            "action",
+            "part",
+            "old",
+            "aimed",
+            "same",
+            "meets",
+            "goal",
+            "total",
+            "pick",
+            *more,
+        )
         columns = self.sizes.columns(scene, *kinds)
         price = error_bits(self.noise, max(2, len(counts)))
         rare = counts[counts > 0].min() < RARE * counts.sum()

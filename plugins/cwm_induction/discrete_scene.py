@@ -1,7 +1,7 @@
 """What rules about a discrete environment can look at."""
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ from cwm_induction.tables import Column, Pool
 
 LEAST_MEETING = 4
 LEAST_FLAGS = 4
+LEAST_PICKED = 3
 FLAG = 2
+RELATIONS = ("same", "meets", "total", "pick", "part")
 
 
 class Scene(NamedTuple):
@@ -35,12 +37,8 @@ class Scene(NamedTuple):
         factor, values = column.factor, self.old[:, column.factor]
         if column.kind in ("action", "done", "reward", "outside"):
             values = getattr(self, column.kind)
-        elif column.kind == "same":
-            values = (self.new == self.old).all(axis=1)
-        elif column.kind == "meets":
-            values = self.new[:, factor] == self.new[:, column.other]
-        elif column.kind == "total":
-            values = self.new[:, column.cell].sum(axis=1)
+        elif column.kind in RELATIONS:
+            values = self._related(column, sizes)
         elif column.cell and sizes.landmarks:
             values = _landmark(sizes.landmarks, column, self.old)
         elif column.kind == "edge":
@@ -48,6 +46,19 @@ class Scene(NamedTuple):
         elif column.kind != "old":
             values = getattr(self, column.kind)[:, factor]
         return values.astype(np.int64)
+
+    def _related(self, column: Column, sizes: "Sizes") -> np.ndarray:
+        """Return the values of a column about several factors or a part of the action."""
+        values: np.ndarray = (self.new == self.old).all(axis=1)
+        if column.kind == "part":
+            values = np.unravel_index(self.action, sizes.parts)[column.other]
+        elif column.kind == "pick":
+            values = pick(self.old, column.factor, column.cell)
+        elif column.kind == "meets":
+            values = self.new[:, column.factor] == self.new[:, column.other]
+        elif column.kind == "total":
+            values = self.new[:, column.cell].sum(axis=1)
+        return values
 
     def pool(self, columns: tuple[Column, ...], sizes: "Sizes") -> Pool:
         """Gather columns for rules to look at."""
@@ -63,6 +74,18 @@ class Sizes(NamedTuple):
     radices: tuple[int, ...]
     actions: int
     landmarks: Landmarks | None = None
+    parts: tuple[int, ...] = ()
+
+    @property
+    def picks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The factors that may say which of as many equal neighbours is meant, and these."""
+        return tuple(
+            (pointer, tuple(range(start, start + count)))
+            for first, end in _runs(self.radices)
+            for pointer, count in enumerate(self.radices)
+            if count >= LEAST_PICKED and not first <= pointer < end and not (end - first) % count
+            for start in range(first, end, count)
+        )
 
     @property
     def flags(self) -> tuple[int, ...]:
@@ -80,16 +103,20 @@ class Sizes(NamedTuple):
 
     def _of_kind(self, scene: Scene, kind: str) -> Iterator[Column]:
         """Yield the columns of one kind."""
-        sizes = {"action": self.actions, "same": 2, "done": 2, "outside": 2}
+        rewards = int(scene.reward.max(initial=0)) + 1
+        sizes = {"action": self.actions, "same": 2, "done": 2, "outside": 2, "reward": rewards}
+        several = {
+            "meets": self._meetings(scene),
+            "at": self._sites(goal=False),
+            "goal": self._sites(goal=True),
+            "pick": (Column(kind, p, self.radices[c[0]], cell=c) for p, c in self.picks),
+            "part": (Column(kind, -1, size, n) for n, size in enumerate(self.parts)),
+        }
         if kind in sizes:
             if kind != "outside" or scene.outside.any():
                 yield Column(kind, -1, sizes[kind])
-        elif kind == "reward":
-            yield Column(kind, -1, int(scene.reward.max()) + 1)
-        elif kind == "meets":
-            yield from self._meetings(scene)
-        elif kind in ("at", "goal"):
-            yield from self._sites(goal=kind == "goal")
+        elif kind in several:
+            yield from several[kind] if kind != "part" or len(self.parts) > 1 else ()
         elif kind == "total":
             yield from [Column(kind, -1, len(self.flags) + 1, cell=self.flags)] * bool(self.flags)
         else:
@@ -127,6 +154,18 @@ class Sizes(NamedTuple):
                 and 0 < met.sum() < len(met)
             ):
                 yield Column("meets", one, 2, other)
+
+
+def _runs(radices: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end of every run of neighbours of one size."""
+    ends = [n for n in range(1, len(radices)) if radices[n] != radices[n - 1]]
+    yield from pairwise([0, *ends, len(radices)])
+
+
+def pick(factors: np.ndarray, pointer: int, cells: tuple[int, ...]) -> np.ndarray:
+    """Return the value of the cell that a factor points at."""
+    values: np.ndarray = factors[np.arange(len(factors)), np.array(cells)[factors[:, pointer]]]
+    return values
 
 
 def _landmark(landmarks: Landmarks, column: Column, old: np.ndarray) -> np.ndarray:

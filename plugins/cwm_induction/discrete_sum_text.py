@@ -20,4 +20,4 @@ def _sum(row: list[int], names: list[str]) -> str:
             part = name if abs(weight) == 1 else f"{abs(weight)} * {name}"
             sign = "-" if weight < 0 else "+"
             text = f"{text} {sign} {part}" if text else part
-    return text
+    return text or "0"

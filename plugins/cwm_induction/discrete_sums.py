@@ -1,6 +1,12 @@
-"""Next values that are sums or multiples of the values before, by action."""
+"""Next values that are sums or multiples of values before, as the parts of an action choose.
+
+A tree over the parts of the action says which sum holds, so that what was
+seen with some actions also speaks of those that were never taken.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, permutations
 from math import log2
 from typing import NamedTuple
@@ -9,68 +15,188 @@ import numpy as np
 
 MOST_MULTIPLES = 24
 MOST_PAIRED = 5
-WEIGHT_BITS = 8.0
+SUM_BITS = 8.0
+MISS_BITS = 6.0
 BLOCKED_WORTH = 0.7
+MOST_CELLS = 1_000_000
 
-Fitted = tuple[bool, np.ndarray, np.ndarray, float, float]
-"""Whether values wrap, what is added, the weights, their bits, the transitions missed."""
+Fitted = tuple[np.ndarray, np.ndarray, float, float]
+"""What is added and the weights, by action; their bits, the transitions missed."""
 
 
-class Sums(NamedTuple):
-    """Transitions in factors and the next values of one of them."""
+class Sum(NamedTuple):
+    """Weights of the factors and what is added to their sum, for every action."""
+
+    weights: np.ndarray
+    added: np.ndarray
+
+
+class Found(NamedTuple):
+    """The sums of some actions by their place, what is added besides, and their price."""
+
+    places: np.ndarray
+    deltas: np.ndarray
+    bits: float
+    misses: float
+
+    @property
+    def cost(self) -> float:
+        """Bits of the sums and of what they miss."""
+        return self.bits + MISS_BITS * self.misses
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Transitions in factors and the next values of the factor `own`, which wrap around or stop.
+
+    `parts` has a row per action and a column per part of it, `sizes` their sizes.
+    """
 
     factors: np.ndarray
     action: np.ndarray
     after: np.ndarray
+    stays: np.ndarray
     radices: tuple[int, ...]
+    sizes: tuple[int, ...]
+    own: int
+    wraps: bool
 
-    def fits(self, factor: int, actions: int, stays: np.ndarray) -> Iterator[Fitted]:
-        """Yield the best sums that stop at the bounds, then the best that wrap around."""
-        radix = self.radices[factor]
-        for wraps in (False, True):
-            choices = list(_weights(factor, len(self.radices), radix, wraps=wraps))
-            deltas = np.zeros((actions, 1), dtype=np.int64)
-            weights = np.tile(choices[0], (actions, 1))
-            bits, misses = 2.0 + wraps, 0.0
-            for number in np.unique(self.action).tolist():
-                rows = self.action == number
-                best = max(
-                    (self._best(rows, weight, radix, stays, wraps=wraps), -place)
-                    for place, weight in enumerate(choices)
-                )
-                (worth, delta), place = best
-                deltas[number], weights[number] = delta, choices[-place]
-                cost = (log2(radix) + 2) * (delta != 0) + WEIGHT_BITS * (place != 0)
-                bits, misses = bits + cost, misses + max(0.0, float(rows.sum()) - worth)
-            same = len({tuple(row) for row in weights.tolist()}) == 1
-            if (weights != choices[0]).any():
-                yield wraps, deltas, weights, bits - same * WEIGHT_BITS * (actions - 1), misses
+    def fit(self) -> Fitted:
+        """Find the tree of sums with the least cost."""
+        everything = np.ones(len(self.parts), dtype=bool)
+        found = self._grow(everything, tuple(range(len(self.sizes))), {})
+        chosen = [self._choices[place] for place in found.places]
+        weights = np.stack([chosen[n].weights[n] for n in range(len(chosen))])
+        added = np.array([chosen[n].added[n] for n in range(len(chosen))])
+        return (found.deltas + added)[:, None], weights, 2.0 + self.wraps + found.bits, found.misses
 
-    def _best(
-        self, rows: np.ndarray, weight: np.ndarray, radix: int, stays: np.ndarray, *, wraps: bool
-    ) -> tuple[float, int]:
-        """Return what a choice of weights explains with the best addition, and that addition."""
-        base, after = (self.factors[rows] * weight).sum(axis=1), self.after[rows]
-        changes = (after - base) % radix if wraps else after - base
-        deltas, counts = np.unique(changes, return_counts=True)
-        delta = int(deltas[counts.argmax()])
-        landing = (base + delta) % radix if wraps else np.clip(base + delta, 0, radix - 1)
-        right = landing == after
-        worth = float(np.where(right, 1.0, BLOCKED_WORTH * stays[rows]).sum())
-        return worth, delta
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """The parts of every action."""
+        return np.stack(np.unravel_index(np.arange(np.prod(self.sizes)), self.sizes), axis=1)
 
+    @cached_property
+    def _choices(self) -> list[Sum]:
+        return list(self._sums())
 
-def _weights(factor: int, factors: int, radix: int, *, wraps: bool) -> Iterator[np.ndarray]:
-    """Yield weights of factors: itself alone, then multiples, other factors and sums with them."""
-    unit = np.eye(factors, dtype=np.int64)
-    own = unit[factor]
-    yield own
-    if wraps:
-        yield from (own * multiple for multiple in range(2, min(radix, MOST_MULTIPLES)))
-    for other in range(factors):
-        if other != factor:
+    @cached_property
+    def _bases(self) -> list[np.ndarray]:
+        """What every choice gives in every row."""
+        return [
+            (self.factors * choice.weights[self.action]).sum(axis=1) + choice.added[self.action]
+            for choice in self._choices
+        ]
+
+    def _grow(self, actions: np.ndarray, free: tuple[int, ...], known: dict[bytes, Found]) -> Found:
+        """Return the cheaper of one sum for some actions and one for every value of a part.
+
+        `known` holds the answers for actions that were asked about already.
+        """
+        asked = actions.tobytes()
+        if asked not in known:
+            whole = best = self._leaf(actions, free)
+            for part in free if whole.misses else ():
+                rest = tuple(other for other in free if other != part)
+                split = self._split(actions, part, whole, rest, known)
+                best = min(best, split, key=lambda found: found.cost)
+            known[asked] = best
+        return known[asked]
+
+    def _split(
+        self,
+        actions: np.ndarray,
+        part: int,
+        whole: Found,
+        free: tuple[int, ...],
+        known: dict[bytes, Found],
+    ) -> Found:
+        """Find sums for every value of a part; those never taken follow the whole."""
+        places, deltas = whole.places.copy(), whole.deltas.copy()
+        bits, misses = 1 + log2(len(self.sizes)), 0.0
+        for value in range(self.sizes[part]):
+            chosen = actions & (self.parts[:, part] == value)
+            if chosen[self.action].any():
+                found = self._grow(chosen, free, known)
+                places[chosen], deltas[chosen] = found.places[chosen], found.deltas[chosen]
+                bits, misses = bits + found.bits, misses + found.misses
+        return Found(places, deltas, bits, misses)
+
+    def _leaf(self, actions: np.ndarray, free: tuple[int, ...]) -> Found:
+        """Find the best sum for some actions; what is added may depend on one part that is free."""
+        rows = np.flatnonzero(actions[self.action])
+        plain = self._sum(0, rows, None)
+        if not plain.cost:
+            return plain
+        found = [
+            self._sum(place, rows, part)
+            for place in range(len(self._choices))
+            for part in (None, *free)
+        ]
+        return min(found, key=lambda one: one.cost)
+
+    def _sum(self, place: int, rows: np.ndarray, part: int | None) -> Found:
+        """Fit what is added to one sum."""
+        radix, base, after = self.radices[self.own], self._bases[place][rows], self.after[rows]
+        size = 1 if part is None else self.sizes[part]
+        keys = np.zeros(len(self.parts), dtype=np.int64) if part is None else self.parts[:, part]
+        key, changes = (
+            keys[self.action[rows]],
+            (after - base) % radix if self.wraps else after - base,
+        )
+        deltas = _commonest(changes, key, size)
+        target = base + deltas[key]
+        right = (target % radix if self.wraps else np.clip(target, 0, radix - 1)) == after
+        misses = float(np.where(right, 0.0, 1 - BLOCKED_WORTH * self.stays[rows]).sum())
+        bits = np.count_nonzero(deltas) * (log2(radix) + 2) + SUM_BITS * (place != 0)
+        return Found(np.full(len(keys), place), deltas[keys], bits, misses)
+
+    def _sums(self) -> Iterator[Sum]:
+        """Yield the factor itself, then amounts, multiples, other factors and sums with them."""
+        count, own = len(self.parts), np.eye(len(self.radices), dtype=np.int64)[self.own]
+        nothing = np.zeros(count, dtype=np.int64)
+        yield Sum(np.tile(own, (count, 1)), nothing)
+        if len(self.sizes) > 1:
+            yield from self._by_parts(own)
+        yield Sum(np.tile(0 * own, (count, 1)), nothing)
+        for weights in self._weights(own):
+            yield Sum(np.tile(weights, (count, 1)), nothing)
+
+    def _by_parts(self, own: np.ndarray) -> Iterator[Sum]:
+        """Yield sums with an amount that is a part of the action, or with a factor it names."""
+        unit, count = np.eye(len(self.radices), dtype=np.int64), len(self.parts)
+        for part, size in enumerate(self.sizes):
+            amount = self.parts[:, part]
+            for sign in (-1, 1):
+                yield Sum(np.tile(own, (count, 1)), sign * amount)
+            yield Sum(np.tile(0 * own, (count, 1)), amount)
+            for start in range(len(unit) - size + 1):
+                if len(set(self.radices[start : start + size])) == 1:
+                    named = unit[start + amount]
+                    nothing = np.zeros(count, dtype=np.int64)
+                    yield from (Sum(w, nothing) for w in (named, own + named, own - named))
+
+    def _weights(self, own: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield weights that all actions share."""
+        unit = np.eye(len(self.radices), dtype=np.int64)
+        if self.wraps:
+            multiples = range(2, min(self.radices[self.own], MOST_MULTIPLES))
+            yield from (own * multiple for multiple in multiples)
+        others = [other for other in range(len(unit)) if other != self.own]
+        for other in others:
             yield from (unit[other], own + unit[other], own - unit[other])
-    if factors <= MOST_PAIRED:
-        others = [other for other in range(factors) if other != factor]
-        yield from (unit[one] + unit[two] for one, two in combinations(others, 2))
-        yield from (unit[one] - unit[two] for one, two in permutations(others, 2))
+        if len(unit) <= MOST_PAIRED:
+            yield from (unit[one] + unit[two] for one, two in combinations(others, 2))
+            yield from (unit[one] - unit[two] for one, two in permutations(others, 2))
+
+
+def _commonest(changes: np.ndarray, key: np.ndarray, size: int) -> np.ndarray:
+    """Return the commonest change of every key, no change where that is as common."""
+    low = min(0, int(changes.min(initial=0)))
+    span = max(0, int(changes.max(initial=0))) - low + 1
+    if span * size > MOST_CELLS:
+        return np.zeros(size, dtype=np.int64)
+    counts = np.bincount(key * span + changes - low, minlength=size * span).reshape(size, span)
+    common = counts.argmax(axis=1)
+    best = counts[np.arange(size), common] > counts[:, -low]
+    result: np.ndarray = np.where(best, common + low, 0)
+    return result

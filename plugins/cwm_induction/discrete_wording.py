@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
 from cwm_induction.discrete_conditions import Condition, Constants, Speaker, broken
@@ -49,6 +50,11 @@ class Wording:
             return " == ".join(sides)
         if column.kind in ("at", "perhaps", "site"):
             return self._lies(column)
+        if column.kind == "part":
+            return part_of_action(self.dynamics.sizes.parts, column.other)
+        if column.kind == "pick":
+            cells = [self.names[cell] for cell in column.cell]
+            return picked(cells, self.names[column.factor])
         if column.factor < 0:
             return plain.get(column.kind, column.kind)
         name = self.names[column.factor]
@@ -101,6 +107,18 @@ class Wording:
         display = "{" + ", ".join(entries) + "}"
         constant = self.constants.add(f"{name.upper()}_CELLS", display, comment)
         return f"{cell} in {constant}.get({name}, ())"
+
+
+def part_of_action(sizes: tuple[int, ...], part: int) -> str:
+    """Write a part of an action, which is a number of mixed radix."""
+    stride = prod(sizes[part + 1 :])
+    whole = f"action // {stride}" if stride > 1 else "action"
+    return f"{whole} % {sizes[part]}" if part else whole
+
+
+def picked(cells: list[str], pointer: str) -> str:
+    """Write the one of some factors that another points at."""
+    return f"({listed(cells)})[{pointer}]"
 
 
 def listed(names: list[str], prefix: str = "") -> str:

@@ -1,6 +1,6 @@
 """How the variables change: equations, mechanisms, regimes, approximations for the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,8 +8,9 @@ import numpy as np
 from cwm_induction.chains import Chains, indicators, inputs_of
 from cwm_induction.effort import Effort
 from cwm_induction.explanations import Dynamics
-from cwm_induction.flow import Fitting
+from cwm_induction.flow import Fitting, Flow
 from cwm_induction.flow_atoms import AtomicFitting
+from cwm_induction.flow_jumps import Jumping
 from cwm_induction.flow_rows import Seen
 from cwm_induction.hypothesis import Hypothesis
 from cwm_induction.inner_equations import equation
@@ -25,6 +26,11 @@ from cwm_induction.samples import Samples
 from cwm_induction.settling import cases, settled
 from cwm_induction.terms import Column, distinct, library
 from cwm_induction.whole import by_rules, compared, is_whole, modes
+
+FLOWS: tuple[Callable[[Seen], Flow | None], ...] = (
+    lambda seen: Fitting(seen).flow(),
+    lambda seen: AtomicFitting(seen).flow(),
+)
 
 
 @dataclass
@@ -42,10 +48,12 @@ class Explainer:
         """Explain every variable."""
         self._equations()
         if self.hypothesis.mechanics:
+            self.effort.tell("looking for a mechanism")
             self._mechanism(least=0.8)
-        self._flow(Fitting)
+        self._flow(FLOWS[0])
         self._inner_constants()
-        self._flow(AtomicFitting)
+        self._flow(FLOWS[1])
+        self._flow(lambda seen: Jumping(seen, FLOWS).flow())
         self._rules()
         if self.hypothesis.regimes:
             self._regimes(level=1, least=0.97)
@@ -83,17 +91,19 @@ class Explainer:
         for variable in filter(is_whole, self._unexplained()):
             if variable.name not in self.hypothesis.plain:
                 now = [v.column for v in self.variables if not v.still]
-                columns = [*now, *self._settled(variable), *self._inputs]
-                found = by_rules(variable, self.samples, compared(columns))
+                features = compared([*now, *self._settled(variable), *self._inputs])
+                if not self.effort.spend(100.0 * len(features) * len(self.samples)):
+                    return
+                found = by_rules(variable, self.samples, features)
                 self.found.regimes.update({variable.name: found} if found else {})
 
-    def _flow(self, family: type[Fitting] | type[AtomicFitting]) -> None:
+    def _flow(self, family: Callable[[Seen], Flow | None]) -> None:
         """Look for a vector field and an integrator that move everything that moves."""
         moving = [v for v in self.variables if not v.still and not is_whole(v)]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and is_whole(v)]
             others = [*self._inputs, *whole, *self._modes]
-            found = family(Seen(moving, others, self.samples, self.effort.share(0.3))).flow()
+            found = family(Seen(moving, others, self.samples, self.effort.share(0.3)))
             if found is not None:
                 self.found.flow = found
                 for name in found.names:
@@ -173,7 +183,7 @@ class Explainer:
                 self.found.regimes[variable.name] = (found, chosen)
 
     def _approximations(self) -> None:
-        """Give every other variable a linear or quadratic approximation, or let it stand still."""
+        """Give every other variable a linear approximation, or let it stand still."""
         columns = [variable.column for variable in self.variables]
         learn = self.samples.smooth & self.samples.learn
         check = self.samples.smooth & ~self.samples.learn
@@ -182,6 +192,9 @@ class Explainer:
             if variable.name not in self.hypothesis.plain:
                 terms = library(columns, self._inputs, 1)
                 formula = approximate(terms, variable.change, learn, check)
+                moved = variable.matches(formula.values(len(self.samples)))[check].sum()
+                still = variable.matches(np.zeros(len(self.samples)))[check].sum()
+                formula = formula if moved >= still else Formula((), ())
             self.found.rough[variable.name] = formula
 
     def _resets(self) -> None:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.covering import complexity, either, mistakes, separated
 from cwm_induction.latents import Variable
 from cwm_induction.rounding import is_whole_degrees
-from cwm_induction.rules import Feature, Tree, learned
-from cwm_induction.samples import Samples
+from cwm_induction.rules import Feature, Tree, everywhere
+from cwm_induction.samples import Array, Samples
 from cwm_induction.terms import Term, hypotenuses
 
 
@@ -25,12 +26,43 @@ class Ending(NamedTuple):
         return _read(self.tree)
 
 
-def ending(samples: Samples, variables: Sequence[Variable], *, depth: int) -> Ending:
-    """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them."""
-    seen = int(samples.terminated.sum())
+def ending(
+    samples: Samples,
+    variables: Sequence[Variable],
+    *,
+    depth: int,
+    kinds: Sequence[Array] = (),
+    terms: Sequence[Term] = (),
+) -> Ending:
+    """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them.
+
+    Ends that pay differently are of several `kinds`, which may each have a rule of their own, and
+    the `terms` of the reward may say where they are.
+    """
+    wanted = samples.terminated
+    seen = int(wanted.sum())
     if seen in (0, len(samples)):
         return Ending(bool(seen), seen)
-    return Ending(learned(features(samples, variables), samples.terminated, depth), seen)
+    found = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
+    tree = separated(found, wanted, depth)
+    if len(kinds) > 1:
+        several = _by_kind(found, wanted, kinds, depth)
+        order = mistakes(several, wanted), complexity(several)
+        tree = several if order < (mistakes(tree, wanted), complexity(tree)) else tree
+    return Ending(tree, seen)
+
+
+def _by_kind(
+    features: Sequence[Feature], wanted: Array, kinds: Sequence[Array], depth: int
+) -> Tree:
+    """Learn a rule for every kind of end."""
+    whole: Tree = False
+    for kind in kinds:
+        rows = np.flatnonzero(kind | ~wanted)
+        part = [feature._replace(values=feature.values[rows]) for feature in features]
+        tree = everywhere(separated(part, kind[rows], depth), features)
+        whole = either(whole, tree)
+    return whole
 
 
 def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:

@@ -37,11 +37,15 @@ Weigher = Callable[[Sequence[Array], Array, Array], Array]
 
 @dataclass(frozen=True)
 class Flow:
-    """Changes per step as formulas of the state, and the scheme that advances it."""
+    """Changes per step as formulas of the state, and the scheme that advances it.
+
+    `jumps` change the state at once before the step.
+    """
 
     names: tuple[str, ...]
     formulas: tuple[Formula, ...]
     scheme: Scheme
+    jumps: tuple[Formula, ...] = ()
 
     @property
     def reads(self) -> set[str]:
@@ -195,7 +199,7 @@ class Fitting:
         rows, learn = self.seen.rows, np.arange(len(self.seen.learn))
         state = self.seen.state[rows]
         for _ in range(3):
-            after, stages = advanced(scheme, state, self._field(formulas))
+            after, stages = advanced(scheme, state, field_of(self.seen, formulas))
             averages, start = averages_of(scheme, stages), 0
             for index, (formula, variable) in enumerate(
                 zip(formulas, self.seen.variables, strict=True)
@@ -205,25 +209,10 @@ class Fitting:
                 terms = [t._replace(values=v) for t, v in zip(formula.terms, own, strict=True)]
                 wanted, tolerance = variable.change[rows], variable.rounding[rows]
                 formulas[index] = fitted(terms, wanted, tolerance, learn)
-        after = advanced(scheme, state, self._field(formulas))[0]
+        after = advanced(scheme, state, field_of(self.seen, formulas))[0]
         missed = np.abs(after - state - self.seen.change[rows]) / self.seen.tolerance[rows]
         right = (missed[len(learn) :] <= 4).all(1).mean()
         return Flow(tuple(self.seen.names), tuple(formulas), scheme) if right >= 0.97 else None
-
-    def _field(self, formulas: Sequence[Formula]) -> Field:
-        """Return the field of some formulas; its terms are theirs, one after another."""
-        evaluate = evaluator([term.text for formula in formulas for term in formula.terms])
-        sizes = [len(formula.terms) for formula in formulas]
-        weights = np.zeros((sum(sizes), len(formulas)))
-        for index, formula in enumerate(formulas):
-            start = sum(sizes[:index])
-            weights[start : start + sizes[index], index] = formula.weights
-
-        def field(state: Array) -> Rates:
-            values = self.seen.at(evaluate, state)
-            return Rates(values @ weights, values, state)
-
-        return field
 
 
 def averages_of(scheme: Scheme, stages: Sequence[Stage]) -> list[Array]:
@@ -239,3 +228,19 @@ def averages_of(scheme: Scheme, stages: Sequence[Stage]) -> list[Array]:
     if scheme.order:
         return [average(index) for index in range(variables)]
     return [average(0)] * variables
+
+
+def field_of(seen: Seen, formulas: Sequence[Formula]) -> Field:
+    """Return the field of some formulas; its terms are theirs, one after another."""
+    evaluate = evaluator([term.text for formula in formulas for term in formula.terms])
+    sizes = [len(formula.terms) for formula in formulas]
+    weights = np.zeros((sum(sizes), len(formulas)))
+    for index, formula in enumerate(formulas):
+        start = sum(sizes[:index])
+        weights[start : start + sizes[index], index] = formula.weights
+
+    def field(state: Array) -> Rates:
+        values = seen.at(evaluate, state)
+        return Rates(values @ weights, values, state)
+
+    return field

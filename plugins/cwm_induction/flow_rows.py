@@ -18,12 +18,16 @@ CHECK_ROWS = 100
 
 @dataclass(frozen=True)
 class Seen:
-    """Some variables before and after steps; the other columns stand still during a step."""
+    """Some variables before and after steps; the other columns stand still during a step.
+
+    `among` marks the rows to look at where not all are.
+    """
 
     variables: Sequence[Variable]
     others: Sequence[Column]
     samples: Samples
     effort: Share
+    among: Array | None = None
 
     def at(self, evaluate: "Evaluator", state: Array) -> Array:
         """Return the terms of the rows in use, at states no further off than data may be."""
@@ -36,7 +40,7 @@ class Seen:
     def usable(self) -> Array:
         """Mask of the rows that a field has to explain."""
         mask: Array = self.samples.smooth & np.all([v.free for v in self.variables], axis=0)
-        return mask
+        return mask if self.among is None else mask & self.among
 
     @cached_property
     def learn(self) -> Array:

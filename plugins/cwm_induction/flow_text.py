@@ -58,11 +58,13 @@ def _advance(flow: Flow, given: str) -> Statement:
         six=6 * parts,
         order=flow.scheme.order,
     )
-    lines = [f"state = np.array([{', '.join(flow.names)}])"]
+    starts = [jump.text(name) for jump, name in zip(flow.jumps, flow.names, strict=False)]
+    lines = [f"state = np.array([{', '.join(starts or flow.names)}])"]
     if parts > 1:
         lines += [f"for _ in range({parts}):", *(f"    {line}" for line in body.splitlines())]
     else:
         lines += body.splitlines()
     words = _WORDS.get(flow.scheme.rule, flow.scheme.rule)
     comment = f"{parts} {words} steps" if parts > 1 else f"one {words} step"
-    return Statement("\n".join(lines), f"The state moves by {comment}.")
+    jumps = " after what the action changes at once" if flow.jumps else ""
+    return Statement("\n".join(lines), f"The state moves by {comment}{jumps}.")

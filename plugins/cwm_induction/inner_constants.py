@@ -25,6 +25,8 @@ MOST_ROWS = 300
 REFINED = 8
 """How many of the shapes that look best have their constants refined."""
 MOST_ATOMS = 3
+CALL = 2e4
+"""What a small decomposition costs however small it is, in multiplications."""
 
 
 class Inner(NamedTuple):
@@ -80,7 +82,8 @@ class Scan:
         basis, rest = self._basis(inner)
         ranked: list[tuple[float, int, float]] = []
         for index, (atom, grid) in enumerate(candidates):
-            if not self.effort.spend(2.0 * basis.size * len(grid) * (len(self.factors) + 2)):
+            single = 2.0 * basis.size * (len(self.factors) + 2) + CALL
+            if not self.effort.spend(single * len(grid)):
                 return []
             sizes = [self._left(basis, rest, atom, constant) for constant in grid.tolist()]
             best = int(np.argmin(sizes))
@@ -166,7 +169,7 @@ class Scan:
         if not terms:
             return basis, rest
         group = np.stack([term.values[self._rows] for term in terms], 1) * self._scale[:, None]
-        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]))
+        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
         group = _beside(basis, np.nan_to_num(group, posinf=0, neginf=0))
         return np.column_stack([basis, group]), rest - group @ (group.T @ rest)
 

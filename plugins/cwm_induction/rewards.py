@@ -1,44 +1,73 @@
 """What a step is worth."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cwm_induction.effort import Share
-from cwm_induction.ending import sums_of_angles
-from cwm_induction.kinematics import BACKWARD, Kinematics
-from cwm_induction.latents import MATCH, Variable
-from cwm_induction.regression import Formula, Search, approximate, exact
-from cwm_induction.rounding import literal, rounded
-from cwm_induction.rules import Feature, Tree, as_features, holds, learned
+from cwm_induction.kinematics import Kinematics
+from cwm_induction.latents import Variable
+from cwm_induction.regression import Formula, Search
+from cwm_induction.rewards_cases import Case, cases, combined, constant, others, right
+from cwm_induction.rewards_distances import distances_in
+from cwm_induction.rewards_fit import pruned
+from cwm_induction.rewards_pieces import turns
+from cwm_induction.rewards_search import Candidates
+from cwm_induction.rewards_terms import Worth
+from cwm_induction.rules import condition, holds
 from cwm_induction.samples import Array, Samples
-from cwm_induction.terms import ONE, Column, Term, distinct, hypotenuses, library, product, waves
+from cwm_induction.terms import ONE, Column, Term, library
 
 MOST_VALUES = 6
 """Rewards of at most this many values are chosen by rules."""
 
+EXACT = 0.98
+"""Share of rows in which an explanation of the reward has to be right to be believed."""
+
+USEFUL = 0.3
+"""Share of rows in which an explanation has to be right to be worth more than an approximation."""
+
 
 @dataclass(frozen=True)
 class Reward:
-    """A formula, exceptions to it by rule in order, and what an end adds.
+    """A formula, and in order the cases in which it does not hold alone.
 
     `right` is the share of rows in which this is right.
     """
 
     formula: Formula
-    exceptions: tuple[tuple[Tree, float], ...] = ()
-    bonus: float = 0.0
+    cases: tuple[Case, ...] = ()
     right: float = 1.0
 
     @property
     def is_constant(self) -> bool:
         """Whether every reward seen was the same."""
-        return all(term.text == ONE for term in self.formula.terms) and not (
-            self.exceptions or self.bonus
-        )
+        return all(term.text == ONE for term in self.formula.terms) and not self.cases
+
+    def kinds(self, terminated: Array) -> list[Array]:
+        """Return the ends that pay alike."""
+        found, remaining = [], terminated
+        for case in self.cases:
+            rows = holds(case.tree, len(terminated)) & remaining
+            found.append(rows)
+            remaining = remaining & ~rows
+        return [rows for rows in [*found, remaining] if rows.any()]
+
+    @property
+    def places(self) -> list[Term]:
+        """Functions of what follows a step that the formula reads, and distances in it."""
+        terms = [t for t in self.formula.terms if _is_place(t)]
+        return [*terms, *distances_in(self.formula)]
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that is written of it."""
+        formulas = [self.formula, *(case.formula for case in self.cases)]
+        found = [term.text for formula in formulas for term in formula.terms]
+        return [*found, *(condition(case.tree) for case in self.cases)]
 
 
 def reward(
@@ -51,148 +80,64 @@ def reward(
     kinematics: Kinematics | None = None,
 ) -> Reward:
     """Explain the rewards; `level` 4 searches further for formulas."""
-    values = Counter(np.round(samples.rewards, 9).tolist())
-    if len(values) <= MOST_VALUES:
-        return _by_rules(samples, variables, inputs, values)
+    worth = Worth(samples, variables, inputs)
+    best = _with_cases(worth, [_commonest(samples)])
+    if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
+        return best
     search = Search(10, 24, 16) if level > 3 else Search()
-    for terms in _libraries(samples, variables, inputs):
-        formula = _formula(samples, terms, effort, search)
-        if formula is not None:
-            return _with_bonus(samples, formula)
-    if kinematics is not None:
-        rows = np.flatnonzero(samples.smooth & samples.learn & kinematics.right)
-        for terms in kinematics.costs(inputs, samples.rewards, rows):
-            formula = _formula(samples, terms, effort, BACKWARD, kinematics.right)
-            if formula is not None:
-                return _with_bonus(samples, formula)
-    return _roughly(samples, variables, inputs)
-
-
-def _by_rules(
-    samples: Samples,
-    variables: Sequence[Variable],
-    inputs: Sequence[Column],
-    values: Counter[float],
-) -> Reward:
-    """Return the most common reward, and a rule for every other one."""
-    (common, _), *others = values.most_common()
-    features = [
-        Feature("terminated", samples.terminated.astype(float), 0.5),
-        *as_features([v.next_column for v in variables if not v.still], 1.0),
-        *as_features([v.column for v in variables if not v.still], 1.2),
-        *as_features(inputs),
-    ]
-    exceptions = []
-    for value, _ in others:
-        tree = learned(features, np.round(samples.rewards, 9) == value, depth=3)
-        if not isinstance(tree, bool):
-            exceptions.append((tree, value))
-    return _judged(samples, Reward(_constant(samples, common), tuple(exceptions)))
-
-
-def _formula(
-    samples: Samples,
-    terms: Sequence[Term],
-    effort: Share,
-    search: Search,
-    known: Array | bool = True,
-) -> Formula | None:
-    """Return a formula for the known rewards along the way that also holds in rows held back."""
-    rewards = samples.rewards
-    usable = samples.smooth & known
-    few = int((usable & samples.learn).sum()) < 3 * len(terms) and known is not True
-    rows = np.flatnonzero(usable if few else usable & samples.learn)[:600]
-    check = usable & ~samples.learn
-    size = np.abs(rewards)
-    rounding = 8 * samples.grain * (size + size.mean()) + 1e-12
-    for tolerance in (rounding, 0.25 * MATCH * (1 + size)):
-        formula = exact(terms, rewards, tolerance, rows, effort, search)
-        if formula is None:
-            continue
-        right = _right(samples, formula.values(len(samples)))[check]
-        if not right.size or right.mean() > 0.98:
-            return formula
-    return None
-
-
-def _with_bonus(samples: Samples, formula: Formula) -> Reward:
-    """Add what is paid at the end on top of the formula."""
-    extra = (samples.rewards - formula.values(len(samples)))[samples.terminated]
-    bonus = rounded(float(np.median(extra)), 6) if len(extra) else 0.0
-    bonus = bonus if abs(bonus) > 10 * MATCH else 0.0
-    return _judged(samples, Reward(formula, bonus=bonus))
-
-
-def _roughly(samples: Samples, variables: Sequence[Variable], inputs: Sequence[Column]) -> Reward:
-    """Return a linear formula for what has no exact one, or the most common reward."""
-    columns = [v.column for v in variables] + [v.next_column for v in variables if not v.still]
-    terms = library(columns, inputs, 1)
-    check = samples.smooth & ~samples.learn
-    formula = approximate(terms, samples.rewards, samples.smooth & samples.learn, check)
-    if not formula.terms:
-        formula = _constant(samples, float(np.median(samples.rewards)))
-    return _judged(samples, Reward(formula))
+    for formulas in Candidates(worth, effort, search, kinematics):
+        found = _with_cases(worth, formulas)
+        best = max(best, found, key=lambda reward: reward.right)
+        if best.right > EXACT:
+            return best
+    if best.right > USEFUL:
+        return best
+    plain = Reward(_commonest(samples))
+    return min(_judged(worth, plain), _roughly(worth), key=lambda found: _error(worth, found))
 
 
 def predicted(samples: Samples, found: Reward) -> Array:
     """Return the reward of every row according to an explanation."""
-    values = found.formula.values(len(samples)) + found.bonus * samples.terminated
-    for tree, value in reversed(found.exceptions):
-        values = np.where(holds(tree, len(samples)), value, values)
-    return values
+    return combined(found.formula, found.cases, len(samples))
 
 
-def _judged(samples: Samples, found: Reward) -> Reward:
-    right = _right(samples, predicted(samples, found)).mean()
-    return Reward(found.formula, found.exceptions, found.bonus, float(right))
+def _commonest(samples: Samples) -> Formula:
+    (value, _), *_ = Counter(np.round(samples.rewards, 9).tolist()).most_common(1)
+    return constant(value, len(samples))
 
 
-def _right(samples: Samples, values: Array) -> Array:
-    right: Array = np.abs(values - samples.rewards) <= MATCH * (1 + np.abs(samples.rewards))
-    return right
+def _with_cases(worth: Worth, formulas: Sequence[Formula]) -> Reward:
+    """Add what holds where the first formula does not: numbers, or else the other formulas."""
+    first, samples = formulas[0], worth.samples
+    found = _judged(worth, Reward(first, cases(worth, first, others(first, samples))))
+    if len(formulas) == 1 or found.right > EXACT:
+        return found
+    more = others(first, samples, turns(worth, formulas))
+    both = _judged(worth, Reward(first, cases(worth, first, more)))
+    return max(found, both, key=lambda reward: reward.right)
 
 
-def _constant(samples: Samples, value: float) -> Formula:
-    return Formula((Term(ONE, np.ones(len(samples)), 1.0),), (float(literal(value)),))
+def _roughly(worth: Worth) -> Reward:
+    """Return a linear formula of few terms for what has no exact one."""
+    columns = [*(v.column for v in worth.variables), *worth.then]
+    formula = pruned(worth.samples, library(columns, worth.inputs, 1))
+    if not formula.terms:
+        formula = constant(float(np.median(worth.samples.rewards)), len(worth.samples))
+    return _judged(worth, Reward(formula))
 
 
-def _libraries(
-    samples: Samples, variables: Sequence[Variable], inputs: Sequence[Column]
-) -> Iterator[list[Term]]:
-    """Yield sets of terms, the likeliest first: costs are mostly squares, speeds and distances."""
-    now = [v.column for v in variables]
-    then = [v.next_column for v in variables if not v.still]
-    real = [v.next_column for v in variables if not v.is_angle and not v.still]
-    base = [*library([], inputs, 1), *_squares(inputs)]
-    if samples.action_space.kind == "box" and len(inputs) > 1:
-        effort = np.sum([column.values**2 for column in inputs], axis=0)
-        base.append(Term("np.sum(np.square(action))", effort, 1.0))
-    yield distinct([*base, *_powers(now)])
-    yield distinct([*base, *_powers(then)])
-    crossed = [
-        Term(product(given, column), given.values * column.values, 1.5)
-        for given in inputs
-        for column in [*now, *then]
-    ]
-    lengths = list(hypotenuses(real)) if len(real) <= 8 else []
-    yield distinct([*base, *_powers(now), *_powers(then), *crossed, *lengths])
-    for columns in (now, then):
-        pairs = [
-            Term(product(a, b), a.values * b.values, 2.0)
-            for a, b in combinations_with_replacement(columns, 2)
-        ]
-        yield distinct([*base, *_powers(columns), *waves(columns), *pairs])
-    turned = sums_of_angles(variables)
-    if turned:
-        yield distinct([*base, *_powers(then), *turned])
+def _judged(worth: Worth, found: Reward) -> Reward:
+    share = right(predicted(worth.samples, found), worth.samples.rewards).mean()
+    return replace(found, right=float(share))
 
 
-def _squares(columns: Sequence[Column]) -> list[Term]:
-    return [Term(f"{text}**2", values**2, 1.0) for text, values, _ in columns]
+def _error(worth: Worth, found: Reward) -> float:
+    return float(np.abs(predicted(worth.samples, found) - worth.samples.rewards).mean())
 
 
-def _powers(columns: Sequence[Column]) -> list[Term]:
-    """Return the columns, their squares and their sizes."""
-    plain = [Term(text, values, 1.0) for text, values, _ in columns]
-    sizes = [Term(f"abs({text})", np.abs(values), 1.2) for text, values, _ in columns]
-    return [*plain, *_squares(columns), *sizes]
+def _is_place(term: Term) -> bool:
+    """Whether a term is a distance or a wave of what follows a step."""
+    inner = term.text[term.text.find("(") + 1 : -1]
+    shaped = re.fullmatch(r"(abs|np\.(hypot|sqrt|cos|sin))\(.*\)", term.text)
+    own = {name for name in term.names if name not in ("np", "abs")}
+    return bool(shaped) and not inner.isidentifier() and all(n.endswith("_next") for n in own)

@@ -1,7 +1,7 @@
 """Where a reward differs from its formula: other values or formulas, and what is added."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from cwm_induction.regression import Formula
 from cwm_induction.rewards_terms import Worth
 from cwm_induction.rounding import literal, rounded
 from cwm_induction.rules import Feature, Tree, as_features, everywhere, holds
-from cwm_induction.samples import Array
+from cwm_induction.samples import Array, Samples
 from cwm_induction.terms import ONE, Term
 
 MOST_CASES = 8
@@ -55,19 +55,24 @@ def combined(formula: Formula, cases: Sequence[Case], rows: int) -> Array:
     return values
 
 
-def others(formula: Formula, rewards: Array) -> list[Other]:
-    """Return numbers that are paid, or added, where a formula is wrong, the commonest first."""
+def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> list[Other]:
+    """Return numbers that are paid, or added, in rows as yet unexplained, the commonest first.
+
+    What is paid in a single row is a case only where an episode ends.
+    """
+    rewards = samples.rewards
     first = formula.values(len(rewards))
-    remaining = ~right(first, rewards)
-    found: list[Other] = []
+    remaining = ~np.any([right(first, rewards), *(other.rows for other in known)], axis=0)
+    found = list(known)
     while remaining.any() and len(found) < MOST_CASES:
         paid = _commonest(rewards, rewards, remaining)
         extra = _commonest(rewards - first, rewards, remaining)
         plain = all(term.text == ONE for term in formula.terms)
-        added = not plain and _worth(extra) > _worth(paid)
+        added = not plain and _commonness(extra, rewards - first) > _commonness(paid, rewards)
         value, rows = extra if added else paid
-        found.append(Other(constant(value, len(rewards)), added, rows))
         remaining = remaining & ~rows
+        if rows.sum() > 1 or (rows & samples.terminated).any():
+            found.append(Other(constant(value, len(rewards)), added, rows))
     return found
 
 
@@ -77,7 +82,7 @@ def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case,
     count = len(rewards)
     first = formula.values(count)
     known = right(first, rewards) | np.any([other.rows for other in found], axis=0)
-    features = _features(worth, formula)
+    features = _features(worth, [formula, *(other.formula for other in found)])
     result = []
     for other in found:
         values = other.formula.values(count) + (first if other.added else 0)
@@ -94,7 +99,7 @@ def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case,
 def _commonest(values: Array, rewards: Array, rows: Array) -> tuple[float, Array]:
     """Return the shortest form of the value that most rows share, and those rows."""
     indices = np.flatnonzero(rows)
-    (value, _), = Counter(np.round(values[indices], 6).tolist()).most_common(1)
+    ((value, _),) = Counter(np.round(values[indices], 6).tolist()).most_common(1)
     near = rows & (np.abs(values - value) <= MATCH * (1 + np.abs(rewards)))
     value = float(np.median(values[near]))
     for digits in range(1, 10):
@@ -104,24 +109,36 @@ def _commonest(values: Array, rewards: Array, rows: Array) -> tuple[float, Array
     return value, near
 
 
-def _worth(found: tuple[float, Array]) -> tuple[int, int]:
-    """Return how many rows share a value, then how short it is."""
+def _commonness(found: tuple[float, Array], values: Array) -> tuple[int, int, float]:
+    """Return how many rows share a value, how short it is, and how well it fits."""
     value, rows = found
-    return int(rows.sum()), -len(literal(value))
+    return int(rows.sum()), -len(literal(value)), -float(np.abs(values - value)[rows].max())
 
 
-def _features(worth: Worth, formula: Formula) -> list[Feature]:
+def _differences(formulas: Sequence[Formula]) -> Iterator[Term]:
+    """Yield differences of two formulas, which say which one is larger."""
+    for index, first in enumerate(formulas):
+        for second in formulas[:index]:
+            weights = (*first.weights, *(-weight for weight in second.weights))
+            both = Formula((*first.terms, *second.terms), weights)
+            text = both.text()
+            if both.terms and text.count(" ") <= 16:
+                yield Term(text, both.values(len(both.terms[0].values)), 2.0)
+
+
+def _features(worth: Worth, formulas: Sequence[Formula]) -> list[Feature]:
     """Return what rules about the reward may compare."""
     terminated = worth.samples.terminated.astype(float)
     moving = [v for v in worth.variables if not v.still]
     changes = [
         Feature(f"{v.next} - {v.name}", v.then - v.now, 2.0) for v in moving if not v.is_angle
     ]
-    terms = [
-        Feature(t.text, t.values, 1.4) for t in formula.terms if not t.text.isidentifier()
-    ]
+    terms = {t.text: Feature(t.text, t.values, 1.4) for f in formulas for t in f.terms}
+    larger = [Feature(t.text, t.values, t.cost) for t in _differences(formulas)]
     sizes = [
-        Feature(f"abs({v.next})", np.abs(v.then), 1.3) for v in moving if v.then.min() < 0 < v.then.max()
+        Feature(f"abs({v.next})", np.abs(v.then), 1.3)
+        for v in moving
+        if v.then.min() < 0 < v.then.max()
     ]
     return [
         Feature("terminated", terminated, 0.5),
@@ -129,6 +146,6 @@ def _features(worth: Worth, formula: Formula) -> list[Feature]:
         *as_features([v.column for v in moving], 1.2),
         *as_features(worth.inputs),
         *sizes,
-        *[feature for feature in terms if feature.text != ONE and np.ptp(feature.values) > 0],
         *changes,
+        *[f for f in [*terms.values(), *larger] if f.text != ONE and np.ptp(f.values) > 0],
     ]

@@ -6,13 +6,15 @@ import numpy as np
 
 from cwm_induction.effort import Share
 from cwm_induction.latents import MATCH
-from cwm_induction.regression import Formula, Search, exact
+from cwm_induction.regression import Formula, Search, approximate, exact
 from cwm_induction.rewards_cases import right
 from cwm_induction.samples import Array, Samples
-from cwm_induction.terms import Term
+from cwm_induction.terms import ONE, Term, distinct
 
 MOST_ROWS = 600
 STEPS = 40
+SLACK = 1.1
+"""How much larger the error of an approximation may be with fewer terms."""
 MAJORITY = 0.55
 """Share of the rows that a formula has to explain where others may differ."""
 
@@ -33,7 +35,8 @@ def formula_in(
     size = np.abs(rewards)
     rounding = 8 * samples.grain * (size + size.mean()) + 1e-12
     loose = 0.25 * MATCH * (1 + size)
-    if not possible(terms, rewards, loose, rows, effort):
+    enough = len(terms) <= 0.5 * len(rows)
+    if enough and not possible(terms, rewards, loose, rows, effort):
         return None
     for tolerance in (rounding, loose):
         formula = exact(terms, rewards, tolerance, rows, effort, search)
@@ -46,11 +49,16 @@ def formula_in(
 
 
 def possible(
-    terms: Sequence[Term], target: Array, tolerance: Array, rows: Array, effort: Share
+    terms: Sequence[Term],
+    target: Array,
+    tolerance: Array,
+    rows: Array,
+    effort: Share,
+    most: float = 1.0,
 ) -> bool:
-    """Whether all terms together can explain the rows, as far as these are enough to tell."""
-    if len(terms) > 0.5 * len(rows) or not len(rows):
-        return True
+    """Whether all terms together explain the rows, of which they may be a share of `most`."""
+    if len(terms) > most * len(rows):
+        return False
     if not effort.spend(4.0 * len(rows) * len(terms) ** 2):
         return False
     basis = _basis(terms, rows)
@@ -79,23 +87,47 @@ def most_of(
     return exact(terms, rewards, tolerance, agreeing, effort, search)
 
 
-def _basis(terms: Sequence[Term], rows: Array) -> Array:
-    """Return an orthonormal basis of the terms, without what is lost in rounding."""
-    matrix = np.stack([term.values[rows] for term in terms], 1)
-    matrix = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
-    left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
-    basis: Array = left[:, sizes > 1e-9 * sizes[0]]
+def orthonormal(matrix: Array, least: float = 1e-9) -> Array:
+    """Return an orthonormal basis of some columns, without what is lost in rounding."""
+    sizes = np.linalg.norm(matrix, axis=0)
+    left, lengths, _ = np.linalg.svd(matrix / (sizes + 1e-300), full_matrices=False)
+    basis: Array = left[:, lengths > least]
     return basis
+
+
+def _basis(terms: Sequence[Term], rows: Array) -> Array:
+    return orthonormal(np.stack([term.values[rows] for term in terms], 1))
 
 
 def _least_deviations(basis: Array, target: Array) -> Array:
     """Return what a fit by least absolute deviations leaves."""
-    rest = target - basis @ (basis.T @ target)
+    rest: Array = target - basis @ (basis.T @ target)
     floor = float(np.abs(rest).mean()) + 1e-300
     for _ in range(STEPS):
         weights = 1 / np.maximum(np.abs(rest), floor)
         weighted = basis * weights[:, None]
         solution = np.linalg.lstsq(weighted.T @ basis, weighted.T @ target, rcond=None)[0]
-        rest = target - basis @ solution
+        rest = np.asarray(target - basis @ solution)
         floor = max(0.6 * floor, 1e-9 * float(np.abs(target).max()))
     return rest
+
+
+def pruned(samples: Samples, terms: Sequence[Term]) -> Formula:
+    """Return an approximation by the fewest terms that lose little against all of them."""
+    check = samples.smooth & ~samples.learn
+    learn = samples.smooth & samples.learn
+    whole = approximate(terms, samples.rewards, learn, check)
+    sizes = [abs(w) * t.values.std() for t, w in zip(whole.terms, whole.weights, strict=True)]
+    ones = Term(ONE, np.ones(len(samples)), 1.0)
+    order = np.argsort(-np.array(sizes), kind="stable").tolist()
+    limit = SLACK * _miss(samples, whole, check)
+    for count in range(1, len(order)):
+        chosen = [ones, *(whole.terms[index] for index in order[:count])]
+        fewer = approximate(distinct(chosen), samples.rewards, learn, check)
+        if fewer.terms and _miss(samples, fewer, check) <= limit:
+            return fewer
+    return whole
+
+
+def _miss(samples: Samples, formula: Formula, rows: Array) -> float:
+    return float(np.abs(formula.values(len(samples)) - samples.rewards)[rows].mean())

@@ -29,7 +29,8 @@ class Column(NamedTuple):
     Of kind "meets" it is whether two factors have the same value, `factor` and `other`;
     of kinds "at" and "perhaps" whether the cell that the factors in `cell` give is the
     one that a factor stands for; of kind "site" whether it is any such cell. Of kind
-    "total" it is how many of the factors in `cell` are set.
+    "total" it is how many of the factors in `cell` are set, of kind "pick" the value of the
+    one that `factor` points at, of kind "part" the part `other` of the action.
     """
 
     kind: str
@@ -85,11 +86,12 @@ class Pool:
         if kinds <= set(RESULT_KINDS):
             return 1 + 0.5 * len(chosen)
         known = {column.factor for column in columns if column.kind != "meets"}
-        known |= {factor for column in columns for factor in column.cell}
+        known |= {cell for column in columns if column.kind != "pick" for cell in column.cell}
         relations = RELATION_BITS * sum(column.kind == "meets" for column in columns)
         ignored = sum(log2(size) for factor, size in self.factors.items() if factor not in known)
         if not kinds & {"action", *NEXT_KINDS}:
             ignored += log2(self.actions)
+            ignored -= sum(log2(column.size) for column in columns if column.kind == "part")
         share = 0.5 if kinds >= {"action", "same"} else 1.0
         mixed = MIXED_BITS * max(0, len({self._time(column) for column in columns} - {""}) - 1)
         claims = share * min(IGNORED_BITS * ignored, MOST_IGNORED_BITS)
@@ -97,6 +99,8 @@ class Pool:
 
     def _time(self, column: Column) -> str:
         """Say whether a column is about the state before or after, empty if both are the same."""
+        if column.kind == "pick":
+            return "old"
         if column.kind == "old":
             lasting = all(
                 other.factor != column.factor or other.kind == "old" for other in self.columns

@@ -1,0 +1,144 @@
+"""Rewards and ends of small systems that no library was written for."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.environments import space_of
+from cwm_induction.chains import inputs_of
+from cwm_induction.covering import separated
+from cwm_induction.effort import Effort
+from cwm_induction.ending import ending
+from cwm_induction.latents import latents
+from cwm_induction.rewards import reward
+from cwm_induction.rules import Feature, condition, holds
+from cwm_induction.samples import Samples
+
+BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+CHOICE = gym.spaces.Discrete(3)
+
+
+def over(x, u, y):
+    return abs(y[0]) > 1.9
+
+
+def samples(worth, *, seed, space=BOX, ends=over, rows=600):
+    """Move a point with a flag for single steps, and pay for them."""
+    rng = np.random.default_rng(seed)
+    low, high = (-1.0, 1.0) if space is BOX else (0, 3)
+    actions = rng.uniform(low, high, rows).astype(np.float32).astype(float)
+    actions = actions if space is BOX else np.floor(actions)
+    before = np.column_stack([rng.uniform(-2, 2, (rows, 3)), rng.integers(0, 2, rows)])
+    after = before.copy()
+    after[:, 2] += 0.1 * actions
+    after[:, 1] += 0.1 * after[:, 2]
+    after[:, 0] += 0.1 * after[:, 1]
+    after[:, 3] = np.where(rng.random(rows) < 0.15, 1 - after[:, 3], after[:, 3])
+    steps = list(zip(before, actions, after, strict=True))
+    return Samples(
+        before=before.astype(np.float32).astype(float),
+        after=after.astype(np.float32).astype(float),
+        actions=actions[:, None],
+        rewards=np.array([worth(*step) for step in steps], dtype=float),
+        terminated=np.array([ends(*step) for step in steps]),
+        learn=rng.random(rows) > 0.2,
+        low=np.full(4, -np.inf),
+        high=np.full(4, np.inf),
+        grain=float(np.finfo(np.float32).eps) / 2,
+        shape=(4,),
+        action_space=space_of(space),
+    )
+
+
+def found_in(seen):
+    return reward(seen, latents(seen).variables, inputs_of(seen), Effort(20_000, 60).share(0.5))
+
+
+def paid(found, row, seen):
+    """Compute the reward of a row as the program would."""
+    names = {"np": np, "terminated": bool(seen.terminated[row])}
+    names["action"] = (
+        int(seen.actions[row, 0]) if seen.action_space.kind == "discrete" else (seen.actions[row])
+    )
+    for index in range(4):
+        names |= {f"x{index}": seen.before[row, index], f"x{index}_next": seen.after[row, index]}
+    total = eval(found.formula.text(), names)
+    for case in found.cases:
+        if eval(condition(case.tree), names):
+            return eval(case.formula.text(), names) + (total if case.added else 0)
+    return total
+
+
+def share_right(found, seen):
+    """Return the share of rows that the written reward gets right."""
+    values = np.array([paid(found, row, seen) for row in range(len(seen))])
+    return (np.abs(values - seen.rewards) <= 1e-5 * (1 + np.abs(seen.rewards))).mean()
+
+
+BOX_REWARDS = {
+    "distance to a mark": lambda x, u, y: -0.1 * abs(y[0] - 0.8),
+    "square around a mark": lambda x, u, y: -((y[0] - 0.7) ** 2) - 0.1 * y[1] ** 2 - 0.01 * u**2,
+    "progress towards a point": lambda x, u, y: (
+        np.hypot(x[0] - 0.5, x[1] + 0.3) - 0.99 * np.hypot(y[0] - 0.5, y[1] + 0.3) - 0.01
+    ),
+    "power": lambda x, u, y: y[0] - 0.05 * abs(u * y[1]),
+    "penalty for a switch": lambda x, u, y: -0.2 * y[0] ** 2 - 0.3 * (x[3] != y[3]),
+    "extra in half of the space": lambda x, u, y: -0.5 * y[0] ** 2 - 0.01 * u**2 + (y[1] > 0.1),
+    "two formulas": lambda x, u, y: -(y[0] ** 2) if y[1] > 0.3 else 2 * y[0] - 0.1 * u,
+    "largest of two": lambda x, u, y: -max(abs(y[0]), abs(y[1])),
+    "limited cost": lambda x, u, y: max(-1.0, -(y[0] ** 2)),
+}
+
+
+@pytest.mark.parametrize("name", BOX_REWARDS)
+def test_a_reward_is_found_that_holds_in_new_transitions(name):
+    found = found_in(samples(BOX_REWARDS[name], seed=1))
+    assert found.right > 0.99
+    assert share_right(found, samples(BOX_REWARDS[name], seed=2, rows=300)) > 0.98
+
+
+def test_ends_that_pay_differently_are_told_apart():
+    def worth(x, u, y):
+        return (10.0 if y[0] > 0 else -10.0) if over(x, u, y) else -0.1 * abs(y[0] - 0.8)
+
+    found = found_in(samples(worth, seed=1))
+    assert {case.formula.text() for case in found.cases} == {"10.0", "-10.0"}
+    assert share_right(found, samples(worth, seed=2, rows=300)) > 0.98
+
+
+def test_actions_have_prices():
+    def worth(x, u, y):
+        return (-0.1, 0.0, -0.35)[int(u)] - 0.3 * y[0] ** 2
+
+    found = found_in(samples(worth, seed=1, space=CHOICE))
+    assert share_right(found, samples(worth, seed=2, space=CHOICE, rows=300)) > 0.98
+
+
+def test_an_approximation_is_short():
+    found = found_in(samples(lambda x, u, y: np.sin(7 * y[0] * y[1]) * y[2] ** 3 + y[0], seed=1))
+    assert found.right < 0.5
+    assert len(found.formula.terms) <= 4
+    assert not found.cases
+
+
+def test_the_end_reads_the_distance_that_the_reward_reads():
+    def arrived(x, u, y):
+        return bool(np.hypot(y[0] - 0.5, y[1] + 0.3) < 0.45)
+
+    def worth(x, u, y):
+        return -np.hypot(y[0] - 0.5, y[1] + 0.3) + 5 * arrived(x, u, y)
+
+    seen = samples(worth, seed=1, ends=arrived)
+    terms = found_in(seen).places
+    end = ending(seen, latents(seen).variables, depth=3, terms=terms)
+    assert condition(end.tree).startswith("np.hypot(x0_next - 0.5, x1_next + 0.3) <= 0.4")
+
+
+def test_alternatives_are_found_one_by_one():
+    rng = np.random.default_rng(0)
+    values = rng.uniform(-3, 3, (3, 900))
+    wanted = (np.abs(values[0]) > 2.5) | ((np.abs(values[1]) < 0.6) & (np.abs(values[2]) < 0.8))
+    tree = separated(
+        [Feature(name, row) for name, row in zip("abc", values, strict=True)], wanted, 3
+    )
+    assert (holds(tree, 900) == wanted).all()
