@@ -22,11 +22,11 @@ from cwm_cli.programs import Failure, Verdict
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
-from cwm_induction.emission import EmissionError, Program, Statement, check_names, ordered
+from cwm_induction.continuous.regression import snapped
+from cwm_induction.continuous.rules import Feature, condition, holds, learned
 from cwm_induction.fallback import unchanged
-from cwm_induction.regression import snapped
-from cwm_induction.rounding import simplest_between, whole_degrees_between
-from cwm_induction.rules import Feature, condition, holds, learned
+from cwm_induction.writing.emission import EmissionError, Program, Statement, check_names, ordered
+from cwm_induction.writing.rounding import simplest_between, whole_degrees_between
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -12,8 +12,8 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
-from cwm_induction.cycles import Cycle, cycle_of
-from cwm_induction.rules import Feature, condition, learned
+from cwm_induction.continuous.cycles import Cycle, cycle_of
+from cwm_induction.continuous.rules import Feature, condition, learned
 
 CHANGED = {
     "CartPole-v1": {

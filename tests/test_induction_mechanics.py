@@ -5,22 +5,22 @@ import numpy as np
 import pytest
 
 from cwm_cli.environments import space_of
-from cwm_induction.chains import inputs_of
-from cwm_induction.continuous import write
-from cwm_induction.dynamics import Explainer
+from cwm_induction.continuous.chains import inputs_of
+from cwm_induction.continuous.dynamics import Explainer
+from cwm_induction.continuous.ending import Ending
+from cwm_induction.continuous.findings import Findings
+from cwm_induction.continuous.hypothesis import Hypothesis
+from cwm_induction.continuous.inducing import write
+from cwm_induction.continuous.latents import latents
+from cwm_induction.continuous.samples import Samples
 from cwm_induction.effort import Effort
-from cwm_induction.ending import Ending
-from cwm_induction.findings import Findings
-from cwm_induction.hypothesis import Hypothesis
-from cwm_induction.kinematics import Kinematics
-from cwm_induction.latents import latents
-from cwm_induction.limits import Limit
-from cwm_induction.mechanics import Integrator, Mechanism, Parameter, Stepping
-from cwm_induction.mechanics_fit import fit
-from cwm_induction.mechanics_start import start
-from cwm_induction.motion import Motion, joints_of
-from cwm_induction.rewards import reward
-from cwm_induction.samples import Samples
+from cwm_induction.mechanics.fitting import fit
+from cwm_induction.mechanics.kinematics import Kinematics
+from cwm_induction.mechanics.limits import Limit
+from cwm_induction.mechanics.mechanism import Integrator, Mechanism, Parameter, Stepping
+from cwm_induction.mechanics.motion import Motion, joints_of
+from cwm_induction.mechanics.start import start
+from cwm_induction.rewards.reward import reward
 
 TIME = 0.05
 ARM = Mechanism(2, (0, 1), 2)

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from cwm_cli.environments import space_of
-from cwm_induction.chains import inputs_of
-from cwm_induction.covering import separated
+from cwm_induction.continuous.chains import inputs_of
+from cwm_induction.continuous.covering import separated
+from cwm_induction.continuous.ending import ending
+from cwm_induction.continuous.latents import latents
+from cwm_induction.continuous.rules import Feature, condition, holds
+from cwm_induction.continuous.samples import Samples
 from cwm_induction.effort import Effort
-from cwm_induction.ending import ending
-from cwm_induction.latents import latents
-from cwm_induction.rewards import reward
-from cwm_induction.rules import Feature, condition, holds
-from cwm_induction.samples import Samples
+from cwm_induction.rewards.reward import reward
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 CHOICE = gym.spaces.Discrete(3)

@@ -19,10 +19,10 @@ from cwm_induction.backend import Induction
 from cwm_induction.cores import answers
 from cwm_induction.effort import Effort
 from cwm_induction.families import Equations, Task, Unchanged, attempts, real
-from cwm_induction.line_breaks import broken
-from cwm_induction.naming import identifier, renamed, unnamed
 from cwm_induction.portfolio import held_back
-from cwm_induction.remarks import remarked, unremarked
+from cwm_induction.writing.line_breaks import broken
+from cwm_induction.writing.naming import identifier, renamed, unnamed
+from cwm_induction.writing.remarks import remarked, unremarked
 
 GEAR = Space("discrete", low=(1,), high=(3,))
 SPEED = Space("box", "float64", (2,), (-np.inf,) * 2, (np.inf,) * 2)

@@ -13,11 +13,11 @@ from cwm_induction.arrangements import names_of
 from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged
 from cwm_induction.families import has_rules
-from cwm_induction.line_breaks import broken
-from cwm_induction.naming import renamed, unnamed
 from cwm_induction.portfolio import Candidate, Portfolio
-from cwm_induction.remarks import remarked, unremarked
 from cwm_induction.valid_actions import named, without
+from cwm_induction.writing.line_breaks import broken
+from cwm_induction.writing.naming import renamed, unnamed
+from cwm_induction.writing.remarks import remarked, unremarked
 
 UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""

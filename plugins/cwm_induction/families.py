@@ -14,13 +14,13 @@ from cwm_cli.packing import Columns
 from cwm_cli.transitions import Dataset
 from cwm_induction import discrete
 from cwm_induction.arrangements import Arrangement, is_numeric, is_whole
-from cwm_induction.continuous import induce, write
+from cwm_induction.continuous.hypothesis import Hypothesis
+from cwm_induction.continuous.inducing import induce, write
+from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.emission import EmissionError
 from cwm_induction.fallback import unchanged
-from cwm_induction.hypothesis import Hypothesis
 from cwm_induction.losses import losses, wrong_rows
-from cwm_induction.samples import Array
+from cwm_induction.writing.emission import EmissionError
 
 DEFAULT = Hypothesis()
 WITHOUT = {

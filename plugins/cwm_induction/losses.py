@@ -9,8 +9,8 @@ from cwm_cli.evaluation import match
 from cwm_cli.llm import Move
 from cwm_cli.packing import Columns
 from cwm_cli.transitions import Dataset
-from cwm_induction.latents import MATCH, latents
-from cwm_induction.samples import Array, Samples
+from cwm_induction.continuous.latents import MATCH, latents
+from cwm_induction.continuous.samples import Array, Samples
 
 
 def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:

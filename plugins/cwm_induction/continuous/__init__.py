@@ -1,0 +1,1 @@
+"""Programs for real numbers: equations, regimes, rules, and how they are chosen."""

@@ -1,0 +1,161 @@
+"""Functions with one free inner constant, such as `exp(k / x)` or `x / (k + x)`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import Column
+from cwm_induction.writing.rounding import literal
+
+Function = Callable[[Array, Array], Array]
+"""From values and constants, which broadcast, to values."""
+
+
+class Part(NamedTuple):
+    """An expression in `{x}`, `{k}` and `{shifted}` (x - k), and the function that it writes."""
+
+    text: str
+    function: Function
+
+
+class Shape(NamedTuple):
+    """Expressions that share a constant, and the constants to begin with, given some values."""
+
+    parts: tuple[Part, ...]
+    grid: Callable[[Array], Array]
+    cost: float = 2.0
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A shape of a quantity."""
+
+    shape: Shape
+    column: Column
+
+    def values(self, constant: float) -> list[Array]:
+        """Return every part in every row."""
+        with np.errstate(all="ignore"):
+            constants = np.array(constant)
+            return [part.function(self.column.values, constants) for part in self.shape.parts]
+
+    def texts(self, constant: float) -> list[str]:
+        """Write every part."""
+        shifted = f"{self.column.text} {'+' if constant < 0 else '-'} {literal(abs(constant))}"
+        names = {"x": self.column.text, "k": literal(constant), "shifted": shifted}
+        return [part.text.format(**names) for part in self.shape.parts]
+
+
+def atoms(columns: Sequence[Column]) -> list[tuple[Atom, Array]]:
+    """Return the shapes of some quantities that make sense, each with constants to begin with."""
+    found = []
+    for column in columns:
+        for shape in SHAPES:
+            with np.errstate(all="ignore"):
+                grid = shape.grid(column.values)
+            if len(grid):
+                found.append((Atom(shape, column), grid))
+    return found
+
+
+NONE = np.zeros(0)
+
+
+def _size(values: Array) -> float:
+    return float(np.abs(values).mean()) + 1e-12
+
+
+def _rates(values: Array) -> Array:
+    """Return factors that make the values neither tiny nor huge."""
+    grid: Array = np.geomspace(0.05, 20, 24) / _size(values)
+    return grid
+
+
+def _both_rates(values: Array) -> Array:
+    rates = _rates(values)
+    return np.concatenate([rates, -rates])
+
+
+def _activations(values: Array) -> Array:
+    """Return the numerators of quotients that stand in an exponent."""
+    if np.abs(values).min() < 0.02 * _size(values):
+        return NONE
+    rates: Array = np.geomspace(0.1, 60, 24) * _size(values)
+    return np.concatenate([-rates, rates])
+
+
+def _halves(values: Array) -> Array:
+    """Return points of half saturation of what is never negative."""
+    grid: Array = np.geomspace(0.02, 50, 24) * _size(values)
+    return NONE if values.min() < 0 else grid
+
+
+def _squared_halves(values: Array) -> Array:
+    grid: Array = np.geomspace(0.01, 100, 24) * _size(values) ** 2
+    return grid
+
+
+def _fourth_halves(values: Array) -> Array:
+    grid: Array = np.geomspace(0.001, 1000, 24) * _size(values) ** 4
+    return grid
+
+
+def _frequencies(values: Array) -> Array:
+    """Return angular frequencies from a sixth of a wave over the range to ten waves."""
+    grid: Array = np.arange(1, 61) * np.pi / 3 / float(np.ptp(values))
+    return grid
+
+
+def _powers(values: Array) -> Array:
+    """Return exponents other than the usual ones."""
+    return NONE if values.min() <= 0 else np.delete(np.arange(-30, 41) / 10, [20, 30, 40, 50])
+
+
+def _knots(values: Array) -> Array:
+    """Return places between the values where something may bend."""
+    levels = np.unique(values)
+    if len(levels) < 20:
+        return NONE
+    grid: Array = np.quantile(levels, np.linspace(0.03, 0.97, 25))
+    return grid
+
+
+def _bounds(values: Array) -> Array:
+    """Return limits on both sides of zero."""
+    if not values.min() < 0 < values.max() or len(np.unique(values)) < 20:
+        return NONE
+    grid: Array = np.linspace(0.05, 0.97, 24) * min(-values.min(), values.max())
+    return grid
+
+
+def _offsets(values: Array) -> Array:
+    """Return what can be added under a root or a logarithm."""
+    grid: Array = np.geomspace(0.003, 30, 24) * np.ptp(values) - values.min()
+    return grid
+
+
+SHAPES = (
+    Shape((Part("{x} / ({k} + {x})", lambda x, k: x / (k + x)),), _halves),
+    Shape((Part("np.exp({k} * {x})", lambda x, k: np.exp(k * x)),), _both_rates),
+    Shape((Part("np.exp({k} / {x})", lambda x, k: np.exp(k / x)),), _activations),
+    Shape((Part("np.tanh({k} * {x})", lambda x, k: np.tanh(k * x)),), _rates),
+    Shape(
+        (
+            Part("np.sin({k} * {x})", lambda x, k: np.sin(k * x)),
+            Part("np.cos({k} * {x})", lambda x, k: np.cos(k * x)),
+        ),
+        _frequencies,
+    ),
+    Shape((Part("max({shifted}, 0.0)", lambda x, k: np.maximum(x - k, 0)),), _knots),
+    Shape((Part("np.clip({x}, -{k}, {k})", lambda x, k: np.clip(x, -k, k)),), _bounds),
+    Shape((Part("{x}**2 / ({k} + {x}**2)", lambda x, k: x**2 / (k + x**2)),), _squared_halves),
+    Shape((Part("{x}**4 / ({k} + {x}**4)", lambda x, k: x**4 / (k + x**4)),), _fourth_halves),
+    Shape((Part("{x}**{k}", lambda x, k: x**k),), _powers),
+    Shape((Part("np.sqrt({x} + {k})", lambda x, k: np.sqrt(x + k)),), _offsets),
+    Shape((Part("np.log({x} + {k})", lambda x, k: np.log(x + k)),), _offsets),
+    Shape((Part("np.exp(-{k} * {x}**2)", lambda x, k: np.exp(-k * x**2)),), _squared_halves),
+    Shape((Part("np.arctan({k} * {x})", lambda x, k: np.arctan(k * x)),), _rates),
+)

@@ -1,0 +1,230 @@
+"""Sparse equations for several variables, each allowed to use what is already explained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.regression import Formula, Search, exact
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import Column, Term, distinct, library
+from cwm_induction.continuous.whole import is_whole
+from cwm_induction.effort import Share
+
+MOST_ROWS = 600
+"""Rows that an equation is fitted to; the others still check it."""
+
+FEWEST_ROWS = 12
+"""Rows below which an equation would be a guess."""
+
+SEARCHES = {
+    1: Search(size=3, eliminate=8),
+    2: Search(size=5, eliminate=14),
+    3: Search(size=6, eliminate=14),
+    4: Search(10, 24, 16, eliminate=20),
+}
+"""How far the regression searches at each level of the library."""
+
+
+class _Attempt(NamedTuple):
+    """A formula, and whether it is right up to the rounding of stored values."""
+
+    formula: Formula
+    tight: bool
+
+
+@dataclass
+class Chains:
+    """Explains the changes of variables by formulas that may read next values of one another.
+
+    `level` is the largest library, 1 to 3 as in `terms.library`; for the
+    variables in `deeper` that is searched further. Those `elsewhere` have
+    another explanation already.
+    """
+
+    samples: Samples
+    variables: Sequence[Variable]
+    inputs: Sequence[Column]
+    rng: np.random.Generator
+    effort: Share
+    level: int = 3
+    deeper: frozenset[str] = frozenset()
+    formulas: dict[str, Formula] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
+    _loose: dict[str, Formula] = field(default_factory=dict)
+    _chosen: dict[bytes, Array] = field(default_factory=dict)
+    _bases: dict[tuple[int, bytes], Array] = field(default_factory=dict)
+    _libraries: dict[tuple[int, frozenset[str]], list[Term]] = field(default_factory=dict)
+
+    def explain(self) -> dict[str, Formula]:
+        """Return a formula for every variable that has one."""
+        for variable in self.variables:
+            if variable.still:
+                self.formulas[variable.name] = Formula((), ())
+        while self._next_formula() or self._accept_loose() or self._linked_formula():
+            pass
+        self._shorten()
+        return self.formulas
+
+    def _next_formula(self) -> bool:
+        """Explain one more variable by explained ones, with the smallest library that will do."""
+        for level in range(1, 5):
+            for variable in self._unexplained():
+                if level > (4 if variable.name in self.deeper else self.level):
+                    continue
+                chain = self._independent(variable, explained=True)
+                attempt = self._attempt(variable, level, chain)
+                if attempt is not None and attempt.tight:
+                    self.formulas[variable.name] = attempt.formula
+                    return True
+                if attempt is not None:
+                    self._loose.setdefault(variable.name, attempt.formula)
+        return False
+
+    def _accept_loose(self) -> bool:
+        """Take a formula that is right but not to the last digit, for want of a better one."""
+        for variable in self._unexplained():
+            if variable.name in self._loose:
+                self.formulas[variable.name] = self._loose[variable.name]
+                return True
+        return False
+
+    def _linked_formula(self) -> bool:
+        """Explain one variable by the next values of some that are yet to be explained."""
+        found = {}
+        for variable in self._unexplained():
+            chain = self._independent(variable, explained=False)
+            attempt = self._attempt(variable, 1, chain)
+            if attempt is not None:
+                found[variable.name] = attempt.formula
+        if not found:
+            return False
+        cheapest = min(found, key=lambda name: found[name].cost)
+        self.formulas[cheapest] = found[cheapest]
+        return True
+
+    def _shorten(self) -> None:
+        """Replace formulas by cheaper ones that read next values."""
+        for variable in self.variables:
+            formula = self.formulas.get(variable.name)
+            if formula is None or formula.cost <= 1.2:
+                continue
+            attempt = self._attempt(variable, 1, self._independent(variable, explained=True))
+            if attempt is not None and attempt.formula.cost < formula.cost:
+                self.formulas[variable.name] = attempt.formula
+
+    def _attempt(
+        self, variable: Variable, level: int, chain: Sequence[Variable]
+    ) -> _Attempt | None:
+        """Return a formula that also holds on the rows held back."""
+        usable = self.samples.smooth & variable.free
+        rows = self._rows(usable & self.samples.learn)
+        terms = self._terms(level, chain)
+        if len(rows) < FEWEST_ROWS or not self._possible(variable, terms, rows):
+            return None
+        target, search = variable.change, SEARCHES[level]
+        loose = exact(terms, target, variable.quarter, rows, self.effort, search)
+        if loose is None:
+            return None
+        tight = exact(terms, target, variable.rounding, rows, self.effort, search)
+        check = usable & ~self.samples.learn
+        formula = loose if tight is None else tight
+        right = variable.matches(formula.values(len(self.samples)))
+        holds = _mostly(right[check], 0.98)
+        if is_whole(variable):
+            holds &= _mostly(right[self.samples.smooth & ~variable.free], 0.97)
+        return _Attempt(formula, tight is not None) if holds else None
+
+    def _rows(self, usable: Array) -> Array:
+        """Choose rows to fit to, the same ones for the same mask."""
+        rows = np.flatnonzero(usable)
+        key = rows.tobytes()
+        if key not in self._chosen:
+            chosen = self.rng.permutation(rows)[:MOST_ROWS]
+            self._chosen[key] = np.sort(chosen)
+        return self._chosen[key]
+
+    def _possible(self, variable: Variable, terms: list[Term], rows: Array) -> bool:
+        """Whether all terms together come as near to the changes as a few of them would have to."""
+        if len(terms) > 0.9 * len(rows):
+            return True
+        key = (id(terms), rows.tobytes())
+        if key not in self._bases:
+            self.effort.spend(2.0 * len(rows) * len(terms) ** 2)
+            matrix = np.stack([term.values[rows] for term in terms], 1)
+            self._bases[key] = np.linalg.qr(matrix / np.linalg.norm(matrix, axis=0))[0]
+        basis, target = self._bases[key], variable.change[rows]
+        rest = target - basis @ (basis.T @ target)
+        return float(np.linalg.norm(rest)) <= float(np.linalg.norm(variable.quarter[rows]))
+
+    def _terms(self, level: int, chain: Sequence[Variable]) -> list[Term]:
+        """Return the library of a level, with the next values of the chain."""
+        key = (level, frozenset(variable.name for variable in chain))
+        if key not in self._libraries:
+            self._libraries[key] = self._library(level, chain)
+        return self._libraries[key]
+
+    def _library(self, level: int, chain: Sequence[Variable]) -> list[Term]:
+        level = min(level, 3)
+        columns = [variable.column for variable in self.variables]
+        terms = library(columns, self.inputs, level)
+        terms += [Term(v.next, v.then, 1.2) for v in chain]
+        if level == 3 and chain and len(self.variables) <= 8:
+            names = {variable.name for variable in chain}
+            ahead = [v.next_column if v.name in names else v.column for v in self.variables]
+            terms += [t for t in library(ahead, self.inputs, 3) if "_next" in t.text]
+        self.effort.spend(0.05 * len(self.samples) * len(terms) ** 2)
+        return distinct(terms)
+
+    def _unexplained(self) -> list[Variable]:
+        known = {*self.formulas, *self.elsewhere}
+        return [v for v in self.variables if v.name not in known]
+
+    def _independent(self, variable: Variable, explained: bool) -> list[Variable]:
+        """Return the moving variables whose next values do not depend on this one's."""
+        return [
+            other
+            for other in self.variables
+            if other.name != variable.name
+            and not other.still
+            and other.name not in self.elsewhere
+            and (other.name in self.formulas or not explained)
+            and variable.name not in dependencies(other.name, self.formulas)
+        ]
+
+
+def _mostly(right: Array, least: float) -> bool:
+    """Whether that is right in most rows, if there are any."""
+    return right.size == 0 or bool(right.mean() >= least)
+
+
+def dependencies(name: str, formulas: dict[str, Formula]) -> set[str]:
+    """Return the variables whose next values are needed for this one's."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        names = formulas[current].names if current in formulas else set()
+        needed = {n.removesuffix("_next") for n in names if n.endswith("_next")}
+        waiting += needed - found
+        found |= needed
+    return found
+
+
+def inputs_of(samples: Samples) -> list[Column]:
+    """Return the columns that actions enter equations as."""
+    space, values = samples.action_space, samples.actions
+    if space.kind != "discrete":
+        flat = "action" if len(space.shape) == 1 else "inputs"
+        return [Column(f"{flat}[{i}]", values[:, i]) for i in range(values.shape[1])]
+    return [Column("action", values[:, 0]), *indicators(values[:, 0])]
+
+
+def indicators(actions: Array) -> list[Column]:
+    """Return a column per action that says whether it was taken; none for two actions."""
+    levels = np.unique(actions).astype(int).tolist()
+    if len(levels) <= 2:
+        return []
+    return [Column(f"(action == {level})", (actions == level).astype(float)) for level in levels]

@@ -1,0 +1,235 @@
+"""How the variables change: equations, mechanisms, regimes, approximations for the rest."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cwm_induction.continuous.chains import Chains, indicators, inputs_of
+from cwm_induction.continuous.explanations import Dynamics
+from cwm_induction.continuous.hypothesis import Hypothesis
+from cwm_induction.continuous.inner_equations import equation
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.mixture import Places, Target, gates, regimes
+from cwm_induction.continuous.regression import Formula, approximate
+from cwm_induction.continuous.resets import resets
+from cwm_induction.continuous.rules import Feature, as_features
+from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.settling import cases, settled
+from cwm_induction.continuous.terms import Column, distinct, library
+from cwm_induction.continuous.whole import by_rules, compared, is_whole, modes
+from cwm_induction.effort import Effort
+from cwm_induction.flows.atomic import AtomicFitting
+from cwm_induction.flows.fitting import Fitting, Flow
+from cwm_induction.flows.jumps import Jumping
+from cwm_induction.flows.rows import Seen
+from cwm_induction.mechanics.fitting import fit
+from cwm_induction.mechanics.kinematics import Kinematics
+from cwm_induction.mechanics.motion import Mechanics, joints_of
+
+FLOWS: tuple[Callable[[Seen], Flow | None], ...] = (
+    lambda seen: Fitting(seen).flow(),
+    lambda seen: AtomicFitting(seen).flow(),
+)
+
+
+@dataclass
+class Explainer:
+    """Tries one family of explanations after another on what is still unexplained."""
+
+    samples: Samples
+    variables: Sequence[Variable]
+    hypothesis: Hypothesis
+    rng: np.random.Generator
+    effort: Effort
+    found: Dynamics = field(default_factory=Dynamics)
+
+    def explain(self) -> Dynamics:
+        """Explain every variable."""
+        self._equations()
+        if self.hypothesis.mechanics:
+            self.effort.tell("looking for a mechanism")
+            self._mechanism(least=0.8)
+        self._flow(FLOWS[0])
+        self._inner_constants()
+        self._flow(FLOWS[1])
+        self._flow(lambda seen: Jumping(seen, FLOWS).flow())
+        self._rules()
+        if self.hypothesis.regimes:
+            self._regimes(level=1, least=0.97)
+        if self.hypothesis.mechanics and self.found.mechanics is None:
+            self._mechanism(least=0.2)
+        if self.hypothesis.regimes:
+            self._regimes(level=2, least=0.9)
+        self._approximations()
+        self._resets()
+        return self.found
+
+    def _equations(self) -> None:
+        """Explain variables by equations, and whole numbers by rules, as long as that helps."""
+        moving = [v for v in self.variables if v.name not in self.hypothesis.plain]
+        effort = self.effort.share(0.5)
+        known: set[str] = {""}
+        while known != self.found.explained:
+            known = self.found.explained
+            chains = Chains(
+                self.samples,
+                moving,
+                [*self._inputs, *self._modes],
+                self.rng,
+                effort,
+                self.hypothesis.level,
+                self.hypothesis.deeper,
+                self.found.formulas,
+                frozenset(self.found.regimes),
+            )
+            self.found.formulas = chains.explain()
+            self._rules()
+
+    def _rules(self) -> None:
+        """Explain whole numbers by rules."""
+        for variable in filter(is_whole, self._unexplained()):
+            if variable.name not in self.hypothesis.plain:
+                now = [v.column for v in self.variables if not v.still]
+                features = compared([*now, *self._settled(variable), *self._inputs])
+                if not self.effort.spend(100.0 * len(features) * len(self.samples)):
+                    return
+                found = by_rules(variable, self.samples, features)
+                self.found.regimes.update({variable.name: found} if found else {})
+
+    def _flow(self, family: Callable[[Seen], Flow | None]) -> None:
+        """Look for a vector field and an integrator that move everything that moves."""
+        moving = [v for v in self.variables if not v.still and not is_whole(v)]
+        if self._open() & {v.name for v in moving} and len(moving) <= 8:
+            whole = [v.column for v in self.variables if not v.still and is_whole(v)]
+            others = [*self._inputs, *whole, *self._modes]
+            found = family(Seen(moving, others, self.samples, self.effort.share(0.3)))
+            if found is not None:
+                self.found.flow = found
+                for name in found.names:
+                    self.found.formulas.pop(name, None)
+                    self.found.regimes.pop(name, None)
+
+    def _inner_constants(self) -> None:
+        """Explain variables by equations with constants inside a term."""
+        effort = self.effort.share(0.3)
+        columns = [variable.column for variable in self.variables]
+        for variable in self._unexplained():
+            if variable.name in self.hypothesis.plain or not effort.spend(0):
+                continue
+            chain = self._settled(variable)
+            formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
+
+    def _mechanism(self, least: float) -> None:
+        """Look for a mechanism that moves something unexplained."""
+        open_names = self._open()
+        joints, time = joints_of(self.samples, self.variables)
+        joints = [j for j in joints if {j.position.name, j.velocity.name} & open_names]
+        if not joints:
+            return
+        for inputs in self._pushes():
+            effort = self.effort.share(0.5)
+            found = fit(self.samples, joints, inputs, time, self.rng, effort)
+            best = self.found.mechanics
+            least = least if best is None else best.right
+            if found is not None and found.right > least:
+                self.found.mechanics = found
+            if self.found.mechanics is not None and self.found.mechanics.right > 0.9:
+                break
+        if self.found.mechanics is not None:
+            for name in self.found.mechanics.names:
+                self.found.formulas.pop(name, None)
+            self._places(self.found.mechanics)
+
+    def _places(self, mechanics: Mechanics) -> None:
+        """Explain variables by where the parts of a mechanism are."""
+        self.found.kinematics = kinematics = Kinematics.of(mechanics)
+        still = [variable.column for variable in self.variables if variable.still]
+        for variable in self._unexplained():
+            effort = self.effort.share(0.1)
+            formula = kinematics.component(self.samples, variable, still, effort)
+            if formula is not None:
+                self.found.formulas[variable.name] = formula
+
+    def _pushes(self) -> list[list[Column]]:
+        """Return what may push a mechanism: an action's number, or each action for itself."""
+        if self.samples.action_space.kind != "discrete":
+            return [self._inputs]
+        single = indicators(self.samples.actions[:, 0])[1:]
+        return [self._inputs[:1], single] if single else [self._inputs[:1]]
+
+    def _regimes(self, level: int, least: float) -> None:
+        """Explain variables by several equations and rules that choose among them."""
+        effort = self.effort.share(0.15)
+        for variable in self._unexplained():
+            more = variable.name in self.hypothesis.deeper
+            if not effort.spend(0):
+                return
+            columns = [v.column for v in self.variables] + self._settled(variable)
+            terms = distinct(library(columns, self._inputs, min(3, level + more)))
+            target = Target(variable.change, variable.quarter, self.samples.smooth & variable.free)
+            places = Places(
+                np.column_stack([self.samples.before, self.samples.actions]),
+                [column.values > 0.5 for column in self._inputs[1:]],
+            )
+            size = 6 if more else 3 + level
+            found = regimes(terms, target, places, self.rng, effort, size=size)
+            if found.formulas and found.covered >= (0.6 if more else least):
+                self.found.regimes[variable.name] = (found, [])
+                features = [*as_features(self._cases(), 0.9), *self._features(variable)]
+                chosen = gates(found, target, features)
+                self.found.regimes[variable.name] = (found, chosen)
+
+    def _approximations(self) -> None:
+        """Give every other variable a linear approximation, or let it stand still."""
+        columns = [variable.column for variable in self.variables]
+        learn = self.samples.smooth & self.samples.learn
+        check = self.samples.smooth & ~self.samples.learn
+        for variable in self._unexplained():
+            formula = Formula((), ())
+            if variable.name not in self.hypothesis.plain:
+                terms = library(columns, self._inputs, 1)
+                formula = approximate(terms, variable.change, learn, check)
+                moved = variable.matches(formula.values(len(self.samples)))[check].sum()
+                still = variable.matches(np.zeros(len(self.samples)))[check].sum()
+                formula = formula if moved >= still else Formula((), ())
+            self.found.rough[variable.name] = formula
+
+    def _resets(self) -> None:
+        """Learn when a variable takes a value at which many rows meet, against its equation."""
+        for variable in self.variables:
+            change = self.found.change(variable.name, len(self.samples))
+            if change is not None:
+                features = self._features(variable)
+                found = resets(variable, self.samples, change, self._cases(), features)
+                self.found.resets.update({variable.name: found} if found else {})
+
+    @property
+    def _modes(self) -> list[Column]:
+        return modes(self.variables, self.found.reads, self.found.regimes)
+
+    @property
+    def _inputs(self) -> list[Column]:
+        return inputs_of(self.samples)
+
+    def _open(self) -> set[str]:
+        return {v.name for v in self._unexplained()} - self.hypothesis.plain
+
+    def _unexplained(self) -> list[Variable]:
+        return [v for v in self.variables if v.name not in self.found.explained]
+
+    def _settled(self, variable: Variable) -> list[Column]:
+        """Return the next values that are known before this variable's."""
+        return settled(variable, self.variables, self.found.reads)
+
+    def _cases(self) -> list[Column]:
+        """Return the next values according to every single regime, which rules may compare."""
+        formulas = {name: found.formulas for name, (found, _) in self.found.regimes.items()}
+        return cases(self.variables, formulas)
+
+    def _features(self, variable: Variable) -> list[Feature]:
+        """Return what rules about this variable may compare."""
+        moving = [v.column for v in self.variables if not v.still]
+        return as_features([*moving, *self._inputs, *self._settled(variable)])

@@ -1,0 +1,118 @@
+"""When an episode ends."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.covering import complexity, either, mistakes, separated
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.rules import Feature, Tree, everywhere
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import Term, hypotenuses
+from cwm_induction.writing.rounding import is_whole_degrees
+
+
+class Ending(NamedTuple):
+    """The rule for the end, and in how many rows an end was seen."""
+
+    tree: Tree
+    seen: int
+
+    @property
+    def variables(self) -> set[str]:
+        """Names that the rule reads."""
+        return _read(self.tree)
+
+
+def ending(
+    samples: Samples,
+    variables: Sequence[Variable],
+    *,
+    depth: int,
+    kinds: Sequence[Array] = (),
+    terms: Sequence[Term] = (),
+) -> Ending:
+    """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them.
+
+    Ends that pay differently are of several `kinds`, which may each have a rule of their own, and
+    the `terms` of the reward may say where they are.
+    """
+    wanted = samples.terminated
+    seen = int(wanted.sum())
+    if seen in (0, len(samples)):
+        return Ending(bool(seen), seen)
+    found = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
+    tree = separated(found, wanted, depth)
+    if len(kinds) > 1:
+        several = _by_kind(found, wanted, kinds, depth)
+        order = mistakes(several, wanted), complexity(several)
+        tree = several if order < (mistakes(tree, wanted), complexity(tree)) else tree
+    return Ending(tree, seen)
+
+
+def _by_kind(
+    features: Sequence[Feature], wanted: Array, kinds: Sequence[Array], depth: int
+) -> Tree:
+    """Learn a rule for every kind of end."""
+    whole: Tree = False
+    for kind in kinds:
+        rows = np.flatnonzero(kind | ~wanted)
+        part = [feature._replace(values=feature.values[rows]) for feature in features]
+        tree = everywhere(separated(part, kind[rows], depth), features)
+        whole = either(whole, tree)
+    return whole
+
+
+def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:
+    """Return the quantities that may decide, computed from what follows the step."""
+    found: list[Feature] = []
+    for variable in variables:
+        degrees = is_whole_degrees(variable.high)
+        label = f"{variable.name.upper()}_LIMIT"
+        dear = 1.2 if variable.is_angle else 0.0  # what winds around is compared by its height
+        if np.ptp(variable.then) > 1e-9:
+            found.append(Feature(variable.next, variable.then, 1.0 + dear, degrees, label))
+        if variable.then.min() < 0 < variable.then.max():
+            symmetric = 0.8 if variable.low == -variable.high else 0.9
+            size = np.abs(variable.then)
+            found.append(Feature(f"abs({variable.next})", size, symmetric + dear, degrees, label))
+    turned = sums_of_angles(variables)
+    heights = [
+        Term(f"{a.text} + {b.text}", a.values + b.values, 3.0) for a, b in combinations(turned, 2)
+    ]
+    moving = [v.next_column for v in variables if not v.is_angle and not v.still]
+    lengths = list(hypotenuses(moving)) if len(moving) <= 8 else []
+    found += _tip(variables)
+    return found + [Feature(t.text, t.values, t.cost + 1) for t in [*turned, *heights, *lengths]]
+
+
+def _tip(variables: Sequence[Variable]) -> list[Feature]:
+    """Return the height of the end of a chain of equal links, each turned against the last."""
+    angles = [variable for variable in variables if variable.is_angle]
+    if len(angles) < 2:
+        return []
+    names = [" + ".join(v.next for v in angles[:size]) for size in range(1, len(angles) + 1)]
+    turned = np.cumsum([variable.then for variable in angles], axis=0)
+    return [Feature(" + ".join(f"np.cos({name})" for name in names), np.cos(turned).sum(0), 1.0)]
+
+
+def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:
+    """Return cosines and sines of angles and of sums of successive ones, after the step."""
+    angles = [variable for variable in variables if variable.is_angle]
+    found = []
+    for size in range(1, len(angles) + 1):
+        for group in combinations(angles, size):
+            text = " + ".join(variable.next for variable in group)
+            total = np.sum([variable.then for variable in group], axis=0)
+            found.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
+            found.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
+    return found
+
+
+def _read(tree: Tree) -> set[str]:
+    if isinstance(tree, bool):
+        return set()
+    own = Term(tree.feature.text, tree.feature.values, 1.0).names
+    return own | _read(tree.below) | _read(tree.above)

@@ -1,0 +1,205 @@
+"""Programs for observations that are one box of real numbers."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cwm_cli.transitions import Dataset
+from cwm_induction.continuous.chains import inputs_of
+from cwm_induction.continuous.dynamics import Explainer
+from cwm_induction.continuous.ending import ending
+from cwm_induction.continuous.findings import Findings
+from cwm_induction.continuous.hypothesis import Hypothesis
+from cwm_induction.continuous.inner_equations import clipped
+from cwm_induction.continuous.latents import Variable, latents
+from cwm_induction.continuous.mixture import Gate
+from cwm_induction.continuous.regression import Formula
+from cwm_induction.continuous.rules import Feature, Threshold, condition
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.summary import summary
+from cwm_induction.effort import Effort
+from cwm_induction.flows.text import add_flow, next_in_flow
+from cwm_induction.mechanics.text import MechanicsText
+from cwm_induction.rewards.reward import reward
+from cwm_induction.writing.emission import Program, Statement
+from cwm_induction.writing.rounding import literal
+
+
+def induce(
+    data: Dataset,
+    held_back: Array,
+    hypothesis: Hypothesis,
+    rng: np.random.Generator,
+    effort: Effort,
+) -> Findings:
+    """Explain the transitions.
+
+    Equations are fitted to the rows that are not held back; the others decide
+    which of them to believe.
+    """
+    samples = Samples.of(data, held_back)
+    behind = latents(samples)
+    dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort).explain()
+    level = 4 if "reward" in hypothesis.deeper else hypothesis.level
+    worth = reward(
+        samples,
+        behind.variables,
+        [*inputs_of(samples), *clipped(dynamics.formulas.values())],
+        effort.share(0.5),
+        level=level,
+        kinematics=dynamics.kinematics,
+    )
+    end = ending(
+        samples,
+        behind.variables,
+        depth=6 if "terminated" in hypothesis.deeper else 3,
+        kinds=worth.kinds(samples.terminated),
+        terms=worth.places,
+    )
+    return Findings(samples, behind, dynamics, end, worth, effort.capped)
+
+
+def write(findings: Findings) -> str:
+    """Return the text of the program."""
+    return Writer(findings).text()
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Turns findings into a program."""
+
+    findings: Findings
+
+    def text(self) -> str:
+        """Write the program."""
+        program = self.program
+        if self.findings.samples.action_space.kind == "box" and (
+            len(self.findings.samples.action_space.shape) != 1
+        ):
+            program.statements.append(Statement("inputs = np.ravel(action)"))
+        if self.findings.dynamics.mechanics is not None:
+            self._mechanics.write()
+        if self.findings.dynamics.flow is not None:
+            add_flow(self.findings.dynamics.flow, program)
+        for variable in self.findings.latents.variables:
+            program.statements.append(Statement(f"{variable.name} = {variable.source}"))
+        for variable in self.findings.latents.variables:
+            program.statements += self._change(variable)
+        program.statements += [self._ending(), self._reward()]
+        return program.text()
+
+    @cached_property
+    def program(self) -> Program:
+        """The program as it grows."""
+        components = ", ".join(self.findings.latents.components)
+        shape = self.findings.samples.shape
+        return Program(summary(self.findings), f"np.array([{components}])", shape)
+
+    @cached_property
+    def _mechanics(self) -> MechanicsText:
+        mechanics = self.findings.dynamics.mechanics
+        if mechanics is None:
+            raise ValueError("no mechanism was found")
+        return MechanicsText(mechanics, self.program)
+
+    def _change(self, variable: Variable) -> Iterator[Statement]:
+        """Yield the statements that set a variable's next value."""
+        found, name = self.findings.dynamics, variable.name
+        if found.flow is not None and name in found.flow.names:
+            yield self._assigned(variable, next_in_flow(found.flow, name), "")
+        elif found.mechanics is not None and name in found.mechanics.names:
+            yield self._assigned(variable, self._mechanics.next_of(name), "")
+        elif name in found.regimes:
+            yield from self._regimes(variable)
+        else:
+            formula = found.formulas.get(name) or found.rough.get(name) or Formula((), ())
+            comment = (
+                "No exact equation was found: an approximation." if name in found.rough else ""
+            )
+            yield self._assigned(variable, formula.text(name), comment)
+
+    def _regimes(self, variable: Variable) -> Iterator[Statement]:
+        """Yield one candidate per regime, then the rule that chooses."""
+        found, chosen = self.findings.dynamics.regimes[variable.name]
+        for index, formula in enumerate(found.formulas):
+            yield Statement(f"{variable.name}_case_{index} = {formula.text(variable.name)}")
+        comment = f"Several equations hold for {variable.name}, each in turn."
+        yield Statement(_choice(variable, chosen), comment)
+        yield self._assigned(variable, f"{variable.name}_chosen", "")
+
+    def _assigned(self, variable: Variable, text: str, comment: str) -> Statement:
+        """Set the next value within its limits, then the values it is reset to."""
+        if variable.is_angle and self._read_as_number(variable):
+            text = f"({text} + np.pi) % (2 * np.pi) - np.pi"
+        if variable.cycle is not None:
+            text = variable.cycle.text(text)
+        lines = [f"{variable.next} = {self._clipped(variable, text)}"]
+        for tree, value in self.findings.dynamics.resets.get(variable.name, []):
+            lines += [f"if {condition(tree)}:", f"    {variable.next} = {literal(value)}"]
+        return Statement("\n".join(lines), comment)
+
+    def _clipped(self, variable: Variable, text: str) -> str:
+        """Keep an expression within the limits of its variable, unless an episode ends before."""
+        ends = variable.next in self.findings.ending.variables and bool(variable.free.all())
+        if variable.still or ends:
+            return text
+        reached = "" if not variable.free.all() else ", which no transition reached"
+        source = "the observation space" if variable.declared else "the data"
+        comment = f"Limits of {variable.name} in {source}{reached}."
+        name = variable.name.upper()
+        if np.isfinite(variable.low):
+            low = self.program.constant(f"{name}_MIN", single(variable.low), comment)
+            text, comment = f"max({text}, {low})", ""
+        if np.isfinite(variable.high):
+            high = self.program.constant(f"{name}_MAX", single(variable.high), comment)
+            text = f"min({text}, {high})"
+        return text
+
+    def _read_as_number(self, variable: Variable) -> bool:
+        """Whether something reads an angle's next value other than through a sine or cosine."""
+        findings = self.findings
+        texts = [*findings.reward.texts, condition(findings.ending.tree)]
+        texts += [t.text for f in findings.dynamics.formulas.values() for t in f.terms]
+        bare = [re.sub(r"np\.(sin|cos)\([^()]*\)", "", text) for text in texts]
+        return any(variable.next in text for text in bare)
+
+    def _ending(self) -> Statement:
+        """Write the rule for the end."""
+        text = condition(self.findings.ending.tree, self._named)
+        seen = isinstance(self.findings.ending.tree, bool)
+        return Statement(f"terminated = {text}" if seen else f"terminated = bool({text})")
+
+    def _reward(self) -> Statement:
+        """Write the reward and the cases in which its formula does not hold alone."""
+        found = self.findings.reward
+        lines = [f"reward = {found.formula.text()}"]
+        for number, case in enumerate(found.cases):
+            word, sign = "elif" if number else "if", "+=" if case.added else "="
+            lines += [f"{word} {condition(case.tree)}:"]
+            lines += [f"    reward {sign} {case.formula.text()}"]
+        exact = found.right > 0.98
+        return Statement("\n".join(lines), "" if exact else "Only an approximation was found.")
+
+    def _named(self, feature: Feature, threshold: Threshold) -> str:
+        """Give a threshold a name of its own."""
+        return self.program.constant(feature.label, threshold.text, threshold.comment)
+
+
+def single(value: float) -> str:
+    """Write a bound that was kept in single precision with as few digits as give it back."""
+    return repr(float(str(np.float32(value)))) if np.float32(value) == value else literal(value)
+
+
+def _choice(variable: Variable, gates: Sequence[Gate]) -> str:
+    """Write the rules that choose among the equations of a variable."""
+    chosen, case = f"{variable.name}_chosen", f"{variable.name}_case_"
+    lines = []
+    for number, gate in enumerate(gates):
+        lines.append(f"{'elif' if number else 'if'} {condition(gate.tree)}:")
+        lines.append(f"    {chosen} = {case}{gate.formula}")
+    if not lines:
+        return f"{chosen} = {case}0"
+    return "\n".join([*lines, "else:", f"    {chosen} = {case}0"])

@@ -1,0 +1,248 @@
+"""Equations with a term that has a constant inside, found by variable projection.
+
+For given inner constants the rest is linear (Golub and Pereyra, 1973): a grid
+of constants is scanned with all other terms present, the best are refined, and
+what is not needed is left out in the end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.atoms import Atom, atoms
+from cwm_induction.continuous.descent import descended
+from cwm_induction.continuous.mixture import Target
+from cwm_induction.continuous.regression import SLACK, Formula, Search, exact, fitted
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import Column, Term, distinct
+from cwm_induction.effort import Share
+from cwm_induction.writing.rounding import rounded
+
+MOST_ROWS = 300
+REFINED = 8
+"""How many of the shapes that look best have their constants refined."""
+MOST_ATOMS = 3
+CALL = 2e4
+"""What a small decomposition costs however small it is, in multiplications."""
+
+
+class Inner(NamedTuple):
+    """Atoms with their constants."""
+
+    atoms: tuple[Atom, ...] = ()
+    constants: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Looks for atoms that, times some factors, complete a sum of the other terms.
+
+    With `weights` atoms and factors are given at several stages, one after another, and enter
+    as weighted means over these.
+    """
+
+    terms: Sequence[Term]
+    factors: Sequence[Column]
+    target: Target
+    effort: Share
+    weights: Array | None = None
+
+    def formula(self, arguments: Sequence[Column]) -> Formula | None:
+        """Return a formula that has few inner constants, if there is an exact one."""
+        if len(self._rows) < 20:
+            return None
+        scan = replace(self, terms=self._base())
+        candidates, inner = atoms(arguments), Inner()
+        largest, size = scan.worst(inner)
+        if largest <= 1:
+            return scan.written(inner)
+        for _ in range(MOST_ATOMS):
+            found = scan.extended(inner, candidates)
+            if found is None:
+                return None
+            inner, before = found, size
+            largest, size = scan.worst(inner)
+            if largest <= 1:
+                return scan.written(inner)
+            if size > 0.8 * before:
+                return None
+        return None
+
+    def extended(self, inner: Inner, candidates: Sequence[tuple[Atom, Array]]) -> Inner | None:
+        """Return the atoms with the best further one, its constant and theirs refined."""
+        return next(iter(self.ranked(inner, candidates)), None)
+
+    def ranked(
+        self, inner: Inner, candidates: Sequence[tuple[Atom, Array]], patient: bool = False
+    ) -> list[Inner]:
+        """Return the most promising extensions, best first; stop at an exact one if impatient."""
+        basis, rest = self._basis(inner)
+        ranked: list[tuple[float, int, float]] = []
+        for index, (atom, grid) in enumerate(candidates):
+            single = 2.0 * basis.size * (len(self.factors) + 2) + CALL
+            if not self.effort.spend(single * len(grid)):
+                return []
+            sizes = [self._left(basis, rest, atom, constant) for constant in grid.tolist()]
+            best = int(np.argmin(sizes))
+            ranked.append((sizes[best], index, float(grid[best])))
+        found: list[tuple[float, int, Inner]] = []
+        for _, index, constant in sorted(ranked)[:REFINED]:
+            wider = Inner((*inner.atoms, candidates[index][0]), (*inner.constants, constant))
+            refined = self.refined(wider)
+            found.append((self.worst(refined)[1], index, refined))
+            if self.worst(refined)[0] <= 1 and not patient:
+                break
+        return [refined for *_, refined in sorted(found, key=lambda entry: entry[:2])]
+
+    def refined(self, inner: Inner) -> Inner:
+        """Improve the constants by Levenberg and Marquardt's method."""
+        if not inner.constants:
+            return inner
+        start = np.array(inner.constants)
+        constants = descended(lambda constants: self._rest(inner, constants), start)
+        return inner._replace(constants=tuple(constants.tolist()))
+
+    def worst(self, inner: Inner) -> tuple[float, float]:
+        """Return the largest residual and the size of all, in units of the tolerance."""
+        rest = self._basis(inner)[1]
+        return float(np.abs(rest).max()), float(np.linalg.norm(rest))
+
+    def expanded(self, inner: Inner) -> list[Term]:
+        """Return the atoms times every factor as terms."""
+        found = []
+        for atom, constant in zip(inner.atoms, inner.constants, strict=True):
+            parts = zip(atom.texts(constant), atom.values(constant), strict=True)
+            for text, values in parts:
+                cost = atom.shape.cost
+                found.append(Term(text, self._mean(values), cost))
+                quotient = f"({text})" if " / (" in text else text
+                found += [
+                    Term(
+                        f"{quotient} * {factor.text}", self._mean(values * factor.values), cost + 1
+                    )
+                    for factor in self.factors
+                ]
+        return found
+
+    def _rest(self, inner: Inner, constants: Array) -> Array:
+        return self._basis(inner._replace(constants=tuple(constants.tolist())))[1]
+
+    def _base(self) -> list[Term]:
+        """Return the terms without those that rows are too few for."""
+        room = int(self.target.rows.sum()) // 3
+        return sorted(self.terms, key=lambda term: term.cost)[:room]
+
+    @cached_property
+    def _rows(self) -> Array:
+        rows = np.flatnonzero(self.target.rows)
+        return rows[:: max(1, len(rows) // MOST_ROWS)]
+
+    @cached_property
+    def _scale(self) -> Array:
+        scale: Array = 1 / self.target.tolerance[self._rows]
+        return scale
+
+    @cached_property
+    def _plain(self) -> tuple[Array, Array]:
+        """An orthonormal basis of the terms, and what they leave of the target."""
+        columns = [term.values[self._rows] for term in self.terms]
+        matrix = np.stack(columns, 1) if columns else np.zeros((len(self._rows), 0))
+        self.effort.spend(4.0 * matrix.size * matrix.shape[1])
+        basis = _orthonormal(matrix * self._scale[:, None])
+        wanted = self.target.values[self._rows] * self._scale
+        return basis, wanted - basis @ (basis.T @ wanted)
+
+    def _mean(self, values: Array) -> Array:
+        """Return the mean over the stages."""
+        if self.weights is None:
+            return values
+        mean: Array = self.weights @ values.reshape(len(self.weights), -1)
+        return mean
+
+    def _basis(self, inner: Inner) -> tuple[Array, Array]:
+        """Return an orthonormal basis of all terms, and what they leave of the target."""
+        basis, rest = self._plain
+        terms = self.expanded(inner)
+        if not terms:
+            return basis, rest
+        group = np.stack([term.values[self._rows] for term in terms], 1) * self._scale[:, None]
+        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
+        group = _beside(basis, np.nan_to_num(group, posinf=0, neginf=0))
+        return np.column_stack([basis, group]), rest - group @ (group.T @ rest)
+
+    def _left(self, basis: Array, rest: Array, atom: Atom, constant: float) -> float:
+        """Return how much an atom with this constant leaves unexplained."""
+        parts = [
+            self._mean(values * factor)
+            for values in atom.values(constant)
+            for factor in [np.array(1.0), *(f.values for f in self.factors)]
+        ]
+        group = np.stack([part[self._rows] for part in parts], 1) * self._scale[:, None]
+        if not np.isfinite(group).all():
+            return np.inf
+        group = _beside(basis, group)
+        return float(np.linalg.norm(rest - group @ (group.T @ rest)))
+
+    def written(self, inner: Inner) -> Formula | None:
+        """Leave out what is not needed, then shorten the numbers."""
+        rows = self._rows
+        terms = distinct([*self.terms, *self.expanded(inner)])
+        values, tolerance = self.target.values, self.target.tolerance
+        found = exact(terms, values, tolerance, rows, self.effort, Search(6, eliminate=16))
+        if found is None:
+            return None
+        return self._shortened(inner, {term.text for term in found.terms}, rows)
+
+    def _shortened(self, inner: Inner, chosen: set[str], rows: Array) -> Formula:
+        """Refine the constants for the chosen terms alone, then round them."""
+        texts = [term.text in chosen for term in self.expanded(inner)]
+        few = _Chosen(
+            [term for term in self.terms if term.text in chosen],
+            self.factors,
+            self.target,
+            self.effort,
+            self.weights,
+            tuple(texts),
+        )
+        used = few.refined(inner)
+        limit = max(SLACK * few.worst(used)[0], 1e-2)
+        for index in range(len(used.constants)):
+            for digits in range(1, 9):
+                constants = list(used.constants)
+                constants[index] = rounded(constants[index], digits)
+                trial = used._replace(constants=tuple(constants))
+                if few.worst(trial)[0] <= limit:
+                    used = trial
+                    break
+        terms = [*few.terms, *few.expanded(used)]
+        return fitted(terms, self.target.values, self.target.tolerance, rows)
+
+
+@dataclass(frozen=True)
+class _Chosen(Scan):
+    """The same with only some of the products."""
+
+    mask: tuple[bool, ...] = ()
+
+    def expanded(self, inner: Inner) -> list[Term]:
+        """Return the products that were chosen."""
+        return [t for t, kept in zip(super().expanded(inner), self.mask, strict=True) if kept]
+
+
+def _beside(basis: Array, group: Array) -> Array:
+    """Return an orthonormal basis of what some columns add to a basis."""
+    group = group / (np.linalg.norm(group, axis=0) + 1e-300)
+    group = group - basis @ (basis.T @ group)
+    return _orthonormal(group - basis @ (basis.T @ group), 1e-7)
+
+
+def _orthonormal(matrix: Array, least: float = 1e-10) -> Array:
+    """Return an orthonormal basis of the columns, without directions that are too short."""
+    if least < 1e-9:
+        matrix = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
+    left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
+    basis: Array = left[:, sizes > least]
+    return basis

@@ -1,0 +1,228 @@
+"""Equations with few terms that hold for every row, with numbers of few digits."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.elimination import eliminated
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import ONE, Term
+from cwm_induction.effort import Effort, Share
+from cwm_induction.writing.rounding import literal, rounded
+
+SLACK = 1.5
+"""How much of its largest error an equation may lose to rounder numbers."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A sum of weighted terms."""
+
+    terms: tuple[Term, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """Names that the formula reads."""
+        return {name for term in self.terms for name in term.names}
+
+    @property
+    def cost(self) -> float:
+        """What it costs to believe in this formula."""
+        return sum(term.cost for term in self.terms)
+
+    def values(self, rows: int) -> Array:
+        """Return the sum in every row."""
+        total = np.zeros(rows)
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            total += weight * term.values
+        return total
+
+    def text(self, start: str = "") -> str:
+        """Write the sum, after another summand if there is one; the constant stands last."""
+        weights = {start: 1.0} if start else {}
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            total = weights.get(term.text, 0.0) + weight
+            weights[term.text] = 0.0 if abs(total) < 1e-12 else total
+        text = ""
+        for name, weight in sorted(weights.items(), key=lambda part: part[0] == ONE):
+            sign = "-" if weight < 0 else "+"
+            lead = ("-" if weight < 0 else "") if not text else f" {sign} "
+            text += lead + _weighted(name, abs(weight)) if weight else ""
+        return text or "0.0"
+
+
+class Search(NamedTuple):
+    """How far a regression searches: most terms, states kept, extensions of each.
+
+    Where that finds nothing, all terms but up to `eliminate` are eliminated.
+    """
+
+    size: int = 6
+    beam: int = 12
+    branch: int = 10
+    eliminate: int = 0
+
+
+STANDARD = Search()
+
+
+class _State(NamedTuple):
+    """A support, an orthonormal basis of its columns, and what they leave unexplained."""
+
+    support: tuple[int, ...]
+    basis: Array
+    rest: Array
+
+
+def exact(
+    terms: Sequence[Term],
+    target: Array,
+    tolerance: Array,
+    rows: Array,
+    effort: Effort | Share,
+    search: Search = STANDARD,
+) -> Formula | None:
+    """Return the cheapest formula within tolerance of the target in every given row."""
+    matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
+    wanted = target[rows] / tolerance[rows]
+    costs = np.array([term.cost for term in terms])
+    support = _support(matrix, wanted, costs, effort, search)
+    if support is None:
+        return None
+    chosen = [terms[index] for index in _pruned(matrix, wanted, costs, support)]
+    return fitted(chosen, target, tolerance, rows)
+
+
+def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) -> Formula:
+    """Weigh the given terms by least squares and make the numbers short."""
+    if not terms:
+        return Formula((), ())
+    matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
+    weights = snapped(matrix, target[rows] / tolerance[rows])
+    return Formula(tuple(terms), tuple(weights.tolist()))
+
+
+def snapped(matrix: Array, target: Array) -> Array:
+    """Solve for weights with as few digits as leave the largest error where it is."""
+    weights = solve(matrix, target)
+    limit = max(SLACK * _worst(matrix, weights, target), 1e-3)
+    influence = np.abs(weights) * np.abs(matrix).mean(0)
+    fixed: list[int] = []
+    for index in np.argsort(-influence).tolist():
+        for digits in range(1, 8):
+            trial = _with_fixed(
+                matrix, target, weights, fixed, index, rounded(weights[index], digits)
+            )
+            if _worst(matrix, trial, target) <= limit:
+                weights = trial
+                fixed.append(index)
+                break
+    return weights
+
+
+def solve(matrix: Array, target: Array) -> Array:
+    """Solve a least-squares problem whose columns may differ much in size."""
+    scale = np.linalg.norm(matrix, axis=0) + 1e-300
+    solution: Array = np.linalg.lstsq(matrix / scale, target, rcond=None)[0] / scale
+    return solution
+
+
+def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
+    """Return a ridge regression on the terms, or nothing if that does not help the check rows."""
+    matrix = np.stack([term.values for term in terms], 1)
+    scale = matrix[learn].std(0) + 1e-9
+    scaled = matrix / scale
+    gram = scaled[learn].T @ scaled[learn] + 1e-3 * np.eye(len(terms))
+    weights = np.linalg.solve(gram, scaled[learn].T @ target[learn]) / scale
+    weights = np.array([rounded(weight, 5) for weight in weights])
+    still = np.abs(target[check])
+    if not check.any() or np.abs(matrix[check] @ weights - target[check]).mean() >= still.mean():
+        return Formula((), ())
+    kept = [i for i in range(len(terms)) if abs(weights[i]) * np.abs(matrix[:, i]).max() > 1e-9]
+    return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
+
+
+def _support(
+    matrix: Array, target: Array, costs: Array, effort: Effort | Share, search: Search
+) -> tuple[int, ...] | None:
+    """Search for the cheapest columns that explain the target to within 1 in every row."""
+    if np.abs(target).max(initial=0) <= 1:
+        return ()
+    norms = np.linalg.norm(matrix, axis=0)
+    unit = matrix / np.where(norms > 0, norms, 1)
+    states = [_State((), np.zeros((len(target), 0)), target)]
+    for size in range(1, min(search.size, len(target) // 3) + 1):
+        if not effort.spend(2.0 * len(states) * matrix.size * (size + 1)):
+            return None
+        states = _extended(unit, states, costs, search)
+        passing = [state for state in states if np.abs(state.rest).max() <= 1]
+        if passing:
+            return min(passing, key=lambda s: (costs[list(s.support)].sum(), s.support)).support
+        states = states[: search.beam]
+    if search.eliminate:
+        return eliminated(matrix, target, costs, effort, search.eliminate)
+    return None
+
+
+def _pruned(
+    matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Leave out terms, the costliest first, that are not needed to stay within 1 in every row."""
+    for index in sorted(support, key=lambda i: -costs[i]):
+        fewer = tuple(i for i in support if i != index)
+        columns = matrix[:, list(fewer)]
+        if fewer and _worst(columns, solve(columns, target), target) <= 1:
+            support = fewer
+    return support
+
+
+def _extended(unit: Array, states: Sequence[_State], costs: Array, search: Search) -> list[_State]:
+    """Return the supports with one more column, best first."""
+    found: dict[tuple[int, ...], _State] = {}
+    for state in states:
+        remaining = unit - state.basis @ (state.basis.T @ unit)
+        norms = np.einsum("ij,ij->j", remaining, remaining)
+        fresh = norms > 1e-11
+        gain = np.where(fresh, (remaining.T @ state.rest) ** 2 / np.where(fresh, norms, 1), -1.0)
+        for index in np.argsort(-gain, kind="stable")[: search.branch].tolist():
+            support = tuple(sorted((*state.support, index)))
+            if gain[index] > 0 and support not in found:
+                found[support] = _grown(state, support, remaining[:, index] / np.sqrt(norms[index]))
+    penalty = {support: 1 + 0.02 * costs[list(support)].sum() for support in found}
+    return sorted(found.values(), key=lambda s: (s.rest @ s.rest) * penalty[s.support])
+
+
+def _grown(state: _State, support: tuple[int, ...], direction: Array) -> _State:
+    """Add a direction to the basis, orthogonalised twice for the sake of small residuals."""
+    direction = direction - state.basis @ (state.basis.T @ direction)
+    direction /= np.linalg.norm(direction)
+    rest = state.rest - direction * (direction @ state.rest)
+    rest = rest - direction * (direction @ rest)
+    return _State(support, np.column_stack([state.basis, direction]), rest)
+
+
+def _with_fixed(
+    matrix: Array, target: Array, weights: Array, fixed: Iterable[int], index: int, value: float
+) -> Array:
+    """Return the weights with one more of them fixed and the free ones fitted again."""
+    trial = weights.copy()
+    trial[index] = value
+    held = [*fixed, index]
+    free = [i for i in range(len(weights)) if i not in held]
+    if free:
+        trial[free] = solve(matrix[:, free], target - matrix[:, held] @ trial[held])
+    return trial
+
+
+def _worst(matrix: Array, weights: Array, target: Array) -> float:
+    return float(np.abs(matrix @ weights - target).max(initial=0))
+
+
+def _weighted(text: str, weight: float) -> str:
+    """Write a weight times a term."""
+    if text == ONE:
+        return literal(weight)
+    return text if weight == 1 else f"{literal(weight)} * {text}"

@@ -1,0 +1,216 @@
+"""Threshold rules: when an episode ends, when another equation or another reward holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from cwm_induction.continuous.bounds import enclosing
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import Column
+from cwm_induction.writing.rounding import literal, simplest_between, whole_degrees_between
+
+
+class Feature(NamedTuple):
+    """A quantity that a rule may compare with a threshold.
+
+    `degrees` says that whole degrees are simpler here than decimals; `label`
+    is what to call a threshold for it.
+    """
+
+    text: str
+    values: Array
+    cost: float = 1.0
+    degrees: bool = False
+    label: str = "THRESHOLD"
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the quantity is a condition by itself."""
+        return bool(np.isin(self.values, (0.0, 1.0)).all())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the quantity only takes whole numbers."""
+        return bool((self.values == np.round(self.values)).all())
+
+
+class Threshold(NamedTuple):
+    """A number to compare with, as a person would write it."""
+
+    value: float
+    text: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A comparison, and what holds up to the threshold and above it."""
+
+    feature: Feature
+    threshold: Threshold
+    below: "Tree"
+    above: "Tree"
+
+
+Tree: TypeAlias = bool | Split
+"""A rule: an answer, or a comparison that leads to further rules."""
+
+Namer = Callable[[Feature, Threshold], str]
+"""Chooses the text that stands for a threshold."""
+
+
+class _Cut(NamedTuple):
+    """A gap in the values of a feature, and how well it parts the rows."""
+
+    impurity: float
+    price: float
+    number: int
+    low: float
+    high: float
+
+
+def learned(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
+    """Return a rule for the wanted rows: a few bounds if these decide, or a tree.
+
+    Either all bounds hold in the wanted rows, or one of their opposites does.
+    """
+    values = [feature.values for feature in features]
+    prices = [0.5 * feature.cost for feature in features]
+    both = [(enclosing(values, prices, rows, depth + 1), yes) for rows, yes in _sides(wanted)]
+    decided = [(len(found), not yes, found) for found, yes in both if found is not None]
+    if not decided:
+        return _grown(features, wanted, np.arange(len(wanted)), depth)
+    _, opposite, found = min(decided, key=lambda entry: entry[:2])
+    tree: Tree = not opposite
+    for index, side, edge, outside in reversed(found):
+        low, high = min(edge, outside), max(edge, outside)
+        threshold = threshold_between(features[index], low, high)
+        below, above = (tree, opposite) if side > 0 else (opposite, tree)
+        tree = Split(features[index], threshold, below, above)
+    return tree
+
+
+def _sides(wanted: Array) -> list[tuple[Array, bool]]:
+    return [(wanted, True), (~wanted, False)]
+
+
+def holds(tree: Tree, rows: int) -> Array:
+    """Return the mask of the rows in which a rule says yes."""
+    if isinstance(tree, bool):
+        return np.full(rows, tree)
+    low = tree.feature.values <= tree.threshold.value
+    return np.where(low, holds(tree.below, rows), holds(tree.above, rows))
+
+
+def everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
+    """Return a rule that was learned from some rows with the values of all rows."""
+    if isinstance(tree, bool):
+        return tree
+    feature = next(f for f in features if f.text == tree.feature.text)
+    below, above = everywhere(tree.below, features), everywhere(tree.above, features)
+    return Split(feature, tree.threshold, below, above)
+
+
+def inline(feature: Feature, threshold: Threshold) -> str:
+    """Write the threshold itself."""
+    return threshold.text
+
+
+def condition(tree: Tree, name: Namer = inline) -> str:
+    """Write a rule as a condition."""
+    if isinstance(tree, bool):
+        return repr(tree)
+    low, high = _comparisons(tree, name)
+    if isinstance(tree.below, bool) and isinstance(tree.above, bool):
+        return low if tree.below else high
+    if isinstance(tree.below, bool):
+        joined = f"{low} or" if tree.below else f"{high} and"
+        return f"{joined} {_inner(tree.above, name)}"
+    if isinstance(tree.above, bool):
+        joined = f"{high} or" if tree.above else f"{low} and"
+        return f"{joined} {_inner(tree.below, name)}"
+    return f"({low} and {_inner(tree.below, name)}) or ({high} and {_inner(tree.above, name)})"
+
+
+def threshold_between(feature: Feature, low: float, high: float) -> Threshold:
+    """Return the simplest number in a gap."""
+    if feature.is_whole:
+        return Threshold(low, literal(low).removesuffix(".0"))
+    comment = f"The data only say that it lies between {low:.5g} and {high:.5g}."
+    degrees = whole_degrees_between(low, high) if feature.degrees else None
+    if degrees is not None:
+        return Threshold(float(np.radians(degrees)), f"np.radians({degrees})", comment)
+    value = simplest_between(low, high)
+    return Threshold(value, repr(value), comment)
+
+
+def as_features(columns: Sequence[Column], cost: float = 1.0) -> list[Feature]:
+    """Let rules compare some columns."""
+    return [
+        Feature(text, values, cost, label=f"{text.upper()}_THRESHOLD".replace("_NEXT", ""))
+        if text.isidentifier()
+        else Feature(text, values, cost)
+        for text, values, _ in columns
+    ]
+
+
+def _grown(features: Sequence[Feature], wanted: Array, rows: Array, depth: int) -> Tree:
+    """Split until the rows agree, the depth is used up or few rows are left."""
+    share = wanted[rows].mean()
+    majority = bool(share > 0.5)
+    if share in (0, 1) or depth == 0 or len(rows) < 4:
+        return majority
+    cuts = [
+        cut
+        for index, feature in enumerate(features)
+        if (cut := _best_cut(feature, index, wanted[rows], rows)) is not None
+    ]
+    if not cuts:
+        return majority
+    cut = min(cuts)
+    feature = features[cut.number]
+    threshold = threshold_between(feature, cut.low, cut.high)
+    low = feature.values[rows] <= threshold.value
+    below = _grown(features, wanted, rows[low], depth - 1)
+    above = _grown(features, wanted, rows[~low], depth - 1)
+    if isinstance(below, bool) and below == above:
+        return below
+    return Split(feature, threshold, below, above)
+
+
+def _best_cut(feature: Feature, index: int, wanted: Array, rows: Array) -> _Cut | None:
+    """Return the gap that parts the wanted rows best (Gini impurity), the widest if tied."""
+    values = feature.values[rows]
+    order = np.argsort(values, kind="stable")
+    values, wanted = values[order], wanted[order].astype(float)
+    gaps = np.diff(values)
+    span = values[-1] - values[0]
+    if not span > 0:
+        return None
+    count = np.arange(1, len(values))
+    yes = np.cumsum(wanted)[:-1]
+    others = len(values) - count
+    missed = wanted.sum() - yes
+    impurity = yes * (count - yes) / count + missed * (others - missed) / others
+    impurity = np.where(gaps > 1e-12 * span, np.round(impurity, 6), np.inf)
+    ties = np.flatnonzero(impurity == impurity.min())
+    best = ties[np.argmax(gaps[ties])]
+    price = 0.5 * feature.cost - float(gaps[best]) / span
+    return _Cut(float(impurity[best]), price, index, float(values[best]), float(values[best + 1]))
+
+
+def _comparisons(split: Split, name: Namer) -> tuple[str, str]:
+    """Write both outcomes of a comparison."""
+    text = split.feature.text
+    if split.feature.is_flag:
+        return f"not {text}", text
+    number = name(split.feature, split.threshold)
+    return f"{text} <= {number}", f"{text} > {number}"
+
+
+def _inner(tree: Tree, name: Namer) -> str:
+    """Write a rule inside another one."""
+    text = condition(tree, name)
+    return f"({text})" if " and " in text or " or " in text else text

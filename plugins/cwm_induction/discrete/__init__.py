@@ -1,0 +1,5 @@
+"""Programs for few whole numbers: factors, moves, exceptions, boards and chance."""
+
+from cwm_induction.discrete.inducing import VARIANTS, improve, induce, supports
+
+__all__ = ["VARIANTS", "improve", "induce", "supports"]

@@ -1,0 +1,246 @@
+"""Vector fields behind a step of several stages.
+
+A step is a weighted sum of rates at its stages. With the stages held where
+the last guess of the field puts them, the field is a linear regression on terms
+averaged over the stages; guess and stages are improved in turn.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.elimination import selected
+from cwm_induction.continuous.evaluation import evaluator
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.regression import Formula, Search, exact, fitted, solve
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import Term, library, polynomial
+from cwm_induction.flows.rows import Seen
+from cwm_induction.flows.schemes import Field, Rates, Scheme, Stage, advanced, schemes
+
+ROUNDS = 8
+MOST_TERMS = 10
+PROMISING = 4
+HOPELESS = 1_500
+"""Errors of the first guess, in units of the tolerance, beyond which nothing will come of it."""
+FIRST, LOST, NEAR = 5, 50, 0.02
+"""After so many schemes a large error ends the search, and so does a small one."""
+
+SEARCH = Search(size=5, eliminate=14)
+
+
+Weigher = Callable[[Sequence[Array], Array, Array], Array]
+"""From averaged terms, changes and a mask of rows to the weights of terms."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Changes per step as formulas of the state, and the scheme that advances it.
+
+    `jumps` change the state at once before the step.
+    """
+
+    names: tuple[str, ...]
+    formulas: tuple[Formula, ...]
+    scheme: Scheme
+    jumps: tuple[Formula, ...] = ()
+
+    @property
+    def reads(self) -> set[str]:
+        """Names that the field reads besides its own."""
+        return {name for f in self.formulas for name in f.names} - set(self.names)
+
+    @property
+    def cost(self) -> float:
+        """What it costs to believe in this field."""
+        return sum(formula.cost for formula in self.formulas)
+
+
+class _Guess(NamedTuple):
+    """Terms averaged over the stages, for every variable, and what a field of them misses."""
+
+    averages: list[Array]
+    off: float
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Fits a vector field to what was seen."""
+
+    seen: Seen
+
+    def flow(self) -> Flow | None:
+        """Return the first scheme under which a sparse field explains all variables.
+
+        Libraries, and ways to weigh their terms, are tried in the order of what
+        they leave unexplained under the first scheme.
+        """
+        if len(self.seen.learn) < 40 or len(self.seen.check) < 4:
+            return None
+        ways = []
+        for number, terms in enumerate(self._libraries):
+            few = sorted(terms, key=lambda term: term.cost)[: len(self.seen.learn) // 3]
+            for chosen, weigh in ((terms, self._few), (few, self._weighed)):
+                off = self._guess(Scheme("runge-kutta", 1), chosen, weigh, 2).off
+                ways.append((off, number, chosen, weigh))
+        for off, _, terms, weigh in sorted(ways, key=lambda way: way[:2])[:2]:
+            found = self._best(terms, weigh) if off <= HOPELESS else None
+            if found is not None:
+                return found
+        return None
+
+    def _best(self, terms: Sequence[Term], weigh: Weigher) -> Flow | None:
+        """Try the schemes that leave least unexplained; return the cheapest field."""
+        tried = []
+        for number, scheme in enumerate(schemes(len(self.seen.variables))):
+            guess = self._guess(scheme, terms, weigh, ROUNDS)
+            tried.append((guess.off, number, scheme, guess))
+            least = min(off for off, *_ in tried)
+            far, near = least > LOST, least < NEAR
+            if not self.seen.effort.spend(0) or (number + 1 >= FIRST and (far or near)):
+                break
+        promising = sorted(tried, key=lambda entry: entry[:2])[:PROMISING]
+        flows = [
+            self._sparse(scheme, terms, guess) for off, _, scheme, guess in promising if off <= 2
+        ]
+        found = [flow for flow in flows if flow is not None]
+        return min(found, key=lambda flow: flow.cost, default=None)
+
+    @property
+    def _libraries(self) -> list[list[Term]]:
+        columns = [variable.column for variable in self.seen.variables]
+        return [
+            library(columns, self.seen.others, 2),
+            polynomial(columns, self.seen.others),
+            library(columns, self.seen.others, 3),
+        ]
+
+    def _sparse(self, scheme: Scheme, terms: Sequence[Term], guess: _Guess) -> Flow | None:
+        """Choose few of the terms, then improve stages and weights in turn."""
+        formulas = []
+        for averages, variable in zip(guess.averages, self.seen.variables, strict=True):
+            found = self._formula(terms, averages, variable)
+            if found is None:
+                return None
+            formulas.append(found)
+        return self.polished(scheme, formulas)
+
+    def _guess(self, scheme: Scheme, terms: Sequence[Term], weigh: Weigher, rounds: int) -> _Guess:
+        """Weigh terms and move stages in turn, and measure what is missed in rows held back."""
+        evaluate = evaluator([term.text for term in terms])
+        rows = self.seen.rows
+        state, change = self.seen.state[rows], self.seen.change[rows]
+        learn = np.arange(len(rows)) < len(self.seen.learn)
+        stages = advanced(scheme, state, lambda s: Rates(change, self.seen.at(evaluate, s), s))[1]
+        best = _Guess([], np.inf)
+        for _ in range(rounds):
+            averages = averages_of(scheme, stages)
+            weights = weigh(averages, change, learn)
+
+            def field(points: Array, weights: Array = weights) -> Rates:
+                values = self.seen.at(evaluate, points)
+                return Rates(values @ weights, values, points)
+
+            after, stages = advanced(scheme, state, field)
+            missed = np.abs(after - state - change)[~learn] / self.seen.tolerance[rows][~learn]
+            off = float(np.quantile(missed.max(1), 0.8))
+            if not off < 0.8 * best.off:
+                break
+            best = _Guess(averages, off)
+        return best
+
+    def _weighed(self, averages: Sequence[Array], change: Array, learn: Array) -> Array:
+        """Solve for the weights of every variable: (terms, variables)."""
+        least = 4 * self.seen.samples.grain
+        columns = []
+        for number, own in enumerate(averages):
+            matrix, wanted = own[learn], change[learn]
+            if number == 0 or own is not averages[0]:
+                self.seen.effort.spend(1.0 * matrix.size * matrix.shape[1])
+                scale = np.linalg.norm(matrix, axis=0) + 1e-300
+                solution = np.linalg.lstsq(matrix / scale, wanted, rcond=least)[0]
+            columns.append(solution[:, number] / scale)
+        return np.stack(columns, 1)
+
+    def _few(self, averages: Sequence[Array], change: Array, learn: Array) -> Array:
+        """Give weights to few terms for every variable: (terms, variables)."""
+        weights = np.zeros((averages[0].shape[1], len(averages)))
+        for number, own in enumerate(averages):
+            matrix, wanted = own[learn], change[learn, number]
+            if number == 0 or own is not averages[0]:
+                unit = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
+            self.seen.effort.spend(20.0 * matrix.size)
+            chosen = selected(unit, wanted, MOST_TERMS, 0.05)
+            weights[chosen, number] = solve(matrix[:, chosen], wanted)
+        return weights
+
+    def _formula(
+        self, terms: Sequence[Term], averages: Array, variable: Variable
+    ) -> Formula | None:
+        rows, count = self.seen.rows, len(self.seen.learn)
+        averaged = [t._replace(values=averages[:, i]) for i, t in enumerate(terms)]
+        for tolerance in (4 * variable.rounding, variable.quarter):
+            found = exact(
+                averaged,
+                variable.change[rows],
+                tolerance[rows],
+                np.arange(count),
+                self.seen.effort,
+                SEARCH,
+            )
+            if found is not None:
+                return found
+        return None
+
+    def polished(self, scheme: Scheme, formulas: list[Formula]) -> Flow | None:
+        """Improve stages and weights in turn, then judge on the rows held back."""
+        rows, learn = self.seen.rows, np.arange(len(self.seen.learn))
+        state = self.seen.state[rows]
+        for _ in range(3):
+            after, stages = advanced(scheme, state, field_of(self.seen, formulas))
+            averages, start = averages_of(scheme, stages), 0
+            for index, (formula, variable) in enumerate(
+                zip(formulas, self.seen.variables, strict=True)
+            ):
+                own = averages[index][:, start : start + len(formula.terms)].T
+                start += len(formula.terms)
+                terms = [t._replace(values=v) for t, v in zip(formula.terms, own, strict=True)]
+                wanted, tolerance = variable.change[rows], variable.rounding[rows]
+                formulas[index] = fitted(terms, wanted, tolerance, learn)
+        after = advanced(scheme, state, field_of(self.seen, formulas))[0]
+        missed = np.abs(after - state - self.seen.change[rows]) / self.seen.tolerance[rows]
+        right = (missed[len(learn) :] <= 4).all(1).mean()
+        return Flow(tuple(self.seen.names), tuple(formulas), scheme) if right >= 0.97 else None
+
+
+def averages_of(scheme: Scheme, stages: Sequence[Stage]) -> list[Array]:
+    """Return, for every variable, the terms averaged over the stages."""
+    variables = len(stages[0].weights)
+
+    def average(index: int) -> Array:
+        total: Array = np.sum(
+            [s.weights[index] * s.rates.terms for s in stages if s.weights[index]], axis=0
+        )
+        return total
+
+    if scheme.order:
+        return [average(index) for index in range(variables)]
+    return [average(0)] * variables
+
+
+def field_of(seen: Seen, formulas: Sequence[Formula]) -> Field:
+    """Return the field of some formulas; its terms are theirs, one after another."""
+    evaluate = evaluator([term.text for formula in formulas for term in formula.terms])
+    sizes = [len(formula.terms) for formula in formulas]
+    weights = np.zeros((sum(sizes), len(formulas)))
+    for index, formula in enumerate(formulas):
+        start = sum(sizes[:index])
+        weights[start : start + sizes[index], index] = formula.weights
+
+    def field(state: Array) -> Rates:
+        values = seen.at(evaluate, state)
+        return Rates(values @ weights, values, state)
+
+    return field

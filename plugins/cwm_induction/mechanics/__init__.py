@@ -1,0 +1,1 @@
+"""Jointed mechanisms, fitted through the integrator."""

@@ -1,0 +1,171 @@
+"""Fitting mechanisms through the integrator: which angles, which integrator, which numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, islice
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import Column
+from cwm_induction.effort import Share
+from cwm_induction.mechanics.least_squares import Options, minimise
+from cwm_induction.mechanics.limit_fitting import limited
+from cwm_induction.mechanics.mechanism import Integrator, Mechanism
+from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
+from cwm_induction.mechanics.simplify import simplified
+from cwm_induction.mechanics.start import NEAR, Start, start
+
+MOST_JOINTS = 3
+LEARN_ROWS = 260
+CHECK_ROWS = 300
+MOST_FORMS = 3
+ONE_JUMP = (Integrator("explicit", 1), Integrator("semi-implicit", 1))
+SMOOTH = (
+    Integrator("Runge-Kutta", 2),
+    Integrator("Runge-Kutta", 1),
+    Integrator("Runge-Kutta", 5),
+    Integrator("Runge-Kutta", 4),
+    Integrator("semi-implicit", 2),
+    Integrator("semi-implicit", 4),
+    Integrator("semi-implicit", 5),
+)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Fits one form after another to the same rows."""
+
+    learn: Motion
+    check: Motion
+    joints: tuple[Joint, ...]
+    inputs: tuple[Column, ...]
+    rng: np.random.Generator
+    effort: Share
+
+    def chosen(self) -> Mechanics | None:
+        """Return the best of the forms that start near, or None if none does."""
+        best: Mechanics | None = None
+        for form, begin in islice(self.starts(), MOST_FORMS):
+            found = self.best(form, begin.point)
+            best = found if best is None or found.right > best.right + 0.02 else best
+            if best.right > 0.9 or not self.effort.spend(0):
+                break
+        return best
+
+    def starts(self) -> Iterator[tuple[Mechanism, Start]]:
+        """Yield forms that come near without an integrator: simple ones, then the best others."""
+        jumps = self.integrators[0] in ONE_JUMP
+        waiting: list[tuple[Mechanism, Start]] = []
+        for form in _forms(self.joints, len(self.inputs)):
+            size = len(form.parameters)
+            if 2 * size > len(self.joints) * len(self.learn.q):
+                continue
+            if not self.effort.spend(60.0 * self.learn.q.size * size**2):
+                break
+            begin = start(form, self.learn, self.check, self.rng, jumps=jumps)
+            if begin.error < NEAR * self.learn.unrest:
+                yield form, begin
+            elif begin.error < 0.1 * self.learn.unrest:
+                waiting.append((form, begin))
+        yield from sorted(waiting, key=lambda pair: pair[1].error)
+
+    @cached_property
+    def integrators(self) -> Sequence[Integrator]:
+        """Those that move coordinates as was seen: by the velocity before, after or in between."""
+        learn = self.learn
+        limit = learn.tolerance[:, : len(self.joints)]
+        for integrator, speed in zip(ONE_JUMP, (learn.v, learn.after), strict=True):
+            if np.median(np.abs(learn.turn - learn.time * speed) / limit) < 2:
+                return [integrator]
+        return SMOOTH
+
+    def best(self, form: Mechanism, point: Array) -> Mechanics:
+        """Return the best fit over the integrators, which are tried in turn."""
+        options = Options(10, 1e-4, believed=0.8)
+        fits = []
+        for integrator in self.integrators:
+            fits.append(self._found(form, integrator, point, options))
+            settled = fits[-1].right > 0.8 and fits[-1].median < 0.02
+            lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
+            if settled or lost or not self.effort.spend(0):
+                break
+        return max(fits, key=lambda m: (m.right > 0.8, -m.median))
+
+    def refined(self, found: Mechanics) -> Mechanics:
+        """Leave out and round numbers, then judge again."""
+        form, integrator = found.form, found.integrator
+        off = np.abs(self.learn.residuals(form, integrator, found.point[None])[0]).max(1)
+        learn = self.learn.rows(np.flatnonzero(off <= max(4.0, 20 * float(np.median(off)))))
+        point = simplified(learn, form, integrator, found.point, self.effort)
+        return self._found(form, integrator, point, Options(0))
+
+    def _found(
+        self, form: Mechanism, integrator: Integrator, begin: Array, options: Options
+    ) -> Mechanics:
+        """Fit all but the unit from a start and judge on the rows held back."""
+        point = minimise(
+            lambda points: self.learn.residuals(form, integrator, points),
+            begin,
+            np.array([i for i in range(len(begin)) if i != form.unit]),
+            self.effort,
+            options,
+        )
+        time, joints, inputs = self.learn.time, self.joints, self.inputs
+        return self._judged(Mechanics(form, point, integrator, time, joints, inputs))
+
+    def limited(self, found: Mechanics, motion: Motion) -> Mechanics:
+        """Add a limit that pushes back, then judge again."""
+        return self._judged(limited(found, motion, self.effort))
+
+    def _judged(self, found: Mechanics) -> Mechanics:
+        rest = np.abs(found.residuals(self.check))
+        return replace(found, right=float((rest <= 4).mean()), median=float(np.median(rest)))
+
+
+def fit(
+    samples: Samples,
+    joints: Sequence[Joint],
+    inputs: Sequence[Column],
+    time: float,
+    rng: np.random.Generator,
+    effort: Share,
+) -> Mechanics | None:
+    """Return the best mechanism for these joints, or None when none comes near."""
+    free = np.all([v.free for joint in joints for v in joint], axis=0)
+    usable = samples.smooth & free
+    learn = rng.permutation(np.flatnonzero(usable & samples.learn))[:LEARN_ROWS]
+    check = np.flatnonzero(usable & ~samples.learn)[:CHECK_ROWS]
+    if len(joints) > MOST_JOINTS or len(learn) < 20 or len(check) < 4:
+        return None
+    motion = Motion.of(joints, inputs, time)
+    fitting = _Fitting(
+        motion.rows(learn), motion.rows(check), tuple(joints), tuple(inputs), rng, effort
+    )
+    best = fitting.chosen()
+    if best is None or best.right < 0.2:
+        return None
+    if best.right <= 0.6:
+        return best
+    best = fitting.refined(best)
+    ends = (np.abs(best.residuals(motion)) <= 4).all(1)[free & samples.terminated]
+    usable |= free & (ends.mean() > 0.5 if len(ends) else False)
+    return fitting.limited(best, motion.rows(np.flatnonzero(usable)))
+
+
+def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
+    """Yield forms, the simplest first: which further coordinates are angles, which waves."""
+    count = len(joints)
+    known = [i for i in range(count) if joints[i].position.is_angle]
+    other = [i for i in range(count) if i not in known]
+    choices = [
+        tuple(sorted([*known, *extra]))
+        for size in range(len(other) + 1)
+        for extra in combinations(other, size)
+        if known or extra
+    ]
+    plain = [Mechanism(count, angles, inputs, odd) for odd in (False, True) for angles in choices]
+    yield from plain
+    if count <= 2:
+        yield from (replace(form, harmonics=2) for form in plain)

@@ -1,0 +1,127 @@
+"""What the coordinates of a mechanism determine: where its parts are, and costs on that."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+from typing import Self
+
+import numpy as np
+
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.regression import Formula, Search, exact, solve
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import ONE, Column, Term, distinct, product
+from cwm_induction.effort import Share
+from cwm_induction.mechanics.mechanism import Moved, Stepping
+from cwm_induction.mechanics.motion import Mechanics, Motion
+from cwm_induction.mechanics.sums import phase_text
+
+BACKWARD = Search(1, 1, 1, eliminate=30)
+"""Waves of small angles look alike, so terms are left out of all rather than added."""
+
+PLACES = ("q", "stage")
+"""Simulators compute places from the coordinates after a step, or from the last evaluation."""
+
+
+@dataclass(frozen=True)
+class Kinematics:
+    """A mechanism with what it says of every row; `right` marks the rows that it predicts."""
+
+    found: Mechanics
+    moved: Moved
+    right: Array
+
+    @classmethod
+    def of(cls, found: Mechanics) -> Self:
+        """Move every row."""
+        motion = Motion.of(found.joints, found.inputs, found.time)
+        stepping = Stepping(found.time, found.integrator, found.limits)
+        with np.errstate(all="ignore"):
+            moved = found.form.step(found.point[None], motion.q, motion.v, motion.u, stepping)
+        off = np.abs(found.residuals(motion))
+        free = [variable.free for joint in found.joints for variable in joint]
+        off = np.where(np.stack(free, 1)[:, _interleaved(len(found.joints))], off, 0)
+        right: Array = off.max(1) <= 4
+        return cls(found, Moved(*(part[0] for part in moved)), right)
+
+    def component(
+        self, samples: Samples, variable: Variable, still: Sequence[Column], effort: Share
+    ) -> Formula | None:
+        """Explain a variable as the place of a point of the mechanism, seen from a fixed one."""
+        usable = samples.smooth & variable.free & self.right
+        rows = np.flatnonzero(usable & samples.learn)[:300]
+        check = usable & ~samples.learn
+        for place in PLACES if len(rows) >= 20 else ():
+            terms = [Term(ONE, np.ones(len(samples)), 1.0)]
+            terms += [Term(text, values, 1.0) for text, values, _ in still]
+            terms += [Term(c.text, c.values, 1.0) for c in self._slides(place)]
+            terms += self._waves(place, self.found.form.waves[1:], ("cos", "sin"))
+            formula = exact(
+                distinct(terms), variable.then, variable.quarter, rows, effort, BACKWARD
+            )
+            if formula is None:
+                continue
+            own = Term(variable.name, variable.now, 1.0)
+            change = Formula((*formula.terms, own), (*formula.weights, -1.0))
+            if variable.matches(change.values(len(samples)))[check].mean() > 0.95:
+                return change
+        return None
+
+    def costs(self, inputs: Sequence[Column], rewards: Array, rows: Array) -> Iterator[list[Term]]:
+        """Yield sets of terms that make up squares of places and of speeds."""
+        for waves in (("cos",), ("cos", "sin")):
+            sets = [distinct(self._costs(place, inputs, waves)) for place in PLACES]
+            yield from sorted(sets, key=lambda terms: _unexplained(terms, rewards, rows))
+
+    def _costs(
+        self, place: str, inputs: Sequence[Column], waves: tuple[str, ...]
+    ) -> Iterator[Term]:
+        """Yield products of places, of speeds and of inputs; without sines only even ones."""
+        odd = len(waves) > 1
+        speeds = [Column(f"v[{i}]", self.moved.v[:, i]) for i in range(len(self.found.joints))]
+        slides = self._slides(place)
+        yield Term(ONE, np.ones(len(self.right)), 1.0)
+        for columns in (speeds, slides, inputs):
+            for a, b in combinations_with_replacement(columns, 2):
+                yield Term(product(a, b), a.values * b.values, 1.0)
+            if odd:
+                yield from (Term(text, values, 1.0) for text, values, _ in columns)
+        yield from self._waves(place, self._double_waves, waves)
+        for wave in self._waves(place, self.found.form.waves[1:], ("sin", "cos")[: 1 + odd]):
+            for text, values, _ in slides:
+                yield Term(f"{text} * {wave.text}", values * wave.values, 1.0)
+
+    def _slides(self, place: str) -> list[Column]:
+        """Return the coordinates that are not angles."""
+        values = getattr(self.moved, place)
+        slides = [i for i in range(values.shape[1]) if i not in self.found.form.angles]
+        return [Column(f"{place}[{i}]", values[:, i]) for i in slides]
+
+    def _waves(self, place: str, waves: Array, functions: Sequence[str]) -> Iterator[Term]:
+        """Yield waves of combinations of the coordinates."""
+        values = getattr(self.moved, place)
+        names = [f"{place}[{i}]" for i in range(values.shape[1])]
+        for factors in waves:
+            for name in functions:
+                wave = getattr(np, name)(values @ factors)
+                yield Term(f"np.{name}({phase_text(factors, names)})", wave, 1.0)
+
+    @cached_property
+    def _double_waves(self) -> Array:
+        """The combinations of angles in products of two waves."""
+        waves = self.found.form.waves
+        both = [a + sign * b for a in waves for b in waves for sign in (1, -1)]
+        leading = [next((x for x in row if x), 0) > 0 for row in both]
+        return np.unique(np.array(both)[leading], axis=0)
+
+
+def _unexplained(terms: Sequence[Term], rewards: Array, rows: Array) -> float:
+    """Return what all terms together leave of the rewards."""
+    matrix = np.stack([term.values[rows] for term in terms], 1)
+    return float(np.abs(matrix @ solve(matrix, rewards[rows]) - rewards[rows]).max(initial=0))
+
+
+def _interleaved(joints: int) -> list[int]:
+    """Return the order that turns (position, velocity) of every joint into all positions first."""
+    return [*range(0, 2 * joints, 2), *range(1, 2 * joints, 2)]

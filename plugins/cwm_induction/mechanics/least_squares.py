@@ -1,0 +1,111 @@
+"""Levenberg and Marquardt's method, with residuals computed for many parameter vectors at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array
+from cwm_induction.effort import Share
+
+Residuals = Callable[[Array], Array]
+"""From parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
+
+
+NEAR = 1e-3
+"""Residuals this small need not become smaller."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long to iterate, how careful to start, and which share of the rows to believe."""
+
+    iterations: int = 30
+    damping: float = 1e-2
+    believed: float = 1.0
+
+
+def minimise(
+    residuals: Residuals, start: Array, active: Array, effort: Share, options: Options
+) -> Array:
+    """Return parameters with a smaller sum of squares; only the active ones move."""
+    point, damping, stalled = start.copy(), options.damping, 0
+    rest = residuals(point[None])[0]
+    for iteration in range(options.iterations):
+        if iteration % 3 == 0:
+            weights = _believed(rest, options.believed)
+        loss = _loss(rest, weights)
+        if float(np.abs(weights * rest).max()) < NEAR:
+            return point
+        if not effort.spend(150.0 * rest.size * len(active)):
+            return point
+        jacobian = slopes(residuals, point, rest, active)
+        step = _step(jacobian, rest, weights, damping)
+        while (moved := _moved(point, active, step)) is None or not (
+            _loss(trial := residuals(moved[None])[0], weights) < loss
+        ):
+            damping *= 6
+            if damping > 1e6:
+                return point
+            step = _step(jacobian, rest, weights, damping)
+        stalled = stalled + 1 if _loss(trial, weights) > 0.999 * loss else 0
+        point, rest, damping = moved, trial, max(damping / 8, 1e-12)
+        if stalled >= 4:
+            break
+    return point
+
+
+def slopes(residuals: Residuals, point: Array, rest: Array, active: Array) -> Array:
+    """Return the derivatives (active, rows, outputs) by forward differences."""
+    steps = 1e-6 * np.maximum(np.abs(point[active]), 1e-2)
+    points = np.repeat(point[None], len(active), 0)
+    points[np.arange(len(active)), active] += steps
+    derivatives: Array = (residuals(points) - rest) / steps[:, None, None]
+    return derivatives
+
+
+def importance(residuals: Residuals, point: Array, active: Array) -> Array:
+    """Return how much the fit would lose without each active parameter (Hassibi, 1993)."""
+    rest = residuals(point[None])[0]
+    jacobian = slopes(residuals, point, rest, active).reshape(len(active), -1).T
+    scale = 1 / (np.linalg.norm(jacobian, axis=0) + 1e-300)
+    scaled = jacobian * scale
+    inverse = np.linalg.inv(scaled.T @ scaled + 1e-12 * np.eye(len(active)))
+    loss: Array = point[active] ** 2 / (np.diag(inverse) * scale**2)
+    return loss
+
+
+def _believed(rest: Array, share: float) -> Array:
+    """Weigh rows 1, but 0 the share of them that fits worst."""
+    if share >= 1:
+        return np.ones((len(rest), 1))
+    worst = np.abs(rest).max(1)
+    weights: Array = (worst <= 1.0001 * np.quantile(worst, share)).astype(float)
+    return weights[:, None]
+
+
+def _loss(rest: Array, weights: Array) -> float:
+    return float((weights * rest**2).sum())
+
+
+def _step(jacobian: Array, rest: Array, weights: Array, damping: float) -> Array | None:
+    """Solve the damped normal equations, or return None where they are singular."""
+    flat = jacobian.reshape(len(jacobian), -1)
+    weighted = (jacobian * weights).reshape(len(jacobian), -1)
+    normal, gradient = weighted @ flat.T, weighted @ rest.ravel()
+    diagonal = np.diag(normal)
+    scale = 1 / np.sqrt(diagonal + 1e-12 * diagonal.max() + 1e-300)
+    damped = normal * scale[:, None] * scale + (damping + 1e-13) * np.eye(len(flat))
+    try:
+        step: Array = -scale * np.linalg.solve(damped, scale * gradient)
+    except np.linalg.LinAlgError:
+        return None
+    return step
+
+
+def _moved(point: Array, active: Array, step: Array | None) -> Array | None:
+    if step is None:
+        return None
+    moved = point.copy()
+    moved[active] += step
+    return moved

@@ -1,0 +1,209 @@
+"""Jointed mechanisms: a mass matrix, a potential and forces, stepped by a numerical integrator.
+
+    M(q) v' = push u + offset - damping v - spring q - dV/dq - (centrifugal forces of M)
+
+M and V are sums of cosines and sines of whole combinations of the angles.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array
+from cwm_induction.mechanics.limits import Limit, solved
+
+
+class Parameter(NamedTuple):
+    """A number of a mechanism: what it weighs, and where in that array it stands."""
+
+    kind: str
+    place: tuple[int, ...]
+
+
+class Integrator(NamedTuple):
+    """A rule that advances time, and into how many equal parts it divides a step."""
+
+    rule: str
+    parts: int
+
+
+class Laws(NamedTuple):
+    """Masses (B, rows, n, n), forces and what turning costs: mass v' = force - turning.
+
+    The force includes the pull of masses that depend on angles, so that it
+    alone changes the momentum mass v.
+    """
+
+    mass: Array
+    force: Array
+    turning: Array
+
+
+class Moved(NamedTuple):
+    """Coordinates and velocities after a step, and the coordinates of the last evaluation."""
+
+    q: Array
+    v: Array
+    stage: Array
+
+
+class Stepping(NamedTuple):
+    """How a mechanism advances by one step."""
+
+    time: float
+    integrator: Integrator
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The form of a mechanism: which coordinates are angles, how many inputs, which waves.
+
+    `odd` admits sines into masses and cosines' partners into the potential;
+    `harmonics` is the largest multiple of an angle.
+    """
+
+    coordinates: int
+    angles: tuple[int, ...]
+    inputs: int
+    odd: bool = False
+    harmonics: int = 1
+
+    @cached_property
+    def waves(self) -> Array:
+        """The combinations of angles (K, coordinates), the constant first."""
+        rows = [np.zeros(self.coordinates, int)]
+        span = range(-self.harmonics, self.harmonics + 1)
+        for factors in product(span, repeat=len(self.angles)):
+            leading = next((factor for factor in factors if factor), 0)
+            if leading > 0 and (self.harmonics == 1 or sum(map(abs, factors)) <= 2):
+                row = np.zeros(self.coordinates, int)
+                row[list(self.angles)] = factors
+                rows.append(row)
+        return np.array(rows)
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """Every number that may be fitted."""
+        joints, waves = range(self.coordinates), range(len(self.waves))
+        pairs = list(combinations_with_replacement(joints, 2))
+        found = [Parameter("mass_cos", (k, i, j)) for i, j in pairs for k in waves]
+        found += [Parameter("potential_cos", (k,)) for k in waves[1:]]
+        if self.odd:
+            found += [Parameter("mass_sin", (k, i, j)) for i, j in pairs for k in waves[1:]]
+            found += [Parameter("potential_sin", (k,)) for k in waves[1:]]
+        found += [Parameter("offset", (i,)) for i in joints]
+        found += [Parameter("damping", (i,)) for i in joints]
+        found += [Parameter("spring", (i,)) for i in joints if i not in self.angles]
+        found += [Parameter("push", (i, m)) for i in joints for m in range(self.inputs)]
+        return found
+
+    @property
+    def unit(self) -> int:
+        """Index of the mass that is 1 because only ratios of masses and forces can be seen."""
+        return self.parameters.index(Parameter("mass_cos", (0, 0, 0)))
+
+    def arrays(self, points: Array) -> dict[str, Array]:
+        """Arrange parameter vectors (B, P) as arrays with a leading axis of length B."""
+        joints, waves = self.coordinates, len(self.waves)
+        shapes = {
+            "mass_cos": (waves, joints, joints),
+            "mass_sin": (waves, joints, joints),
+            "potential_cos": (waves,),
+            "potential_sin": (waves,),
+            "offset": (joints,),
+            "damping": (joints,),
+            "spring": (joints,),
+            "push": (joints, self.inputs),
+        }
+        arrays = {kind: np.zeros((*shape, len(points))) for kind, shape in shapes.items()}
+        for index, parameter in enumerate(self.parameters):
+            array, place = arrays[parameter.kind], parameter.place
+            array[place] = points[:, index]
+            if parameter.kind.startswith("mass"):
+                array[place[0], place[2], place[1]] = points[:, index]
+        return {kind: np.moveaxis(array, -1, 0).copy() for kind, array in arrays.items()}
+
+    def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
+        """Return masses and forces for every parameter vector and row."""
+        phase, spin = q @ self.waves.T, v @ self.waves.T
+        cos, sin = np.cos(phase), np.sin(phase)
+        mass = _weighed(cos, arrays["mass_cos"])
+        moved = _times_velocity(arrays["mass_cos"], v)
+        bent = -sin[..., None] * moved
+        slope = -sin * arrays["potential_cos"][:, None]
+        if self.odd:
+            mass = mass + _weighed(sin, arrays["mass_sin"])
+            bent = bent + cos[..., None] * _times_velocity(arrays["mass_sin"], v)
+            slope = slope + cos * arrays["potential_sin"][:, None]
+        energy = (bent * v[:, :, None]).sum(-1)
+        force = arrays["offset"][:, None] - arrays["damping"][:, None] * v
+        force = force - arrays["spring"][:, None] * q - slope @ self.waves
+        force = force + u @ arrays["push"].transpose(0, 2, 1) + 0.5 * energy @ self.waves
+        return Laws(mass, force, (spin[..., None] * bent).sum(2))
+
+    def step(
+        self,
+        points: Array,
+        q: Array,
+        v: Array,
+        u: Array,
+        stepping: Stepping,
+    ) -> Moved:
+        """Advance every row under every parameter vector."""
+        time, integrator, limits = stepping
+        arrays = self.arrays(points)
+        q, v = (np.broadcast_to(x, (len(points), *x.shape)) for x in (q, v))
+        h, stage = time / integrator.parts, q
+
+        def push(q: Array, v: Array) -> Array:
+            laws = self.laws(arrays, q, v, u)
+            a = solved(laws.mass, laws.force - laws.turning)
+            for limit in limits:
+                a = limit.pushed(laws.mass, a, q, v)
+            return a
+
+        for _ in range(integrator.parts):
+            if integrator.rule == "explicit":
+                q, v = q + h * v, v + h * push(q, v)
+                stage = q
+            elif integrator.rule == "semi-implicit":
+                v = v + h * push(q, v)
+                q = stage = q + h * v
+            else:
+                q, v, stage = _runge_kutta(push, q, v, h)
+        return Moved(q, v, stage)
+
+
+def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
+    """Take one classic step of fourth order."""
+    a1 = push(q, v)
+    v2 = v + h / 2 * a1
+    a2 = push(q + h / 2 * v, v2)
+    v3 = v + h / 2 * a2
+    a3 = push(q + h / 2 * v2, v3)
+    v4, stage = v + h * a3, q + h * v3
+    a4 = push(stage, v4)
+    q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
+    v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
+    return Moved(q, v, stage)
+
+
+def _weighed(waves: Array, masses: Array) -> Array:
+    """Return the sum of the masses of every wave: (B, rows, coordinates, coordinates)."""
+    count, kinds, joints, _ = masses.shape
+    flat = waves @ masses.reshape(count, kinds, joints * joints)
+    total: Array = flat.reshape(*flat.shape[:2], joints, joints)
+    return total
+
+
+def _times_velocity(masses: Array, v: Array) -> Array:
+    """Return the masses of every wave times the velocities: (B, rows, K, coordinates)."""
+    count, waves, joints, _ = masses.shape
+    flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
+    moved: Array = (v @ flat).reshape(count, v.shape[1], waves, joints)
+    return moved

@@ -1,0 +1,163 @@
+"""Joints, and what was seen of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.latents import Variable
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import Column
+from cwm_induction.mechanics.limits import Limit
+from cwm_induction.mechanics.mechanism import Integrator, Mechanism, Stepping
+from cwm_induction.writing.rounding import rounded
+
+
+class Joint(NamedTuple):
+    """A coordinate and its velocity."""
+
+    position: Variable
+    velocity: Variable
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Coordinates, velocities and inputs of some rows, and what followed after `time`."""
+
+    q: Array
+    v: Array
+    u: Array
+    turn: Array
+    after: Array
+    tolerance: Array
+    time: float
+
+    @classmethod
+    def of(cls, joints: Sequence[Joint], inputs: Sequence[Column], time: float) -> "Motion":
+        """Gather the columns of joints and inputs."""
+
+        def stacked(columns: Sequence[Array]) -> Array:
+            return np.stack(columns, 1) if columns else np.zeros((len(joints[0].position.now), 0))
+
+        return cls(
+            q=stacked([joint.position.now for joint in joints]),
+            v=stacked([joint.velocity.now for joint in joints]),
+            u=stacked([column.values for column in inputs]),
+            turn=stacked([joint.position.change for joint in joints]),
+            after=stacked([joint.velocity.then for joint in joints]),
+            tolerance=stacked(
+                [joint.position.quarter for joint in joints]
+                + [joint.velocity.quarter for joint in joints]
+            ),
+            time=time,
+        )
+
+    @property
+    def unrest(self) -> float:
+        """The median change of a velocity, in the units of the residuals."""
+        change = np.abs(self.after - self.v) / self.tolerance[:, self.v.shape[1] :]
+        return float(np.median(change))
+
+    def residuals(
+        self,
+        form: Mechanism,
+        integrator: Integrator,
+        points: Array,
+        limits: tuple[Limit, ...] = (),
+    ) -> Array:
+        """Return the errors (B, rows, outputs) in units of a quarter of what counts as right."""
+        stepping = Stepping(self.time, integrator, limits)
+        with np.errstate(all="ignore"):
+            q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
+            error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
+        finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
+        clipped: Array = np.clip(finite, -1e8, 1e8)
+        return clipped
+
+    def rows(self, chosen: Array) -> "Motion":
+        """Return some of the rows."""
+        columns = ("q", "v", "u", "turn", "after", "tolerance")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+
+@dataclass(frozen=True)
+class Mechanics:
+    """A mechanism that was found, and for which share of the rows held back it is right."""
+
+    form: Mechanism
+    point: Array
+    integrator: Integrator
+    time: float
+    joints: tuple[Joint, ...]
+    inputs: tuple[Column, ...]
+    right: float = 0.0
+    median: float = np.inf
+    limits: tuple[Limit, ...] = ()
+
+    def residuals(self, motion: Motion) -> Array:
+        """Return the errors (rows, outputs) in units of a quarter of what counts as right."""
+        every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
+        own: Array = every[0]
+        return own
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the variables that the mechanism moves."""
+        return [variable.name for joint in self.joints for variable in joint]
+
+
+class _Pairing(NamedTuple):
+    """How well a velocity explains the change of a coordinate, and the time that this takes."""
+
+    fit: float
+    time: float
+    joint: Joint
+
+
+def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joint], float]:
+    """Pair coordinates with the velocities that move them; return the time of a step as well."""
+    pairings = [
+        pairing
+        for velocity in variables
+        if not velocity.is_angle
+        for position in variables
+        if position.name != velocity.name
+        and (pairing := _pairing(samples, Joint(position, velocity))) is not None
+    ]
+    chosen: list[_Pairing] = []
+    for pairing in sorted(pairings, key=lambda p: -p.fit):
+        taken = {variable.name for other in chosen for variable in other.joint}
+        free = not taken & {variable.name for variable in pairing.joint}
+        if free and (not chosen or abs(pairing.time / chosen[0].time - 1) < 0.15):
+            chosen.append(pairing)
+    order = [variable.name for variable in variables]
+    chosen.sort(key=lambda pairing: order.index(pairing.joint.position.name))
+    time = _round_time([pairing.time for pairing in chosen]) if chosen else 0.0
+    return [pairing.joint for pairing in chosen], time
+
+
+def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
+    """Compare most changes of a coordinate with a velocity before, after and in between."""
+    rows = samples.smooth & joint.position.free & joint.velocity.free
+    turn = joint.position.change[rows]
+    before, after = joint.velocity.now[rows], joint.velocity.then[rows]
+    if len(turn) < 10 or np.ptp(turn) < 1e-12 or np.ptp(before) < 1e-9:
+        return None
+    fits = []
+    for speed in (before, after, (before + after) / 2):
+        fast = np.abs(speed) > np.median(np.abs(speed))
+        time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
+        error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
+        fits.append((1 - min(float(error), 1e9) ** 2, time))
+    fit, time = max(fits)
+    return _Pairing(fit, time, joint) if time > 0 and fit > 0.9 else None
+
+
+def _round_time(times: Sequence[float]) -> float:
+    """Return the common time of a step, with few digits where that fits."""
+    time = float(np.median(times))
+    for digits in (1, 2):
+        if abs(rounded(time, digits) / time - 1) < 0.03:
+            return rounded(time, digits)
+    return rounded(time, 3)

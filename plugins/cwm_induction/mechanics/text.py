@@ -1,0 +1,230 @@
+"""Writing a mechanism as a method of the program."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from cwm_induction.mechanics.limits import HARD, SOFT, THICKNESS
+from cwm_induction.mechanics.mechanism import Parameter
+from cwm_induction.mechanics.motion import Mechanics
+from cwm_induction.mechanics.sums import (
+    Summand,
+    forces,
+    identifier,
+    matrix,
+    phase_text,
+    solution,
+    sum_text,
+)
+from cwm_induction.writing.emission import Program, Statement, mentioned
+from cwm_induction.writing.rounding import literal
+
+_RUNGE_KUTTA = """a1 = {push}(q, v{u})
+v2 = v + h / 2 * a1
+a2 = {push}(q + h / 2 * v, v2{u})
+v3 = v + h / 2 * a2
+a3 = {push}(q + h / 2 * v2, v3{u})
+v4 = v + h * a3
+stage = q + h * v3
+a4 = {push}(stage, v4{u})
+q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
+v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)"""
+_SEMI_IMPLICIT = """v = v + h * {push}(q, v{u})
+q = q + h * v"""
+_PUSH = f"""depth = np.clip(q[{{i}}], -{{end}}, {{end}}) - q[{{i}}]
+share = min(abs(depth) / {THICKNESS}, 1)
+bend = 2 * share**2 if share < 0.5 else 1 - 2 * (1 - share) ** 2
+hard = {SOFT} + {HARD - SOFT:.2f} * bend
+response = np.linalg.solve(mass, np.array([{{unit}}]))
+push = {{stiffness}} * hard * depth - {{damping}} * v[{{i}}] - a[{{i}}]
+push = push / (response[{{i}}] + {{give}} * (1 - hard) / hard)
+a = a + (push if push * depth > 0 else 0.0) * response"""
+_EXPLICIT = "q, v = q + h * v, v + h * {push}(q, v{u})"
+_RULES = {
+    "explicit": _EXPLICIT,
+    "semi-implicit": _SEMI_IMPLICIT,
+    "Runge-Kutta": _RUNGE_KUTTA,
+}
+
+
+@dataclass(frozen=True)
+class MechanicsText:
+    """Adds a mechanism to a program: its constants, the method and the statements of a step."""
+
+    found: Mechanics
+    program: Program
+
+    def write(self) -> None:
+        """Add everything; the next coordinates are `q`, the next velocities `v`."""
+        self.program.methods.append(self._method())
+        self.program.statements.append(self._advance())
+
+    def next_of(self, name: str) -> str:
+        """Return the expression of a variable's next value."""
+        for index, (position, velocity) in enumerate(self.found.joints):
+            if name in (position.name, velocity.name):
+                return f"q[{index}]" if name == position.name else f"v[{index}]"
+        raise KeyError(name)
+
+    @cached_property
+    def _values(self) -> dict[Parameter, float]:
+        """The numbers that are not zero."""
+        parameters, point = self.found.form.parameters, self.found.point.tolist()
+        return {p: value for p, value in zip(parameters, point, strict=True) if value}
+
+    @cached_property
+    def _given(self) -> str:
+        """The further arguments of the method: what the forces read of the action."""
+        roots = {name for column in self.found.inputs for name in mentioned(column.text)}
+        pushed = any(parameter.kind == "push" for parameter in self._values)
+        return "".join(f", {name}" for name in sorted(roots)) if pushed else ""
+
+    def _advance(self) -> Statement:
+        """Write the integrator."""
+        positions = ", ".join(joint.position.name for joint in self.found.joints)
+        velocities = ", ".join(joint.velocity.name for joint in self.found.joints)
+        rule, parts = self.found.integrator
+        time = self.program.constant("TIME_STEP", literal(self.found.time))
+        body = _RULES[rule].format(push="self.accelerations", u=self._given)
+        lines = [f"q = np.array([{positions}])", f"v = np.array([{velocities}])"]
+        lines.append(f"h = {time}" + (f" / {parts}" if parts > 1 else ""))
+        if parts > 1:
+            lines += [f"for _ in range({parts}):", *(f"    {line}" for line in body.splitlines())]
+        else:
+            lines += body.splitlines()
+        words = f"one {rule} step" if parts == 1 else f"{parts} {rule} steps"
+        return Statement("\n".join(lines), f"The mechanism moves by {words}.")
+
+    def _method(self) -> str:
+        """Write mass times acceleration = force."""
+        joints = range(len(self.found.joints))
+        pairs = [(i, j) for i in joints for j in joints if i <= j]
+        lines = [f"mass_{i}{j} = {self._mass(i, j)}" for i, j in pairs]
+        lines += [f"force_{i} = {self._force(i)}" for i in joints]
+        lines += solution(len(joints)) if not self.found.limits else self._limited()
+        used = mentioned(" ".join(lines))
+        unpack = [
+            f"{variable.name} = {vector}[{index}]"
+            for index, joint in enumerate(self.found.joints)
+            for vector, variable in zip("qv", joint, strict=True)
+            if variable.name in used
+        ]
+        head = [f"def accelerations(self, q, v{self._given}):"]
+        docstring = '"""Solve mass times acceleration = force."""'
+        return "\n".join(head + [f"    {line}" for line in [docstring, *unpack, *lines]])
+
+    def _limited(self) -> list[str]:
+        """Write the solution, and how the limits change it."""
+        joints = range(len(self.found.joints))
+        lines = [f"mass = {matrix(len(joints))}", f"a = np.linalg.solve(mass, {forces(joints)})"]
+        for limit in self.found.limits:
+            i = limit.joint
+            name = self.found.joints[i].position.name.upper()
+            comment = f"The ends of the way of {name.lower()} push back like damped springs."
+            comment += " That both are alike is assumed."
+            end = self.program.constant(f"{name}_END", literal(float(limit.end)), comment)
+            stiffness, damping, give = (
+                self.program.constant(f"{name}_END_{word.upper()}", literal(getattr(limit, word)))
+                for word in ("stiffness", "damping", "give")
+            )
+            lines += _PUSH.format(
+                i=i,
+                end=end,
+                stiffness=stiffness,
+                damping=damping,
+                give=give,
+                unit=", ".join("1.0" if j == i else "0.0" for j in joints),
+            ).splitlines()
+        return [*lines, "return a"]
+
+    def _mass(self, i: int, j: int) -> str:
+        summands = []
+        for k in range(len(self.found.form.waves)):
+            for kind, wave in (("mass_cos", "cos"), ("mass_sin", "sin")):
+                parameter = Parameter(kind, (k, i, j))
+                if parameter in self._values:
+                    factor = [] if k == 0 else [f"np.{wave}({self._phase(k)})"]
+                    summands.append((1.0, [self._name(parameter), *factor]))
+        return sum_text(summands)
+
+    def _force(self, i: int) -> str:
+        return sum_text([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
+
+    def _simple_forces(self, i: int) -> Iterator[Summand]:
+        """Yield what does not depend on the masses or the potential."""
+        position, velocity = self.found.joints[i]
+        for parameter in self._values:
+            if parameter.place[0] != i:
+                continue
+            name = self._name(parameter)
+            match parameter.kind:
+                case "offset":
+                    yield 1.0, [name]
+                case "damping":
+                    yield -1.0, [name, velocity.name]
+                case "spring":
+                    yield -1.0, [name, position.name]
+                case "push":
+                    yield 1.0, [name, self.found.inputs[parameter.place[1]].text]
+
+    def _potential(self, i: int) -> Iterator[Summand]:
+        for parameter in self._values:
+            if not parameter.kind.startswith("potential"):
+                continue
+            k = parameter.place[0]
+            turns = float(self.found.form.waves[k, i])
+            cosine = parameter.kind == "potential_cos"
+            wave = f"np.sin({self._phase(k)})" if cosine else f"np.cos({self._phase(k)})"
+            if turns:
+                yield turns if cosine else -turns, [self._name(parameter), wave]
+
+    def _centrifugal(self, i: int) -> Iterator[Summand]:
+        """Yield what the change of the masses along the way exerts on joint i."""
+        form = self.found.form
+        for parameter in self._values:
+            if not parameter.kind.startswith("mass") or parameter.place[0] == 0:
+                continue
+            k, a, b = parameter.place
+            cosine = parameter.kind == "mass_cos"
+            wave = f"np.sin({self._phase(k)})" if cosine else f"np.cos({self._phase(k)})"
+            sign = 1.0 if cosine else -1.0
+            products: dict[tuple[int, int], float] = {}
+            for m, n in {(a, b), (b, a)}:
+                for c in range(form.coordinates) if m == i else ():
+                    key = (min(c, n), max(c, n))
+                    products[key] = products.get(key, 0.0) + float(form.waves[k, c])
+                key = (a, b)
+                products[key] = products.get(key, 0.0) - 0.5 * float(form.waves[k, i])
+            for (c, d), weight in products.items():
+                if weight:
+                    yield sign * weight, [self._name(parameter), *self._speeds(c, d), wave]
+
+    def _speeds(self, a: int, b: int) -> list[str]:
+        names = [joint.velocity.name for joint in self.found.joints]
+        return [f"{names[a]}**2"] if a == b else [names[a], names[b]]
+
+    def _phase(self, k: int) -> str:
+        """Write a combination of angles."""
+        names = [joint.position.name for joint in self.found.joints]
+        return phase_text(self.found.form.waves[k], names)
+
+    def _name(self, parameter: Parameter) -> str:
+        """Name a number after the joints and the wave that it belongs to."""
+        kind, place = parameter
+        names = [joint.position.name.upper() for joint in self.found.joints]
+        word, _, wave = kind.partition("_")
+        if word == "mass":
+            joints = (
+                names[place[1]] if place[1] == place[2] else "_".join(names[j] for j in place[1:])
+            )
+        else:
+            joints = names[place[0]] if word != "potential" else ""
+        parts = [word.upper(), joints]
+        if word == "potential" or (word == "mass" and place[0]):
+            parts += [wave.upper(), identifier(self._phase(place[0]))]
+        elif word == "push" and len(self.found.inputs) > 1:
+            parts.append(str(place[1]))
+        unit = parameter == self.found.form.parameters[self.found.form.unit]
+        comment = "The unit: data show only the ratios of masses and forces." if unit else ""
+        name = "_".join(part for part in parts if part)
+        return self.program.constant(name, literal(self._values[parameter]), comment)

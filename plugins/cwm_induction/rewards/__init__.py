@@ -1,0 +1,1 @@
+"""Rewards: formulas, and the cases in which others are paid."""

@@ -1,0 +1,151 @@
+"""Where a reward differs from its formula: other values or formulas, and what is added."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.covering import separated
+from cwm_induction.continuous.latents import MATCH
+from cwm_induction.continuous.regression import Formula
+from cwm_induction.continuous.rules import Feature, Tree, as_features, everywhere, holds
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import ONE, Term
+from cwm_induction.rewards.terms import Worth
+from cwm_induction.writing.rounding import literal, rounded
+
+MOST_CASES = 8
+
+
+class Case(NamedTuple):
+    """When another formula holds, instead of the first one or on top of it."""
+
+    tree: Tree
+    formula: Formula
+    added: bool = False
+
+
+class Other(NamedTuple):
+    """What holds in some rows that the first formula gets wrong."""
+
+    formula: Formula
+    added: bool
+    rows: Array
+
+
+def constant(value: float, rows: int) -> Formula:
+    """Return a formula that is one number."""
+    return Formula((Term(ONE, np.ones(rows), 1.0),), (float(literal(value)),))
+
+
+def right(values: Array, rewards: Array) -> Array:
+    """Mask of the rows in which these values count as right."""
+    mask: Array = np.abs(values - rewards) <= MATCH * (1 + np.abs(rewards))
+    return mask
+
+
+def combined(formula: Formula, cases: Sequence[Case], rows: int) -> Array:
+    """Return the reward of every row; of several cases the first that holds counts."""
+    first = formula.values(rows)
+    values = first
+    for tree, other, added in reversed(cases):
+        special = other.values(rows) + (first if added else 0)
+        values = np.where(holds(tree, rows), special, values)
+    return values
+
+
+def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> list[Other]:
+    """Return numbers that are paid, or added, in rows as yet unexplained, the commonest first.
+
+    What is paid in a single row is a case only where an episode ends.
+    """
+    rewards = samples.rewards
+    first = formula.values(len(rewards))
+    remaining = ~np.any([right(first, rewards), *(other.rows for other in known)], axis=0)
+    found = list(known)
+    while remaining.any() and len(found) < MOST_CASES:
+        paid = _commonest(rewards, rewards, remaining)
+        extra = _commonest(rewards - first, rewards, remaining)
+        plain = all(term.text == ONE for term in formula.terms)
+        added = not plain and _commonness(extra, rewards - first) > _commonness(paid, rewards)
+        value, rows = extra if added else paid
+        remaining = remaining & ~rows
+        if rows.sum() > 1 or (rows & samples.terminated).any():
+            found.append(Other(constant(value, len(rewards)), added, rows))
+    return found
+
+
+def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case, ...]:
+    """Learn when each of the others holds, leaving out those that cannot be told apart."""
+    rewards = worth.samples.rewards
+    count = len(rewards)
+    first = formula.values(count)
+    known = right(first, rewards) | np.any([other.rows for other in found], axis=0)
+    features = _features(worth, [formula, *(other.formula for other in found)])
+    result = []
+    for other in found:
+        values = other.formula.values(count) + (first if other.added else 0)
+        decided = np.flatnonzero(known & (other.rows | ~right(values, rewards)))
+        part = [feature._replace(values=feature.values[decided]) for feature in features]
+        wanted = other.rows[decided]
+        tree = separated(part, wanted, depth=3)
+        wrong = int((holds(tree, len(decided)) != wanted).sum())
+        if not isinstance(tree, bool) and wrong <= 0.3 * wanted.sum():
+            result.append(Case(everywhere(tree, features), other.formula, other.added))
+    return tuple(result)
+
+
+def _commonest(values: Array, rewards: Array, rows: Array) -> tuple[float, Array]:
+    """Return the shortest form of the value that most rows share, and those rows."""
+    indices = np.flatnonzero(rows)
+    ((value, _),) = Counter(np.round(values[indices], 6).tolist()).most_common(1)
+    near = rows & (np.abs(values - value) <= MATCH * (1 + np.abs(rewards)))
+    value = float(np.median(values[near]))
+    for digits in range(1, 10):
+        short = rounded(value, digits)
+        if (np.abs(values - short) <= MATCH * (1 + np.abs(rewards)))[near].all():
+            return short, near
+    return value, near
+
+
+def _commonness(found: tuple[float, Array], values: Array) -> tuple[int, int, float]:
+    """Return how many rows share a value, how short it is, and how well it fits."""
+    value, rows = found
+    return int(rows.sum()), -len(literal(value)), -float(np.abs(values - value)[rows].max())
+
+
+def _differences(formulas: Sequence[Formula]) -> Iterator[Term]:
+    """Yield differences of two formulas, which say which one is larger."""
+    for index, first in enumerate(formulas):
+        for second in formulas[:index]:
+            weights = (*first.weights, *(-weight for weight in second.weights))
+            both = Formula((*first.terms, *second.terms), weights)
+            text = both.text()
+            if both.terms and text.count(" ") <= 16:
+                yield Term(text, both.values(len(both.terms[0].values)), 2.0)
+
+
+def _features(worth: Worth, formulas: Sequence[Formula]) -> list[Feature]:
+    """Return what rules about the reward may compare."""
+    terminated = worth.samples.terminated.astype(float)
+    moving = [v for v in worth.variables if not v.still]
+    changes = [
+        Feature(f"{v.next} - {v.name}", v.then - v.now, 2.0) for v in moving if not v.is_angle
+    ]
+    terms = {t.text: Feature(t.text, t.values, 1.4) for f in formulas for t in f.terms}
+    larger = [Feature(t.text, t.values, t.cost) for t in _differences(formulas)]
+    sizes = [
+        Feature(f"abs({v.next})", np.abs(v.then), 1.3)
+        for v in moving
+        if v.then.min() < 0 < v.then.max()
+    ]
+    return [
+        Feature("terminated", terminated, 0.5),
+        *as_features([v.next_column for v in moving], 1.0),
+        *as_features([v.column for v in moving], 1.2),
+        *as_features(worth.inputs),
+        *sizes,
+        *changes,
+        *[f for f in [*terms.values(), *larger] if f.text != ONE and np.ptp(f.values) > 0],
+    ]

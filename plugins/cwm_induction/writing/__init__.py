@@ -1,0 +1,1 @@
+"""How programs are put into words: statements in order, names, numbers, line breaks."""
