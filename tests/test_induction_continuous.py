@@ -200,6 +200,18 @@ def sliding(state, action):
     return np.array([place + 0.1 * slowed, slowed]), 0.0, abs(place) > 0.9 or slowed > 0.5
 
 
+def gauged(state, action):
+    """A level and a gauge that saturates with it."""
+    level = state[0] + 0.1 * (1.5 + float(action[0]) - 0.5 * state[0])
+    return np.array([level, 9 - 8 * level**2.3 / (level**2.3 + 1.7**2.3)]), 0.0, False
+
+
+def steered(state, action):
+    """A heading that a steered axle turns."""
+    speed = 0.9 * state[1] + 0.1
+    return np.array([state[0] + 0.4 * speed * np.tan(0.7 * float(action[0])), speed]), 0.0, False
+
+
 def positive(rng):
     return rng.uniform(0.5, 3, 2)
 
@@ -217,6 +229,8 @@ def with_a_flag(rng):
         (heating, with_a_flag),
         (turning, None),
         (sliding, None),
+        (gauged, positive),
+        (steered, positive),
     ],
 )
 def test_systems_of_other_kinds_come_out_nearly_exact(step, start, sandbox):
@@ -248,3 +262,4 @@ def test_a_cycle_is_told_from_a_jump():
     hours = np.arange(0, 100.0) % 24
     assert cycle_of(hours[:-1], hours[1:], 0.0, 23.0) == Cycle(0.0, 24.0)
     assert cycle_of(np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0]), 0.0, 1.0) is None
+    assert cycle_of(now[:3], now[:3], -np.pi, np.pi) == Cycle(-np.pi, 2 * np.pi)

@@ -488,3 +488,31 @@ def test_every_second_variant_guesses_about_one_state_never_seen():
         environment.set_state(2)
         ends[name] = environment.step(1)
     assert ends == {"plain": (3, 0.0, False), "guessed": (3, 0.0, True)}
+
+
+class Heaps(gym.Env[np.ndarray, int]):
+    """Beans are taken from heaps or put back; a heap refuses, and no beans left ends it."""
+
+    observation_space = gym.spaces.MultiDiscrete([5, 5, 5])
+    action_space = gym.spaces.Discrete(6)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, Any]:
+        super().reset(seed=seed)
+        self.heaps = self.np_random.integers(1, 3, size=3)
+        return self.heaps.copy(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        before = self.heaps.copy()
+        heap, puts = divmod(action, 2)
+        self.heaps[heap] = np.clip(before[heap] + (1 if puts else -1), 0, 4)
+        ends = not self.heaps.any()
+        refused = (before == self.heaps).all()
+        reward = 8.0 if ends else -1.0 if refused else 2.0 if self.heaps.sum() >= 9 else 0.0
+        return self.heaps.copy(), reward, ends, False, {}
+
+
+def test_rewards_are_general_claims_about_several_factors() -> None:
+    dataset = collect(Heaps(), 3)
+    program = induce(dataset)
+    assert "sum([" in program
+    assert not mistakes(program, dataset.test).any()

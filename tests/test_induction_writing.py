@@ -1,12 +1,16 @@
 """What happens to a program that induction has found: spaces, names, remarks, line breaks."""
 
 import ast
+import re
+from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cwm_induction
 from cwm_cli.evaluation import Metric, unseen
 from cwm_cli.extraction import extract_program
 from cwm_cli.llm import Action, Move, Request
@@ -19,7 +23,7 @@ from cwm_induction.backend import Induction
 from cwm_induction.cores import answers
 from cwm_induction.effort import Effort
 from cwm_induction.families import Equations, Task, Unchanged, attempts, real
-from cwm_induction.portfolio import held_back
+from cwm_induction.splitting import held_back
 from cwm_induction.writing.line_breaks import broken
 from cwm_induction.writing.naming import identifier, renamed, unnamed
 from cwm_induction.writing.remarks import remarked, unremarked
@@ -227,3 +231,11 @@ def test_situations_that_were_never_seen_are_told_apart():
 
     assert unseen(data(1, 2, 3), data(1, 3)).tolist() == [False, True, False]
     assert unseen(data(1, 2), data(3)).tolist() == [False, False]  # it says nothing about them
+
+
+def test_no_environment_is_known_by_its_name():
+    names = {spec.name for spec in gymnasium.registry.values()}
+    code = Path(cwm_induction.__file__).parent.rglob("*.py")
+    words = {word for file in code for word in re.findall(r"\w+", file.read_text())}
+    assert len(names) > 20
+    assert not names & words

@@ -74,13 +74,14 @@ class Induction:
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         program = remarked(broken(renamed(best.program, names)), _remark(best, fit))
-        found = f"This program predicts {best.fit:.1%} of {_rows(fit)}."
+        found = f"This program predicts {best.exact:.1%} of {_rows(fit)}."
         return found, program, best.above < HOPELESS and not has_rules(fit)
 
 
 def _remark(best: Candidate, fit: Dataset) -> str:
     """Say how right a program is."""
-    return f"It predicts {best.fit:.1%} of {_rows(fit)}."
+    share = f"It predicts {best.exact:.1%} of {_rows(fit)} in every part"
+    return f"{share}; its accuracy on them is {best.fit:.3f}."
 
 
 def _rows(data: Dataset) -> str:

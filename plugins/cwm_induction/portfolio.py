@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
 from cwm_cli.llm import Action, Request
 from cwm_cli.packing import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
@@ -16,9 +14,7 @@ from cwm_induction.cores import answers
 from cwm_induction.effort import Effort
 from cwm_induction.families import Answer, Attempt, Task
 from cwm_induction.losses import culprit
-
-CHECK_SHARE = 0.2
-"""Share of the fit part, in whole trajectories, that is held back to choose between programs."""
+from cwm_induction.splitting import held_back
 
 KNOWN_MORE = 0.02
 """What a program may gain from the rows held back that the one which is judged never saw."""
@@ -26,20 +22,24 @@ KNOWN_MORE = 0.02
 AT_ONCE = 2
 """Attempts made at the same time once there is a program to compare them with."""
 
-FEWEST_EPISODES = 4
-"""Trajectories below which single rows are held back instead."""
-
 
 class Candidate(NamedTuple):
     """A program that ran, and its scores on the rows held back and on the whole fit part.
 
-    `above` is the second as a share of what lies above that of a constant prediction.
+    `above` is the second as a share of what lies above that of a constant prediction,
+    `exact` the share of rows of the fit part that are right in every part.
     """
 
     program: str
     held_back: float
     fit: float
-    above: float = 1.0
+    above: float
+    exact: float
+
+    @property
+    def rank(self) -> float:
+        """What a program is chosen by: rare rewards may all be in the rows held back, or none."""
+        return self.held_back + self.fit
 
     @property
     def is_right(self) -> bool:
@@ -67,7 +67,7 @@ class Portfolio:
             for answer in answers(waiting[:size], self.task):
                 waiting += answer.more
                 found = self._judged(answer)
-                if found is not None and (best is None or found[1:3] > best[1:3]):
+                if found is not None and (best is None or found.rank > best.rank):
                     best = found
             del waiting[:size]
         return best
@@ -100,25 +100,14 @@ class Portfolio:
         judged = self._predictions(answer.judged) if answer.judged else predictions
         mask = self.task.held_back
         if judged is None or not mask.any():
-            return Candidate(answer.program, 0.0, whole.accuracy, above)
+            return Candidate(answer.program, 0.0, whole.accuracy, above, whole.exact)
         part = {name: column[mask] for name, column in judged.items()}
         checked = self.problem.metric.score(part, self.fit[mask]).accuracy
         bonus = KNOWN_MORE if answer.judged else 0.0
-        return Candidate(answer.program, min(1.0, checked + bonus), whole.accuracy, above)
+        held_back = min(1.0, checked + bonus)
+        return Candidate(answer.program, held_back, whole.accuracy, above, whole.exact)
 
     def _predictions(self, program: str) -> Columns | None:
         """Run a program on the fit part; None when it fails."""
         predictions = self.problem.sandbox.predict(program, self.fit, seed=self.problem.seed)
         return predictions.columns if predictions.failure is None else None
-
-
-def held_back(fit: Dataset, seed: int) -> np.ndarray:
-    """Return the mask of the rows that equations are not fitted to: whole trajectories."""
-    rng = np.random.default_rng([seed, len(fit)])
-    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
-    if len(episodes) < FEWEST_EPISODES:
-        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
-        return np.isin(np.arange(len(fit)), chosen)
-    order = rng.permutation(len(episodes))
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), CHECK_SHARE * len(fit))) + 1
-    return np.isin(fit.columns["episodes"], episodes[order[: min(enough, len(order) // 2)]])

@@ -109,6 +109,12 @@ def _frequencies(values: Array) -> Array:
     return grid
 
 
+def _slants(values: Array) -> Array:
+    """Return factors that keep the argument of a tangent between its poles."""
+    grid: Array = np.linspace(0.1, 0.97, 12) * np.pi / 2 / float(np.abs(values).max() + 1e-12)
+    return grid
+
+
 def _powers(values: Array) -> Array:
     """Return exponents other than the usual ones."""
     return NONE if values.min() <= 0 else np.delete(np.arange(-30, 41) / 10, [20, 30, 40, 50])
@@ -158,4 +164,5 @@ SHAPES = (
     Shape((Part("np.log({x} + {k})", lambda x, k: np.log(x + k)),), _offsets),
     Shape((Part("np.exp(-{k} * {x}**2)", lambda x, k: np.exp(-k * x**2)),), _squared_halves),
     Shape((Part("np.arctan({k} * {x})", lambda x, k: np.arctan(k * x)),), _rates),
+    Shape((Part("np.tan({k} * {x})", lambda x, k: np.tan(k * x)),), _slants),
 )

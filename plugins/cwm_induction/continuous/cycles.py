@@ -35,7 +35,10 @@ class Cycle(NamedTuple):
 
 
 def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
-    """Return the cycle that makes every large change a small one, if there is one."""
+    """Return the cycle that makes every large change a small one, if there is one.
+
+    A range declared as one turn is a cycle though nothing came round.
+    """
     change = then - now
     least, most = float(min(now.min(), then.min())), float(max(now.max(), then.max()))
     for cycle in _cycles(least, most, low, high):
@@ -43,10 +46,11 @@ def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
         inside = cycle.start - slack <= least and most <= cycle.start + cycle.length + slack
         around = np.abs(change) > cycle.length / 2
         short = most - least > cycle.length - 0.5 and _whole(least, most)
-        if short or not inside or around.sum() < 2 or around.mean() > 0.3:
+        needed = 0 if abs(high - low - 2 * np.pi) < 1e-6 else 2
+        if short or not inside or not needed <= around.sum() <= 0.3 * len(change):
             continue
         usual = float(np.abs(change[~around]).max())
-        if np.abs(cycle.short(change)[around]).max() <= 1.2 * usual + slack:
+        if np.abs(cycle.short(change)[around]).max(initial=0) <= 1.2 * usual + slack:
             return cycle
     return None
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from cwm_induction.continuous.chains import Chains, indicators, inputs_of
+from cwm_induction.continuous.derived import derived
 from cwm_induction.continuous.explanations import Dynamics
 from cwm_induction.continuous.hypothesis import Hypothesis
-from cwm_induction.continuous.inner_equations import equation
+from cwm_induction.continuous.inner_equations import Known, equation
 from cwm_induction.continuous.latents import Variable
 from cwm_induction.continuous.mixture import Places, Target, gates, regimes
 from cwm_induction.continuous.regression import Formula, approximate
@@ -52,6 +54,7 @@ class Explainer:
             self._mechanism(least=0.8)
         self._flow(FLOWS[0])
         self._inner_constants()
+        self._values()
         self._flow(FLOWS[1])
         self._flow(lambda seen: Jumping(seen, FLOWS).flow())
         self._rules()
@@ -111,16 +114,27 @@ class Explainer:
                     self.found.regimes.pop(name, None)
 
     def _inner_constants(self) -> None:
-        """Explain variables by equations with constants inside a term."""
+        """Explain variables by equations with constants inside a term, then others by these."""
         effort = self.effort.share(0.3)
         columns = [variable.column for variable in self.variables]
+        for scan in (Known.steered, Known.scan):
+            before = self._open()
+            for variable in self._unexplained():
+                if variable.name in self.hypothesis.plain or not effort.spend(0):
+                    continue
+                known = Known(columns, self._settled(variable), self._inputs)
+                formula = equation(variable, self.samples, effort, partial(scan, known))
+                self.found.formulas.update({variable.name: formula} if formula else {})
+            if self._open() != before:
+                self._equations()
+
+    def _values(self) -> None:
+        """Explain variables whose value follows from the next values of others."""
+        effort = self.effort.share(0.2)
         for variable in self._unexplained():
-            if variable.name in self.hypothesis.plain or not effort.spend(0):
-                continue
-            chain = self._settled(variable)
-            formula = equation(variable, self.samples, columns, chain, self._inputs, effort)
-            if formula is not None:
-                self.found.formulas[variable.name] = formula
+            if variable.name not in self.hypothesis.plain and not is_whole(variable):
+                formula = derived(variable, self.samples, self._settled(variable), effort)
+                self.found.formulas.update({variable.name: formula} if formula else {})
 
     def _mechanism(self, least: float) -> None:
         """Look for a mechanism that moves something unexplained."""

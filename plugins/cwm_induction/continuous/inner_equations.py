@@ -1,7 +1,8 @@
 """Equations of variables with constants inside a term."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,30 +17,50 @@ from cwm_induction.effort import Share
 CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
 """How an input that is cut off at limits is written."""
 
+Scanning = Callable[[Target, Share], Formula | None]
+"""Looks for a formula for a target."""
+
 FEWEST_ROWS = 20
 MOST_FACTORS = 10
 
 
-def equation(
-    variable: Variable,
-    samples: Samples,
-    columns: Sequence[Column],
-    chain: Sequence[Column],
-    inputs: Sequence[Column],
-    effort: Share,
-) -> Formula | None:
+@dataclass(frozen=True)
+class Known:
+    """What an equation may read: values now, next values that are known already, and inputs."""
+
+    columns: Sequence[Column]
+    chain: Sequence[Column]
+    inputs: Sequence[Column]
+
+    def scan(self, target: Target, effort: Share) -> Formula | None:
+        """Look for a constant inside any term."""
+        terms = [t for t in library([*self.columns, *self.chain], self.inputs, 2) if t.cost <= 2]
+        products = factors([*self.columns, *self.chain], self.inputs)
+        arguments = [*self.columns, *self.inputs]
+        return Scan(terms, products, target, effort).formula(_varied(arguments))
+
+    def steered(self, target: Target, effort: Share) -> Formula | None:
+        """Look for a constant inside a function of an input, times next values."""
+        terms = library([*self.columns, *self.chain], self.inputs, 1)
+        products = factors(self.chain or self.columns, [])
+        return Scan(terms, products, target, effort).formula(_varied(self.inputs))
+
+
+def equation(variable: Variable, samples: Samples, effort: Share, scan: Scanning) -> Formula | None:
     """Return a formula with few inner constants that also holds on the rows held back."""
     usable = samples.smooth & variable.free
     target = Target(variable.change, variable.quarter, usable & samples.learn)
     if target.rows.sum() < FEWEST_ROWS:
         return None
-    terms = [t for t in library([*columns, *chain], inputs, 2) if t.cost <= 2]
-    arguments = [c for c in [*columns, *inputs] if len(np.unique(c.values)) > 2]
-    formula = Scan(terms, factors(columns, inputs), target, effort).formula(arguments)
+    formula = scan(target, effort)
     if formula is None:
         return None
     right = variable.matches(formula.values(len(samples)))[usable & ~samples.learn]
     return formula if right.size == 0 or right.mean() >= 0.98 else None
+
+
+def _varied(columns: Sequence[Column]) -> list[Column]:
+    return [column for column in columns if len(np.unique(column.values)) > 2]
 
 
 def factors(columns: Sequence[Column], inputs: Sequence[Column]) -> list[Column]:

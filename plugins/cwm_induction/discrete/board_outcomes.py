@@ -27,7 +27,7 @@ def board_outcomes(board: Board, seen: Transitions, options: Options) -> Outcome
     highest = max(board.codes)
     area = board.shape[0] * board.shape[1]
     radices = (*board.shape, *[highest + 2] * len(CELLS), *[area + 1] * len(board.codes))
-    sizes = Sizes(radices, seen.frame.actions)
+    sizes = Sizes(radices, seen.frame.actions, named=False)
     return fit_outcomes(seen, scene, sizes, options, seen.disagreement(after=True))
 
 

@@ -53,6 +53,8 @@ class Speaker:
         """Write a value of a column."""
         if column.kind == "reward":
             return self.rewards[value]
+        if column.is_signed:
+            return str(value - column.size // 2)
         return str(bool(value)) if column.is_truth else str(value)
 
     def conditions(self, rules: Rules, name: str) -> list[Condition]:
@@ -117,17 +119,18 @@ class Speaker:
     def _bound(self, bound: Bound) -> Iterable[str]:
         """Say that a column lies within a bound, in one comparison where that is possible."""
         name, last = self.spell(bound.column), bound.column.size - 1
+        low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
         if bound.low == bound.high:
             yield self._value(bound.column, bound.low)
         elif bound.low > 0 and bound.high < last:
-            yield f"{bound.low} <= {name} <= {bound.high}"
+            yield f"{low} <= {name} <= {high}"
         elif bound.low > 0:
-            yield f"{name} >= {bound.low}"
+            yield f"{name} >= {low}"
         elif bound.high < last:
-            yield f"{name} <= {bound.high}"
+            yield f"{name} <= {high}"
         for value in bound.excluded:
             if bound.low <= value <= bound.high:
-                yield f"{name} != {value}"
+                yield f"{name} != {self.spelled(bound.column, value)}"
 
 
 def either(conditions: list[Condition]) -> str:

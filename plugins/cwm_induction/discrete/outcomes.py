@@ -5,17 +5,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.discrete.claims import fit_claims, table_bits
 from cwm_induction.discrete.dynamics import Dynamics
 from cwm_induction.discrete.exceptions import MOST_WEIGHT, Options, choose_rules
 from cwm_induction.discrete.factors import split
 from cwm_induction.discrete.scene import Scene, Sizes
-from cwm_induction.discrete.tables import Column, Examples, Rules, error_bits
+from cwm_induction.discrete.tables import KEY_BITS, Column, Examples, Rules, error_bits
 from cwm_induction.discrete.transitions import Transitions
 
 RARITY = 0.4
 RARE = 0.005
 BOLD = 0.05
 """Share of the price of a claim that is paid for outcomes so rare that missing one is worse."""
+
+CLAIMED = ("change", "gap", "run")
+MOST_KINDS = 16
 
 
 class Rule(NamedTuple):
@@ -116,4 +120,19 @@ class _Fitting:
         rare = counts[counts > 0].min() < RARE * counts.sum()
         pool = replace(scene.pool(columns, self.sizes), caution=BOLD if rare else 1.0)
         examples = Examples(pool, labels, weights * rarity[labels], price)
-        return Rule(columns, choose_rules(examples, self.options))
+        usual = Rule(columns, choose_rules(examples, self.options))
+        return self._general(scene, usual, examples)
+
+    def _general(self, scene: Scene, usual: Rule, examples: Examples) -> Rule:
+        """Return general claims where these are shorter and explain no less than the usual rule."""
+        if not self.options.shapes or not examples.labels.any() or examples.kinds > MOST_KINDS:
+            return usual
+        more = self.sizes.columns(scene, *CLAIMED) if self.sizes.named else ()
+        columns = usual.columns + more
+        pool = scene.pool(columns, self.sizes)
+        claims = fit_claims(examples._replace(pool=pool))
+        if claims is None or claims.bits >= table_bits(usual.rules, KEY_BITS):
+            return usual
+        if examples.loss(claims.apply(pool)) > examples.loss(usual.rules.apply(examples.pool)):
+            return usual
+        return Rule(columns, claims)

@@ -13,7 +13,11 @@ LEAST_MEETING = 4
 LEAST_FLAGS = 4
 LEAST_PICKED = 3
 FLAG = 2
-RELATIONS = ("same", "meets", "total", "pick", "part")
+LEAST_RUN = 3
+MOST_GAPS = 60
+MOST_COUNTED = 16
+RUN_KINDS = ("sum", "count", "alike", "rising")
+RELATIONS = ("same", "meets", "total", "pick", "part", "change", "gap", *RUN_KINDS)
 
 
 class Scene(NamedTuple):
@@ -58,6 +62,12 @@ class Scene(NamedTuple):
             values = self.new[:, column.factor] == self.new[:, column.other]
         elif column.kind == "total":
             values = self.new[:, column.cell].sum(axis=1)
+        elif column.kind == "change":
+            values = self.new[:, column.factor] - self.old[:, column.factor] + column.size // 2
+        elif column.kind == "gap":
+            values = self.new[:, column.factor] - self.new[:, column.other] + column.size // 2
+        elif column.kind in RUN_KINDS:
+            values = _of_run(column, self.new[:, column.cell])
         return values
 
     def pool(self, columns: tuple[Column, ...], sizes: "Sizes") -> Pool:
@@ -69,12 +79,16 @@ class Scene(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The radix of every factor, the number of actions and what factors stand for."""
+    """The radix of every factor, the number of actions and what factors stand for.
+
+    Where factors are not `named`, programs have no words for what several have in common.
+    """
 
     radices: tuple[int, ...]
     actions: int
     landmarks: Landmarks | None = None
     parts: tuple[int, ...] = ()
+    named: bool = True
 
     @property
     def picks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -111,6 +125,9 @@ class Sizes(NamedTuple):
             "goal": self._sites(goal=True),
             "pick": (Column(kind, p, self.radices[c[0]], cell=c) for p, c in self.picks),
             "part": (Column(kind, -1, size, n) for n, size in enumerate(self.parts)),
+            "change": self._changes(scene),
+            "gap": self._gaps(),
+            "run": self._of_runs(),
         }
         if kind in sizes:
             if kind != "outside" or scene.outside.any():
@@ -127,6 +144,32 @@ class Sizes(NamedTuple):
         for factor, radix in enumerate(self.radices):
             if _says_something(scene, kind, factor):
                 yield Column(kind, factor, radix * 2 - 1 if kind == "edge" else radix)
+
+    def _changes(self, scene: Scene) -> Iterator[Column]:
+        """Yield how much every factor grew."""
+        for factor, radix in enumerate(self.radices):
+            if (scene.new[:, factor] != scene.old[:, factor]).any():
+                yield Column("change", factor, 2 * radix - 1)
+
+    def _gaps(self) -> Iterator[Column]:
+        """Yield the differences of two factors, unless there are very many."""
+        numbers = [n for n, radix in enumerate(self.radices) if radix > FLAG]
+        pairs = list(combinations(numbers, 2))
+        for one, other in pairs if len(pairs) <= MOST_GAPS else ():
+            size = 2 * max(self.radices[one], self.radices[other]) - 1
+            yield Column("gap", one, size, other)
+
+    def _of_runs(self) -> Iterator[Column]:
+        """Yield what can be said about neighbours of one size taken together."""
+        for first, end in _runs(self.radices):
+            radix, run = self.radices[first], tuple(range(first, end))
+            if len(run) >= LEAST_RUN:
+                yield Column("sum", -1, len(run) * (radix - 1) + 1, cell=run)
+                yield Column("alike", -1, 2, cell=run)
+                if radix > FLAG:
+                    yield Column("rising", -1, 2, cell=run)
+                    for value in range(min(radix, MOST_COUNTED)):
+                        yield Column("count", -1, len(run) + 1, value, run)
 
     def _sites(self, *, goal: bool) -> Iterator[Column]:
         """Yield what can be said about the present cell and what factors stand for.
@@ -166,6 +209,18 @@ def pick(factors: np.ndarray, pointer: int, cells: tuple[int, ...]) -> np.ndarra
     """Return the value of the cell that a factor points at."""
     values: np.ndarray = factors[np.arange(len(factors)), np.array(cells)[factors[:, pointer]]]
     return values
+
+
+def _of_run(column: Column, values: np.ndarray) -> np.ndarray:
+    """Return what a column says about the factors of a run."""
+    steps = np.diff(values, axis=1)
+    told: dict[str, np.ndarray] = {
+        "sum": values.sum(axis=1),
+        "count": np.count_nonzero(values == column.other, axis=1),
+        "alike": np.logical_not(steps.any(axis=1)),
+        "rising": np.logical_not((steps < 0).any(axis=1)),
+    }
+    return told[column.kind]
 
 
 def _landmark(landmarks: Landmarks, column: Column, old: np.ndarray) -> np.ndarray:

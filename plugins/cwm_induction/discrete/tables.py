@@ -21,6 +21,7 @@ RELATION_BITS = 3.0
 MAX_SUBSETS = 2000
 NEXT_KINDS = ("aimed", "new", "edge", "total")
 RESULT_KINDS = ("done", "reward")
+TRUTHS = ("same", "done", "meets", "at", "perhaps", "site", "outside", "alike", "rising")
 
 
 class Column(NamedTuple):
@@ -31,6 +32,9 @@ class Column(NamedTuple):
     one that a factor stands for; of kind "site" whether it is any such cell. Of kind
     "total" it is how many of the factors in `cell` are set, of kind "pick" the value of the
     one that `factor` points at, of kind "part" the part `other` of the action.
+    Of kinds "change" and "gap" it is how much a factor grew, or exceeds the factor `other`,
+    plus `size // 2`; of kinds "sum", "count", "alike" and "rising" it is the sum of the
+    factors in `cell`, how many of them are `other`, whether all are equal or in order.
     """
 
     kind: str
@@ -42,7 +46,12 @@ class Column(NamedTuple):
     @property
     def is_truth(self) -> bool:
         """Whether its values are no and yes."""
-        return self.kind in ("same", "done", "meets", "at", "perhaps", "site", "outside")
+        return self.kind in TRUTHS
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its values are counted from `-(size // 2)`."""
+        return self.kind in ("change", "gap")
 
 
 @dataclass(frozen=True)

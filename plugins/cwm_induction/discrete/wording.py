@@ -11,6 +11,7 @@ from cwm_induction.discrete.dynamics import Dynamics
 from cwm_induction.discrete.formulas import Formula
 from cwm_induction.discrete.names import factor_names
 from cwm_induction.discrete.outcomes import Outcomes
+from cwm_induction.discrete.scene import RUN_KINDS
 from cwm_induction.discrete.tables import Column
 from cwm_induction.discrete.transitions import Frame
 
@@ -45,22 +46,30 @@ class Wording:
         """Name what a rule looks at."""
         paid = "bonus" if self.model.formula else "reward"
         plain = {"same": "unchanged", "done": "terminated", "reward": paid}
-        if column.kind == "meets":
-            sides = [self.spell(Column("new", f, 0)) for f in (column.factor, column.other)]
-            return " == ".join(sides)
         if column.kind in ("at", "perhaps", "site"):
             return self._lies(column)
         if column.kind == "part":
             return part_of_action(self.dynamics.sizes.parts, column.other)
-        if column.kind == "pick":
-            cells = [self.names[cell] for cell in column.cell]
-            return picked(cells, self.names[column.factor])
+        if column.kind in ("pick", "meets", "change", "gap", *RUN_KINDS):
+            return self._compared(column)
         if column.factor < 0:
             return plain.get(column.kind, column.kind)
         name = self.names[column.factor]
         new = f"new_{name}" if column.factor in self.known else name
         special = {"aimed": f"aimed_{name}", "edge": f"{name} + new_{name}", "new": new}
         return special.get(column.kind, name)
+
+    def _compared(self, column: Column) -> str:
+        """Name what a rule says about several factors, or about the change of one."""
+        if column.kind == "pick":
+            return picked([self.names[cell] for cell in column.cell], self.names[column.factor])
+        if column.kind in RUN_KINDS:
+            return _about_run(column, [self.spell(Column("new", f, 0)) for f in column.cell])
+        name = self.spell(Column("new", column.factor, 0))
+        if column.kind == "change":
+            return f"{name} - {self.names[column.factor]}"
+        other = self.spell(Column("new", column.other, 0))
+        return f"{name} {'==' if column.kind == 'meets' else '-'} {other}"
 
     def after(self, factor: int) -> str:
         """Name the value of a factor after the step."""
@@ -107,6 +116,16 @@ class Wording:
         display = "{" + ", ".join(entries) + "}"
         constant = self.constants.add(f"{name.upper()}_CELLS", display, comment)
         return f"{cell} in {constant}.get({name}, ())"
+
+
+def _about_run(column: Column, names: list[str]) -> str:
+    """Write what is said about several factors together."""
+    values = f"[{listed(names)}]"
+    if column.kind == "rising":
+        return f"sorted({values}) == {values}"
+    if column.kind == "alike":
+        return f"len({{{listed(names)}}}) == 1"
+    return f"sum({values})" if column.kind == "sum" else f"{values}.count({column.other})"
 
 
 def part_of_action(sizes: tuple[int, ...], part: int) -> str:

@@ -85,7 +85,7 @@ def reward(
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
     search = Search(10, 24, 16) if level > 3 else Search()
-    for formulas in Candidates(worth, effort, search, kinematics):
+    for formulas in Candidates(worth, effort, search, kinematics, best.right > USEFUL):
         found = _with_cases(worth, formulas)
         best = max(best, found, key=lambda reward: reward.right)
         if best.right > EXACT:

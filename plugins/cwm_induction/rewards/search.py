@@ -31,22 +31,37 @@ Found = list[Formula]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Formulas that hold along the way, then formulas that hold for the most part."""
+    """Formulas that hold along the way, then formulas that hold for the most part.
+
+    Where many rows pay the same, formulas that take turns come first (`parted`).
+    """
 
     worth: Worth
     effort: Share
     search: Search
     kinematics: Kinematics | None
+    parted: bool
 
     def __iter__(self) -> Iterator[Found]:
         """Yield what may explain the reward, the likeliest first."""
+        yield from self._changes()
+        if self.parted:
+            yield from self._pieces()
         yield from self._sums()
         yield from self._places()
         yield from self._distances()
         yield from self._functions()
         yield from self._majorities()
-        yield from self._pieces()
+        if not self.parted:
+            yield from self._pieces()
         yield from self._bent()
+
+    def _changes(self) -> Iterator[Found]:
+        """Yield a sum that has a change in it, which the end of an episode may cut short."""
+        terms = self.worth.changes()
+        formula = formula_in(self.worth.samples, terms, self._part(1), Search(4))
+        if formula is not None and any(" - " in term.text for term in formula.terms):
+            yield [formula]
 
     def _sums(self) -> Iterator[Found]:
         part = self._part(2)

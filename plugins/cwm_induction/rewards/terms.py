@@ -73,6 +73,15 @@ class Worth:
             if len(columns) <= MOST_COLUMNS:
                 yield distinct([*base, *_powers(columns), *library(columns, self.inputs, 3)])
 
+    def changes(self) -> list[Term]:
+        """Return changes along lines and values after the step."""
+        found = [
+            Term(f"({v.next} - {v.name})", v.then - v.now, 0.8)
+            for v in self.places
+            if v.cycle is None
+        ]
+        return distinct([*found, *library(self.then, [], 1)])
+
     def mixed(self) -> list[Term]:
         """Return powers of both values, their products with the inputs, and lengths."""
         now, then = self.now, self.then

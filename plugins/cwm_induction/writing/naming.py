@@ -9,6 +9,7 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 LONGEST = 32
 _VARIABLE = re.compile(r"\bx(\d+)(?!\d)")
@@ -54,9 +55,11 @@ def _replaced(program: str, names: Mapping[str, str]) -> str:
         return program
     constants = {old.upper(): new.upper() for old, new in names.items()}
     either = "|".join(sorted(names, key=len, reverse=True))
-    upper = either.upper()
-    pattern = rf"(?<![\w\"'.])(?:({either})(?=_next\b|_chosen\b|_case_|\b)|({upper})(?=_))"
-    return re.sub(pattern, lambda m: names[m[1]] if m[1] else constants[m[2]], program)
+    variable = rf"(?<![\w\"'.])({either})(?=_next\b|_chosen\b|_case_|\b)"
+    program = re.sub(variable, lambda m: names[m[1]], program)
+    part = rf"(?:(?<=_)|\b)({either.upper()})(?=_|\b)"
+    renamed_parts = partial(re.sub, part, lambda m: constants[m[1]])
+    return re.sub(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*", lambda m: renamed_parts(m[0]), program)
 
 
 def identifier(text: str) -> str:

@@ -9,7 +9,7 @@ _REMARK = re.compile(r'\n\n    It predicts .*?\n    """', re.DOTALL)
 
 
 def remarked(program: str, remark: str) -> str:
-    """Add a paragraph to the docstring of the first class of a program."""
+    """Add a paragraph to the docstring of the first class of a program, and fill long lines."""
     tree = ast.parse(program)
     owner = next(node for node in tree.body if isinstance(node, ast.ClassDef))
     docstring = owner.body[0]
@@ -19,9 +19,16 @@ def remarked(program: str, remark: str) -> str:
     start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
     text = "".join(lines[start:end]).rstrip()
     body = text.removesuffix('"""').rstrip()
-    paragraph = textwrap.indent(textwrap.fill(remark, WIDTH), "    ")
-    lines[start:end] = [f'{body}\n\n{paragraph}\n    """\n']
+    paragraphs = [_filled(paragraph) for paragraph in [*body.split("\n\n"), f"    {remark}"]]
+    lines[start:end] = ["\n\n".join(paragraphs), '\n    """\n']
     return "".join(lines)
+
+
+def _filled(paragraph: str) -> str:
+    """Fill the lines of a paragraph anew if one of them is too long."""
+    if max(map(len, paragraph.splitlines()), default=0) <= WIDTH + 4:
+        return paragraph
+    return textwrap.indent(textwrap.fill(" ".join(paragraph.split()), WIDTH), "    ")
 
 
 def unremarked(program: str) -> str:
