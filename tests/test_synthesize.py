@@ -110,7 +110,10 @@ gymnasium.register("Noise-v0", entry_point=Noise, max_episode_steps=50)
 
 def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
     (cwm.folder / "noise.py").write_text(NOISE)
-    answer = cwm("synthesize", "--env", "noise:Noise-v0", "--budget", "5", "--run", "noise")
+    env = ("--env", "noise:Noise-v0")
+    cwm("collect", *env, "--policy", "random", "--out", "noise.npz")
+    given = ("--dataset", "noise.npz", "--budget", "5", "--run", "noise")
+    answer = cwm("synthesize", *env, *given)
     assert answer.returncode == 0, answer.stderr
     assert "gave up" in answer.stderr
     assert answer.stdout.splitlines()[-1].startswith("advice  a language model may find more")

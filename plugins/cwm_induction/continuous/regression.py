@@ -12,7 +12,7 @@ from cwm_induction.continuous.terms import ONE, Term
 from cwm_induction.effort import Effort, Share
 from cwm_induction.writing.rounding import literal, rounded
 
-SLACK = 1.5
+SLACK = 2.0
 """How much of its largest error an equation may lose to rounder numbers."""
 
 
