@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from benchmarks import aside, novel, unseen
-from benchmarks.main_job import memory
+from benchmarks.main_job import watched
 from benchmarks.scoring import machine
 from benchmarks.variants import VARIANTS
 
@@ -103,19 +102,8 @@ def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
     words = ["synthesize", *case.options, "--dataset", str(data.resolve()), "--json", "--new"]
     with tempfile.TemporaryDirectory() as place:
         words += ["--budget", str(budget), "--run", f"{place}/run"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cwm_cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, memory(process.pid))
-            time.sleep(0.1)
-        assert process.stdout is not None
-        if process.returncode:
-            raise RuntimeError(f"cwm {' '.join(words)} ended with {process.returncode}")
-        found = json.loads(process.stdout.read())
+        output, peak = watched(words)
+        found = json.loads(output)
         nodes = [json.loads(line) for line in (Path(place) / "run/nodes.jsonl").open()]
     seconds = [node["node"]["usage"]["seconds"] for node in nodes]
     scores = [node["node"]["verdict"]["score"] for node in nodes]

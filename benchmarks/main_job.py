@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
@@ -22,20 +24,28 @@ def measure(arguments: tuple[str, ...]) -> tuple[float, float, dict[str, dict[st
     """Return seconds, peak memory in MB and the result of one run."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cwm_cli", "synthesize", "--json", "--env", *arguments],
-            cwd=folder,
-            env={**os.environ, "XDG_CACHE_HOME": folder},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, memory(process.pid))
-            time.sleep(0.02)
-        seconds = time.perf_counter() - start
-        assert process.stdout is not None
-        return seconds, peak / 1e6, json.loads(process.stdout.read())
+        words = ["synthesize", "--json", "--env", *arguments]
+        where = {"cwd": folder, "env": {**os.environ, "XDG_CACHE_HOME": folder}}
+        output, peak = watched(words, **where)
+        return time.perf_counter() - start, peak / 1e6, json.loads(output)
+
+
+def watched(words: Sequence[str], **where: Any) -> tuple[bytes, int]:
+    """Run `cwm` in a process of its own; return what it prints and its peak memory in bytes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cwm_cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        **where,
+    )
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, memory(process.pid))
+        time.sleep(0.02)
+    assert process.stdout is not None
+    if process.returncode:
+        raise RuntimeError(f"cwm {' '.join(words)} ended with {process.returncode}")
+    return process.stdout.read(), peak
 
 
 def memory(pid: int) -> int:

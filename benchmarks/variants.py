@@ -66,7 +66,7 @@ class OtherCliff(CliffWalkingEnv):
         self._cliff[:] = False
         self._cliff[3, 2:-3] = self._cliff[1, 5:8] = True
         for state in range(self.nS):
-            position = np.unravel_index(state, self.shape)
+            position = np.array(np.unravel_index(state, self.shape))
             for action in range(4):
                 self.P[state][action] = self._calculate_transition_prob(position, action)
 

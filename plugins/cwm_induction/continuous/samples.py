@@ -59,9 +59,3 @@ class Samples:
     def smooth(self) -> Array:
         """Mask of the rows whose next observation matters."""
         return ~self.terminated
-
-
-def serves(data: Dataset) -> bool:
-    """Whether the continuous family can read this dataset."""
-    actions = data.action_space.kind in ("box", "discrete", "multidiscrete", "multibinary")
-    return data.observation_space.is_float and actions and data.observation_space.size > 0
