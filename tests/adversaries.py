@@ -765,7 +765,8 @@ CHEATS = {
         raise KeyError("nothing")
         """,
         top=SCAN,
-        ending="refused crash",  # who reads all memory may come upon what can no longer be read
+        # who reads all memory may come upon what can no longer be read, or run out of time
+        ending="refused crash timeout_cpu",
         errors="KeyError",
         stopped="always",
         dataset="secret",
@@ -888,7 +889,8 @@ class Environment:
         'find(rb"REMNANT-[0-9a-f]{16}")',
         'find(rb"canary-key-[0-9a-f]{16}")',
         top=SCAN,
-        ending="refused crash",  # who reads all memory may come upon what can no longer be read
+        # who reads all memory may come upon what can no longer be read, or run out of time
+        ending="refused crash timeout_cpu",
         errors="KeyError",
         stopped="always",
         uncontrolled="workers see no job and no variable; that the scan works it checks itself",

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from struct import unpack
+from struct import pack, unpack
 
 import numpy as np
 import psutil
@@ -311,7 +311,7 @@ def facts() -> list[str]:
         "ptrace": _number(core / "yama/ptrace_scope") in (None, 0),
         "userns": _may_unshare(),
         "io_uring": _number(core / "io_uring_disabled") in (None, 0),
-        "perf": (_number(core / "perf_event_paranoid") or 0) <= 2,
+        "perf": _may_count_events(),
         "userfaultfd": Path("/proc/sys/vm/unprivileged_userfaultfd").exists(),
         "x86_64": platform.machine() == "x86_64",
         "glibc": platform.libc_ver()[0] == "glibc",
@@ -335,6 +335,18 @@ def _may_unshare() -> bool:
     """Whether a process may have a user namespace of its own."""
     code = "import ctypes; raise SystemExit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
     return subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def _may_count_events() -> bool:
+    """Whether the kernel lets processes without privileges count events of the processor."""
+    number = 241 if platform.machine() == "aarch64" else 298
+    attributes = ctypes.create_string_buffer(pack("=2IQ", 1, 112, 0), 112)
+    child = os.fork()
+    if child == 0:
+        with suppress(OSError):
+            os.setuid(65534)
+        os._exit(ctypes.CDLL(None).syscall(number, attributes, 0, -1, -1, 0) < 0)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def main() -> None:

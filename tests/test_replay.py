@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import ROOT, Action, Message, Move, Request, Usage
+from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Request, Usage
 from cwm_cli.packing import Space
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.runs import JOURNAL, Header, Run, RunConfig
@@ -111,7 +111,7 @@ def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
         run.append(Record(node, "Hello."))
     replay = Replay(str(run.folder))
     usage = Usage(prompt_tokens=7, completion_tokens=5, cost=0.0, seconds=0.0)
-    assert replay.complete(question("hi")) == ("Hello.", usage)
+    assert replay.complete(question("hi")) == Completion("Hello.", usage)
     assert replay.worst_cost(question("hi")) == 0.0
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from cwm_cli.llm import Action, Completion, Message, Move
+from cwm_cli.llm import Action, Completion, Message, Move, unheard
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.search import Search
 from cwm_zero_shot.strategy import ZeroShot
@@ -52,7 +52,7 @@ def asked(verdicts, parallel=1):
     search = Search(Judge(list(verdicts)), ZeroShot(), backend, seed=4, parallel=parallel)
     list(search.run(len(verdicts)))
     requests = sorted(backend.asked, key=lambda request: request.step)
-    return [request._replace(problem=None) for request in requests]
+    return [request._replace(problem=None, tell=unheard) for request in requests]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
