@@ -93,15 +93,15 @@ import numpy as np
 
 
 class Noise(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float64)
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.np_random.uniform(-1, 1, 3), {}
+        return self.np_random.uniform(-1, 1, 1), {}
 
     def step(self, action):
-        return self.np_random.uniform(-1, 1, 3), float(self.np_random.uniform()), False, False, {}
+        return self.np_random.uniform(-1, 1, 1), float(self.np_random.uniform()), False, False, {}
 
 
 gymnasium.register("Noise-v0", entry_point=Noise, max_episode_steps=50)
