@@ -369,7 +369,7 @@ def induced(problem):
     ],
 )
 def test_induced_programs_can_be_batched(name, arguments, sandbox):
-    data = collect(cwm_environments()[name](**arguments), policy="random")
+    data = collect(cwm_environments()[name](), env_args=arguments, policy="random")
     program = induced(WorldModelProblem("", data.train, sandbox, Metric.of(data.train)))
     columns = data.train.select("observations", "actions")
     rows = [list(columns[key]) for key in ("observations", "actions")]
