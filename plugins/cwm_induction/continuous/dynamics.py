@@ -13,26 +13,25 @@ from cwm_induction.continuous.hypothesis import Hypothesis
 from cwm_induction.continuous.inner_equations import Known, equation
 from cwm_induction.continuous.latents import Variable
 from cwm_induction.continuous.mixture import Places, Target, gates, regimes
-from cwm_induction.continuous.regression import Formula, approximate
+from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.resets import resets
+from cwm_induction.continuous.rough import rough
 from cwm_induction.continuous.rules import Feature, as_features
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.settling import cases, settled
 from cwm_induction.continuous.terms import Column, distinct, library
 from cwm_induction.continuous.whole import by_rules, compared, is_whole, modes
 from cwm_induction.effort import Effort
-from cwm_induction.flows.atomic import AtomicFitting
-from cwm_induction.flows.fitting import Fitting, Flow
+from cwm_induction.flows.atomic import FLOWS
+from cwm_induction.flows.fitting import Flow
 from cwm_induction.flows.jumps import Jumping
 from cwm_induction.flows.rows import Seen
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, joints_of
 
-FLOWS: tuple[Callable[[Seen], Flow | None], ...] = (
-    lambda seen: Fitting(seen).flow(),
-    lambda seen: AtomicFitting(seen).flow(),
-)
+LONG = 8
+"""Terms beyond which an equation is given up for a mechanism that predicts as well."""
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Explainer:
         self._equations()
         if self.hypothesis.mechanics:
             self.effort.tell("looking for a mechanism")
-            self._mechanism(least=0.8)
+            self._simpler_mechanism()
         self._flow(FLOWS[0])
         self._inner_constants()
         self._values()
@@ -136,6 +135,15 @@ class Explainer:
                 formula = derived(variable, self.samples, self._settled(variable), effort)
                 self.found.formulas.update({variable.name: formula} if formula else {})
 
+    def _simpler_mechanism(self) -> None:
+        """Look for a mechanism, also in place of equations so long that they may be a mere fit."""
+        long = {n: f for n, f in self.found.formulas.items() if len(f.terms) > LONG}
+        for name in long:
+            del self.found.formulas[name]
+        self._mechanism(least=0.97 if long else 0.8)
+        left = long.keys() - self.found.explained
+        self.found.formulas |= {name: long[name] for name in left}
+
     def _mechanism(self, least: float) -> None:
         """Look for a mechanism that moves something unexplained."""
         open_names = self._open()
@@ -199,17 +207,10 @@ class Explainer:
     def _approximations(self) -> None:
         """Give every other variable a linear approximation, or let it stand still."""
         columns = [variable.column for variable in self.variables]
-        learn = self.samples.smooth & self.samples.learn
-        check = self.samples.smooth & ~self.samples.learn
         for variable in self._unexplained():
-            formula = Formula((), ())
-            if variable.name not in self.hypothesis.plain:
-                terms = library(columns, self._inputs, 1)
-                formula = approximate(terms, variable.change, learn, check)
-                moved = variable.matches(formula.values(len(self.samples)))[check].sum()
-                still = variable.matches(np.zeros(len(self.samples)))[check].sum()
-                formula = formula if moved >= still else Formula((), ())
-            self.found.rough[variable.name] = formula
+            plain = variable.name in self.hypothesis.plain
+            found = None if plain else rough(variable, self.samples, columns, self._inputs)
+            self.found.rough[variable.name] = found or Formula((), ())
 
     def _resets(self) -> None:
         """Learn when a variable takes a value at which many rows meet, against its equation."""

@@ -5,7 +5,7 @@ straight line are nearly right; then stages, constants and weights are improved
 in turn, under one scheme after another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -204,3 +204,10 @@ class AtomicFitting:
         mask: Array = largest <= np.quantile(largest[:count], CALM)
         mask[count:] = False
         return mask
+
+
+FLOWS: tuple[Callable[[Seen], Flow | None], ...] = (
+    lambda seen: Fitting(seen).flow(),
+    lambda seen: AtomicFitting(seen).flow(),
+)
+"""Ways to look for a vector field, the cheaper one first."""
