@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -64,6 +64,18 @@ class Header(BaseModel):
         return openings(self.protection) if self.protection else "unknown"
 
 
+class Material(Protocol):
+    """What the programs of a run are judged by."""
+
+    def save(self, path: Path) -> None:
+        """Write it to a file."""
+        ...
+
+
+class BusyError(CwmError):
+    """Another process works on what is asked for."""
+
+
 @dataclass
 class Run:
     """A folder that grows by one line per node and survives being killed at any moment.
@@ -77,10 +89,12 @@ class Run:
     _journal: IO[bytes] | None = field(default=None, repr=False)
 
     @classmethod
-    def start(cls, folder: Path, header: Header, dataset: Dataset) -> Self:
+    def start(
+        cls, folder: Path, header: Header, material: Material, *, name: str = DATASET
+    ) -> Self:
         """Make a new run folder with everything that the run depends on."""
         folder.mkdir(parents=True, exist_ok=True)
-        dataset.save(folder / DATASET)
+        material.save(folder / name)
         replace(folder / "run.json", header.model_dump_json(indent=2) + "\n")
         return cls(folder, header)
 
@@ -123,7 +137,7 @@ class Run:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             journal.close()
-            raise CwmError(
+            raise BusyError(
                 f"another process is working on {self.folder}: wait for it or choose another --run"
             ) from error
         journal.truncate(_complete(journal))
@@ -190,12 +204,12 @@ def runs_in(parent: Path) -> Iterator[Run]:
             continue
 
 
-def is_free(folder: Path) -> bool:
+def is_free(folder: Path, *, name: str = DATASET) -> bool:
     """Whether a run may start in a folder: there is nothing, or a start that was cut short."""
     if not folder.exists():
         return True
     names = {path.name for path in folder.iterdir() if not path.name.endswith(".part")}
-    return names <= {DATASET}
+    return names <= {name}
 
 
 def differences(before: RunConfig, now: RunConfig) -> list[str]:

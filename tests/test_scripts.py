@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.client import LONGEST_PROGRAM
+from cwm_cli.sandbox.failures import LONGEST_PROGRAM
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cwm_cli import __version__
+from cwm_cli.cli.apps import apps
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.boundary import boundary, complain, guarded
 from cwm_cli.cli.collect import collect
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",
 )
-for command in (collect, synthesize, evaluate, plan, benchmark, doctor, plugins):
+for command in (collect, synthesize, evaluate, plan, benchmark, apps, doctor, plugins):
     app.command(command.__name__)(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

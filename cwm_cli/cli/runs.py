@@ -13,6 +13,7 @@ from cwm_cli.cli.options import JsonOption
 if TYPE_CHECKING:
     from typing import Any
 
+    from cwm_cli.apps.folder import Folder
     from cwm_cli.runs import Run
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
@@ -30,6 +31,7 @@ def list_(
     from rich.table import Table
     from rich.text import Text
 
+    from cwm_cli.apps.folder import folders_in
     from cwm_cli.cli.output import console
     from cwm_cli.runs import runs_in
 
@@ -41,6 +43,8 @@ def list_(
         answers = run.config.model or run.config.backend
         cells = (str(run.folder), run.config.env, run.config.strategy, answers)
         table.add_row(*map(Text, cells), str(len(nodes)), f"{best:.4f}")
+    for apps in folders_in(folder):
+        table.add_row(*map(Text, _apps_cells(apps)))
     if not table.row_count:
         typer.echo(f"there are no runs in {folder}: start one with `cwm synthesize`")
         return
@@ -58,10 +62,14 @@ def show(
     """
     import json
 
+    from cwm_cli.apps.folder import Folder
     from cwm_cli.cli.output import console, emit
     from cwm_cli.runs import Run
     from cwm_cli.views import finished_tree
 
+    if (apps := Folder(folder)).is_apps:
+        _show_apps(apps)
+        return
     run = Run.load(folder)
     about = run.config.model_dump(exclude={"options"})
     about |= {"tools": ", ".join(run.config.tools), "protection": run.header.openings}
@@ -81,11 +89,16 @@ def report(
     folder: Annotated[
         Path, typer.Argument(help="The folder of a benchmark, or of a run.", show_default=False)
     ],
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Further folders of cwm apps, to be merged.", show_default=False),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Draw the tables of a benchmark from what is in its folder, or the scores of a run.
 
-    A benchmark may still be running, or have been stopped.
+    A benchmark may still be running, or have been stopped. Folders of `cwm
+    apps` that shared the problems are merged.
 
     Example: cwm runs report runs/benchmark-20260101-120000
     """
@@ -94,11 +107,63 @@ def report(
     from cwm_cli.cli.benchmark import print_report
     from cwm_cli.runs import Run
 
+    if others or _is_apps(folder):
+        _report_apps([folder, *(others or [])], json=json)
+        return
     found = Folder(folder.absolute())
     if found.is_benchmark:
         print_report(Report.of(found), json=json)
     else:
         _report_run(Run.load(folder), json=json)
+
+
+def _is_apps(folder: Path) -> bool:
+    """Whether a folder is that of a run over coding problems."""
+    from cwm_cli.apps.folder import Folder
+
+    return Folder(folder).is_apps
+
+
+def _report_apps(folders: list[Path], *, json: bool) -> None:
+    """Print the tables of runs over coding problems, merged."""
+    from cwm_cli.apps.folder import Folder
+    from cwm_cli.apps.gathering import gather
+    from cwm_cli.cli.solving import print_report
+
+    merged = [Folder(path) for path in dict.fromkeys(folders)]
+    print_report(gather(merged), merged, json=json)
+
+
+def _show_apps(folder: Folder) -> None:
+    """Print what a run over coding problems is, and a line per problem."""
+    from cwm_cli.apps.gathering import gather
+    from cwm_cli.apps.report import problem_grid
+    from cwm_cli.cli.output import console, emit
+    from cwm_cli.views.grids import GridTable
+
+    gathered = gather([folder])
+    config = gathered.header.config
+    about = config.model_dump(include={"dataset", "strategy", "backend", "model", "seed"})
+    emit({"run": str(folder.path), **about, "problems": len(gathered.problems)}, json=False)
+    console(json=False).print(GridTable(problem_grid(list(gathered.outcomes.values()))))
+
+
+def _apps_cells(folder: Folder) -> list[str]:
+    """Say what a run over coding problems is, and how far it is."""
+    from cwm_cli.apps.gathering import gather
+
+    gathered = gather([folder])
+    config, summary = gathered.header.config, gathered.report().summary
+    answers = config.model or config.backend
+    solved = f"{summary.solved}/{len(gathered.problems)} solved"
+    return [
+        str(folder.path),
+        config.env,
+        config.strategy,
+        answers,
+        str(summary.completions),
+        solved,
+    ]
 
 
 def _report_run(run: Run, *, json: bool) -> None:
@@ -116,7 +181,7 @@ def _report_run(run: Run, *, json: bool) -> None:
         typer.echo(jsonlib.dumps(facts))
         return
     emit({name: value for name, value in facts.items() if name not in PARTS}, json=json)
-    if result and result["train"]:
+    if result and result.get("train"):
         parts = {name: result.get(name) for name in PARTS}
         scores = {name: part and Score.model_validate(part) for name, part in parts.items()}
         console(json=json).print(score_table(titled(scores)))

@@ -1,9 +1,6 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from string import Template
 from typing import Literal
 
 import numpy as np
@@ -13,6 +10,7 @@ from cwm_cli.llm import Message, Move
 from cwm_cli.packing import Columns
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.interface import describe
+from cwm_cli.problems.templates import prefix_section, template
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset
@@ -64,15 +62,15 @@ class WorldModelProblem:
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
         failure = move.verdict.failure if move.verdict else None
-        content = _template(move.action).substitute(
+        content = template(f"world_model/{move.action}").substitute(
             description=self.description.strip(),
             interface=self._interface(),
-            prefix=_prefix(move.prefix),
+            prefix=prefix_section(move.prefix),
             program=move.program.rstrip() or "# the last answer held no program",
             feedback=failure.message if failure else "Nothing is known to be wrong with it.",
             error=failure.message if failure else "",
         )
-        system = _template("system").substitute().strip()
+        system = template("world_model/system").substitute().strip()
         return (
             Message(role="system", content=system),
             Message(role="user", content=content.strip()),
@@ -113,7 +111,7 @@ class WorldModelProblem:
     def _interface(self) -> str:
         """Describe the class that a program has to define."""
         return (
-            _template("interface")
+            template("world_model/interface")
             .substitute(
                 observation=describe(self.dataset.observation_space),
                 action=describe(self.dataset.action_space),
@@ -129,17 +127,3 @@ class WorldModelProblem:
 def _rows(columns: Columns, mask: np.ndarray) -> Columns:
     """Select rows of columns."""
     return {name: column[mask] for name, column in columns.items()}
-
-
-def _prefix(prefix: str) -> str:
-    """Ask for a program that begins with these lines, if there are any."""
-    if not prefix.strip():
-        return ""
-    return "\n\n" + _template("prefix").substitute(prefix=prefix.rstrip("\n")).strip()
-
-
-@cache
-def _template(name: str) -> Template:
-    """Read a prompt template."""
-    file = files("cwm_cli.problems") / "prompts" / "world_model" / f"{name}.md"
-    return Template(file.read_text(encoding="utf-8"))

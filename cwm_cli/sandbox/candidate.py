@@ -1,6 +1,5 @@
 """What happens in the process of one program: guards first, then the program, row by row."""
 
-import atexit
 import mmap
 import os
 import signal
@@ -31,8 +30,10 @@ from cwm_cli.sandbox.confinement import Guards, Room, address_space
 from cwm_cli.sandbox.descriptors import CHANNEL_DESCRIPTOR, READY_DESCRIPTOR, settle
 from cwm_cli.sandbox.gate import check
 from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.linux import die_with_parent
 from cwm_cli.sandbox.protocol import Request
+from cwm_cli.sandbox.scripting import allow_deep_recursion, run_script
 from cwm_cli.sandbox.seeding import reseed, reseed_for, reseeded
 
 PROGRAM = "<program>"
@@ -77,9 +78,9 @@ def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoR
             os._exit(code)
         request, files = received
         job, arena = settle(request, files, ready)
-        limits = request.limits
-        if files.channel:  # the worker counts each decision, the kernel all of them
-            limits = replace(limits, cpu_seconds=_SESSION_CPU_SECONDS)
+        if job.is_script:
+            allow_deep_recursion()
+        limits = _for_the_kernel(request.limits, is_session=files.channel is not None)
         guards.last(limits, Room(before, request.job_bytes + request.arena_bytes))
         os.write(READY_DESCRIPTOR, READY)
         os.close(READY_DESCRIPTOR)
@@ -90,6 +91,11 @@ def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoR
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _for_the_kernel(limits: Limits, *, is_session: bool) -> Limits:
+    """Return what the kernel watches; in a session the worker counts each decision, it all."""
+    return replace(limits, cpu_seconds=_SESSION_CPU_SECONDS) if is_session else limits
 
 
 def _rehearse() -> None:
@@ -144,24 +150,6 @@ def answer_all(code: CodeType, job: Job, views: Columns) -> None:
     answer(load(code, job, views), islice(questions, len(job.rows) - job.again), job, views)
     if job.again:
         answer(load(code, job, views), questions, job, views)
-
-
-def run_script(code: CodeType, job: Job, views: Columns) -> None:
-    """Run the text of a program that reads standard input and writes standard output."""
-    if job.draws:
-        reseed(job.seed)
-    views["phase"][...] = Phase.STEPPING
-    module = ModuleType("__main__")
-    sys.modules[module.__name__] = module
-    try:
-        exec(code, module.__dict__)  # noqa: S102
-    except SystemExit as end:
-        if end.code:
-            raise
-    finally:
-        atexit._run_exitfuncs()  # where some programs print all that they have to say
-        for stream in filter(None, (sys.stdout, sys.__stdout__)):
-            stream.flush()
 
 
 def answer(

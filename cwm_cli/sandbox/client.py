@@ -10,7 +10,7 @@ import numpy as np
 from cwm_cli.packing import Columns, Space
 from cwm_cli.programs import Failure
 from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.failures import KILLED_WORKERS, failure_of
+from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, failure_of, overflow
 from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.session import Session
 
 T = TypeVar("T")
-
-LONGEST_PROGRAM = 1 << 18
-TOO_LONG = Failure(
-    kind="load_error",
-    message=f"the program is longer than {LONGEST_PROGRAM} characters, and no model has to be",
-)
 
 
 class How(TypedDict, total=False):
@@ -71,6 +65,7 @@ class Sandbox:
         cold: bool | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self.workers = workers
         setup = Setup(tuple(tools), tuple(layers))
         setup = setup if cold is None else setup._replace(cold=cold)
         self._pool = Pool(workers, setup, check_names(tuple(accepted)))
@@ -105,16 +100,20 @@ class Sandbox:
         failure = self._doubt(program, dataset, answered, seed)
         return Predictions({} if failure else merged(dataset, answered), failure)
 
-    def run_script(self, program: str, stdin: str = "", *, seed: int = 0) -> Printed:
+    def run_script(
+        self, program: str, stdin: str = "", *, function: str = "", seed: int = 0
+    ) -> Printed:
         """Run a program that reads standard input and writes standard output.
 
-        All CPU time may go into one step, as there are no rows.
+        With a `function` that is called, with the JSON list in standard input, and its
+        answer comes back as JSON. All CPU time may go into one step, as there are no rows.
         """
         if len(program) > LONGEST_PROGRAM:
             return Printed("", TOO_LONG)
         nothing = Space("tuple")
         rows, gated = np.empty(0, dtype=np.int64), self.protection.is_gated
-        job = Job(program, int(seed), rows, nothing, nothing, {}, is_script=True, gated=gated)
+        job = Job(program, int(seed), rows, nothing, nothing, {}, gated=gated)
+        job = replace(job, is_script=True, function=function)
         limits = replace(self.limits, stall_seconds=self.limits.cpu_seconds)
         printed = self.insist(lambda: self._print(job, stdin.encode("utf-8", "replace"), limits))
         return printed or Printed("", KILLED_WORKERS)
@@ -228,8 +227,10 @@ class Sandbox:
             console = Console(read, written)
             with worker.running(job.encode(), layout.size, limits, console) as finish:
                 outcome = finish()
-            output = read_all(written, limits.output_bytes)
+            output = read_all(written, limits.output_bytes + 1)
         failure = failure_of(outcome, layout.views(outcome.arena), job, limits)
+        if len(output) > limits.output_bytes:
+            output, failure = output[:-1], overflow(limits)
         return Printed(output.decode("utf-8", "replace"), failure)
 
     @contextmanager

@@ -6,13 +6,16 @@ import mmap
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.protocol import Console, Descriptors, Request
 
 MOST_DESCRIPTORS = 256
 """More than a worker ever has open."""
+
+_ERROR_BYTES = 1 << 16
+"""How much a program that prints elsewhere may say on standard error."""
 
 READY_DESCRIPTOR = 3
 CHANNEL_DESCRIPTOR = 4
@@ -29,9 +32,7 @@ def settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap.
     if files.console:
         _connect(files.console)
     else:
-        log = _Log(request.limits.output_bytes)
-        sys.stdout = io.TextIOWrapper(log, "utf-8", "backslashreplace", write_through=True)
-        sys.stderr = sys.stdout
+        sys.stdout = sys.stderr = _log(request.limits.output_bytes)
     arena = mmap.mmap(files.arena, request.arena_bytes)
     job = Job.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
     kept = [ready, *(files.channel or ())[:2]]
@@ -50,7 +51,16 @@ def _connect(console: Console) -> None:
     sink = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
     stdin = io.TextIOWrapper(reader, "utf-8", "replace")
     stdout = io.TextIOWrapper(sink, "utf-8", "backslashreplace")
+    for stream, mode in ((stdin, "r"), (stdout, "w")):
+        vars(stream)["mode"] = mode  # which programs that make streams of their own ask for
     vars(sys).update(stdin=stdin, __stdin__=stdin, stdout=stdout, __stdout__=stdout)
+    sys.stderr = _log(_ERROR_BYTES)
+
+
+def _log(limit: int) -> TextIO:
+    """Return a stream to the log, which keeps what is printed up to a limit."""
+    kept: Any = _Log(limit)
+    return io.TextIOWrapper(kept, "utf-8", "backslashreplace", write_through=True)
 
 
 class _Log(io.RawIOBase):
@@ -68,5 +78,5 @@ class _Log(io.RawIOBase):
         kept = bytes(data[: self._left])
         self._left -= len(kept)
         with suppress(OSError):  # a program may close its descriptors
-            os.write(1, kept)
+            os.write(2, kept)
         return len(data)

@@ -19,6 +19,12 @@ KILLED_WORKERS = Failure(
     kind="crash", message="the program ended the process that watches over it, twice"
 )
 
+LONGEST_PROGRAM = 1 << 18
+TOO_LONG = Failure(
+    kind="load_error",
+    message=f"the program is longer than {LONGEST_PROGRAM} characters, and none has to be",
+)
+
 _TEXT_CHARACTERS = 1000
 _LINE_CHARACTERS = 200
 _VALUE_CHARACTERS = 300
@@ -44,7 +50,7 @@ def failure_of(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Fa
     finished = report.ending is Ending.EXITED and report.code == 0
     if finished and views["phase"] == Phase.DONE and views["status"].all():
         return None
-    cause = _cause(outcome, views, limits)
+    cause = _cause(outcome, views, job, limits)
     source = _source_line(job.program, cause.line)
     parts = [
         clean(cause.text, _TEXT_CHARACTERS),
@@ -53,6 +59,14 @@ def failure_of(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Fa
     ]
     line = None if source is None else cause.line
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
+
+
+def overflow(limits: Limits) -> Failure:
+    """Say that a program printed more than it may."""
+    most = f"{limits.output_bytes / 2**20:.3g} MB"
+    return Failure(
+        kind="wrong_output", message=f"the program printed more than {most} (File too large)"
+    )
 
 
 def clean(text: str, characters: int) -> str:
@@ -65,30 +79,32 @@ def clean(text: str, characters: int) -> str:
     return kept if len(kept) <= characters else f"{kept[:characters]}..."
 
 
-def _cause(outcome: Outcome, views: Columns, limits: Limits) -> Cause:
+def _cause(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Cause:
     """Tell the endings apart: first those that the worker saw, then what the program reports."""
     ending, code = outcome.report.ending, outcome.report.code
     if ending is Ending.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")
     if ending is not Ending.EXITED or code == -signal.SIGXCPU:
         kind: FailureKind = "timeout_wall" if ending in _BY_THE_CLOCK else "timeout_cpu"
-        return Cause(kind, _overrun(ending, views, limits), _stuck_line(outcome.log))
+        text = _overrun(ending, views, job, limits)
+        return Cause(kind, text, _stuck_line(outcome.log))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
     if code < 0:
         text = f"the process of the program was ended by {_signal_name(-code)}"
         return Cause("crash", text, _stuck_line(outcome.log))
-    return Cause("early_exit", _farewell(code, outcome.log))
+    missed = "it came to its end" if job.is_script else "every row was answered"
+    return Cause("early_exit", _farewell(code, missed, outcome.log))
 
 
-def _overrun(ending: Ending, views: Columns, limits: Limits) -> str:
+def _overrun(ending: Ending, views: Columns, job: Job, limits: Limits) -> str:
     """Say which limit was exceeded, and at what."""
     if ending is Ending.OUT_OF_TIME:
         return f"the program took more than {limits.wall_seconds:g} s"
     if ending is Ending.ASLEEP:
         return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
-    if ending is not Ending.STALLED:
+    if ending is not Ending.STALLED or job.is_script:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
     loading = views["phase"] == Phase.LOADING
     what = "importing the program and making an Environment" if loading else "a single step"
@@ -103,9 +119,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _farewell(code: int, log: bytes) -> str:
-    """Say that a program ended itself, with the last that it printed."""
-    text = f"the program ended its own process (exit code {code}) before every row was answered"
+def _farewell(code: int, missed: str, log: bytes) -> str:
+    """Say that a program ended itself, before what, with the last that it printed."""
+    text = f"the program ended its own process (exit code {code}) before {missed}"
     printed = _DUMP.sub(b"", log).decode("utf-8", "replace").strip().splitlines()
     return "\n".join([text, *(["it had printed:"] if printed else []), *printed[-_PRINTED_LINES:]])
 

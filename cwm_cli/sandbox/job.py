@@ -19,11 +19,11 @@ class Job:
 
     `rows` are the numbers that the rows had before they were shuffled. With
     `planners` (names and options, the first that suits is used) the program is not
-    asked for rows but planned with; a script is run once and neither. The last
-    `again` rows are asked of a program that is loaded anew. A `gated` program may
-    use no module or function that reaches beyond computing. `form` is how it is
-    planned with: scalar, compiled, or auto. With `valid` a step has to say as well
-    which actions are valid after it.
+    asked for rows but planned with; a script is run once and neither, with a
+    `function` to call that once. The last `again` rows are asked of a program that
+    is loaded anew. A `gated` program may use no module or function that reaches
+    beyond computing. `form` is how it is planned with: scalar, compiled, or auto.
+    With `valid` a step has to say as well which actions are valid after it.
     """
 
     program: str
@@ -34,6 +34,7 @@ class Job:
     columns: Columns
     planners: Sequence[tuple[str, dict[str, Any]]] = ()
     is_script: bool = False
+    function: str = ""
     again: int = 0
     gated: bool = False
     form: str = "auto"
@@ -47,6 +48,7 @@ class Job:
             "seed": self.seed,
             "planners": [list(planner) for planner in self.planners],
             "is_script": self.is_script,
+            "function": self.function,
             "again": self.again,
             "gated": self.gated,
             "form": self.form,
@@ -73,7 +75,7 @@ class Job:
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
         spaces = (observation_space, action_space)
-        names = ("planners", "is_script", "again", "gated", "form", "valid")
+        names = ("planners", "is_script", "function", "again", "gated", "form", "valid")
         how = {name: header[name] for name in names}
         return cls(header["program"], header["seed"], rows, *spaces, columns, **how)
 

@@ -1,0 +1,82 @@
+"""Write the problems that ship in `data/`, with tests whose answers two programs agree on.
+
+Run again, it writes the same bytes.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+from benchmarks.problems import MODULES
+
+FOLDER = Path(__file__).parents[1] / "data" / "cwm_data" / "apps"
+CHECKS = 200
+"""Small inputs, drawn anew, on which the reference and brute force have to agree."""
+
+ORIGIN = "written for cwm-cli"
+LICENSE = "Apache-2.0"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the problems and print how large each is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    chosen = parser.parse_args(arguments)
+    for number, name in enumerate(MODULES):
+        module = import_module(f"benchmarks.problems.{name}")
+        folder = chosen.folder / f"{number:04}"
+        folder.mkdir(parents=True, exist_ok=True)
+        size = sum(write(folder / file, text) for file, text in files(module, number).items())
+        print(f"{folder.name} {name:12} {module.DIFFICULTY:13} {size / 1e3:6.1f} kB", flush=True)
+
+
+def files(module: ModuleType, number: int) -> dict[str, str]:
+    """Return the files of a problem, by name."""
+    cases = module.tests(Random(number))
+    answer = answers(module.reference, called=bool(module.FUNCTION))
+    check(module, Random(1000 + number))
+    tests = {"inputs": list(cases), "outputs": [answer(case) for case in cases]}
+    named = {"fn_name": module.FUNCTION} if module.FUNCTION else {}
+    metadata = {
+        "difficulty": module.DIFFICULTY,
+        "url": "",
+        "origin": ORIGIN,
+        "license": LICENSE,
+    }
+    starter = {"starter_code.py": module.STARTER} if module.STARTER else {}
+    return {
+        "question.txt": module.QUESTION,
+        "input_output.json": json.dumps(named | tests) + "\n",
+        "solutions.json": json.dumps(module.RIGHT, indent=1) + "\n",
+        "wrong_solutions.json": json.dumps(module.WRONG, indent=1) + "\n",
+        "metadata.json": json.dumps(metadata, indent=1) + "\n",
+        **starter,
+    }
+
+
+def answers(program: Callable[..., Any], *, called: bool) -> Callable[[Any], Any]:
+    """Return a function of an input, whether it is a text or a list of arguments."""
+    return lambda case: program(*case) if called else program(case)
+
+
+def check(module: ModuleType, rng: Random) -> None:
+    """Raise unless brute force gives the answers of the reference to the examples and others."""
+    called = bool(module.FUNCTION)
+    reference, brute = (answers(each, called=called) for each in (module.reference, module.brute))
+    for case in [*module.EXAMPLES, *(module.small(rng) for _ in range(CHECKS))]:
+        if reference(case) != brute(case):
+            raise AssertionError(f"{module.__name__}: {case}: {reference(case)} or {brute(case)}")
+
+
+def write(path: Path, text: str) -> int:
+    """Write a file and return how many bytes it has."""
+    return path.write_bytes(text.encode())
+
+
+if __name__ == "__main__":
+    main()

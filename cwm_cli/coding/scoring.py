@@ -1,0 +1,166 @@
+"""What programs for coding problems are worth: strict accuracy, test-case average and pass@k."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import comb, fsum, sqrt
+from statistics import NormalDist, fmean
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+ORDER = ("introductory", "interview", "competition")
+"""The difficulties of APPS; others come after them."""
+
+Z = NormalDist().inv_cdf(0.975)
+
+
+class Outcome(BaseModel):
+    """What the final program of a problem passes, and what it took to find it.
+
+    `passed` of `tests` are hidden tests. A problem with a single test has no
+    hidden one, and is judged by the public one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: int
+    difficulty: str
+    passed: int
+    tests: int
+    public_passed: int
+    public_tests: int
+    completions: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+
+    @property
+    def strict(self) -> bool:
+        """Whether all tests are passed, public and hidden."""
+        return self.passed == self.tests and self.public_passed == self.public_tests
+
+    @property
+    def has_hidden(self) -> bool:
+        """Whether there are tests that the search did not see."""
+        return self.tests > 0
+
+    @property
+    def share(self) -> float:
+        """The share of hidden tests passed; of the public one where there is no other."""
+        if self.has_hidden:
+            return self.passed / self.tests
+        return self.public_passed / self.public_tests
+
+
+class Interval(NamedTuple):
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+class Summary(BaseModel):
+    """What some outcomes come to, in whatever order, with confidence intervals (95 %).
+
+    Cost is None when one is unknown. `no_hidden` counts the problems without a
+    hidden test. Of a single difficulty there are no parts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    problems: int
+    solved: int
+    strict_accuracy: float | None
+    strict_accuracy_95: Interval | None
+    test_case_average: float | None
+    test_case_average_95: Interval | None
+    completions: int
+    tokens: int
+    cost: float | None
+    seconds: float
+    no_hidden: int
+    by_difficulty: dict[str, "Summary"] = {}
+
+
+class PassAt(NamedTuple):
+    """The mean chance that one of `k` programs is right, over the problems that have as many."""
+
+    k: int
+    value: float
+    interval: Interval
+    problems: int
+
+
+def summary(outcomes: Iterable[Outcome]) -> Summary:
+    """Sum outcomes up, all together and by difficulty; parts of a run are merged by their union."""
+    every = list(outcomes)
+    parts = {
+        difficulty: _figures([one for one in every if one.difficulty == difficulty])
+        for difficulty in sorted({one.difficulty for one in every}, key=_rank)
+    }
+    return _figures(every).model_copy(update={"by_difficulty": parts})
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the score interval (Wilson, 1927) of a mean of values from 0 to 1.
+
+    Of values between 0 and 1 it is wider than it has to be: their variance is
+    at most m (1 - m) (Bhatia and Davis, 2000), which is taken for it. So it
+    holds for any values, and does not vanish where all are alike.
+    """
+    count = len(values)
+    share = fmean(values)
+    scale = 1 + Z**2 / count
+    centre = (share + Z**2 / (2 * count)) / scale
+    reach = Z * sqrt(share * (1 - share) / count + (Z / (2 * count)) ** 2) / scale
+    return Interval(
+        low=max(0.0, centre - reach) if share > 0 else 0.0,
+        high=min(1.0, centre + reach) if share < 1 else 1.0,
+    )
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return how likely one of k programs is right that are drawn from n of which c are right.
+
+    It is the unbiased estimator of Chen et al. (2021), in whole numbers.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"there is no pass@{k} of {c} right programs among {n}")
+    return (comb(n, k) - comb(n - c, k)) / comb(n, k)
+
+
+def pass_at(verdicts: Iterable[Sequence[bool]], ks: Iterable[int]) -> Iterator[PassAt]:
+    """Yield pass@k, given which programs of each problem are right.
+
+    A problem with fewer than k programs does not count, and a k that no
+    problem has is left out.
+    """
+    counts = [(len(right), sum(right)) for right in verdicts]
+    for k in ks:
+        chances = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+        if chances:
+            yield PassAt(k, fmean(chances), interval(chances), len(chances))
+
+
+def _figures(outcomes: Sequence[Outcome]) -> Summary:
+    """Sum outcomes up, all together."""
+    costs = [one.cost for one in outcomes if one.cost is not None]
+    strict = [float(one.strict) for one in outcomes]
+    shares = [one.share for one in outcomes]
+    return Summary(
+        problems=len(outcomes),
+        solved=sum(one.strict for one in outcomes),
+        strict_accuracy=fmean(strict) if strict else None,
+        strict_accuracy_95=interval(strict) if strict else None,
+        test_case_average=fmean(shares) if shares else None,
+        test_case_average_95=interval(shares) if shares else None,
+        completions=sum(one.completions for one in outcomes),
+        tokens=sum(one.tokens for one in outcomes),
+        cost=fsum(costs) if len(costs) == len(outcomes) else None,
+        seconds=fsum(one.seconds for one in outcomes),
+        no_hidden=sum(not one.has_hidden for one in outcomes),
+    )
+
+
+def _rank(difficulty: str) -> tuple[int, str]:
+    """Order difficulties, those of APPS first."""
+    return (ORDER.index(difficulty) if difficulty in ORDER else len(ORDER)), difficulty

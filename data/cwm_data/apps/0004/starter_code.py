@@ -1,0 +1,3 @@
+class Solution:
+    def fewestCells(self, kinds: List[int], volts: int) -> int:
+        

@@ -1,0 +1,2 @@
+def dish_price(prices, recipes, dish):
+    

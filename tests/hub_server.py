@@ -1,0 +1,97 @@
+"""A server on the loopback that speaks what a download from the hub needs, well or badly."""
+
+import hashlib
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PATH = "/datasets/codeparrot/apps/resolve/"
+
+
+@dataclass
+class HubServer:
+    """Serves one file at the address of the test split and keeps the requests for it.
+
+    The first `cuts` bodies break off in the middle, and the first `damages` have a
+    wrong byte though their length is right.
+    """
+
+    content: bytes
+    cuts: int = 0
+    damages: int = 0
+    requests: list[tuple[str, str]] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> Self:
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._http.daemon_threads = True
+        self._http.hub = self  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    @property
+    def url(self) -> str:
+        """What clients call HF_ENDPOINT."""
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    @property
+    def bodies(self) -> list[str]:
+        """The ranges of the requests that asked for content."""
+        return [given for method, given in self.requests if method == "GET"]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        """Say what the file is."""
+        self._respond(body=False)
+
+    def do_GET(self) -> None:
+        """Send the file, or the rest of it."""
+        self._respond(body=True)
+
+    def _respond(self, *, body: bool) -> None:
+        hub: HubServer = self.server.hub  # type: ignore[attr-defined]
+        given = self.headers.get("Range", "")
+        if not self.path.startswith(PATH):
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        hub.requests.append((self.command, given))
+        start = int(given.removeprefix("bytes=").rstrip("-")) if given else 0
+        content = hub.content[start:]
+        self.send_response(206 if given else 200)
+        self.send_header("ETag", f'"{hashlib.sha256(hub.content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(content)))
+        if given:
+            last = len(hub.content) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(hub.content)}")
+        self.end_headers()
+        if body:
+            self._send(hub, content)
+
+    def _send(self, hub: HubServer, content: bytes) -> None:
+        if hub.damages:
+            hub.damages -= 1
+            content = bytes([content[0] ^ 1]) + content[1:]
+        if hub.cuts:
+            hub.cuts -= 1
+            content = content[: len(content) // 2]
+            self.close_connection = True
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""

@@ -1,0 +1,118 @@
+"""Coding problems as a search sees them: prompts and verdicts from public tests alone."""
+
+import pytest
+
+from cwm_cli.coding.judging import LIMITS
+from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_cli.llm import Action, Move
+from cwm_cli.problems.apps import AppsProblem
+from cwm_cli.sandbox import Sandbox
+
+TESTS = tuple(Case(f"{n} {n + 1}\n", f"{2 * n + 1}\n") for n in (1, 20, 300, 4000, 50000))
+SUM = CodingTask(id=1, question="Add $two numbers.", difficulty="interview", tests=TESTS)
+DOUBLE = CodingTask(
+    id=2,
+    question="Double a number.",
+    difficulty="interview",
+    tests=tuple(Case([n], 2 * n) for n in (3, 44, 555, 6666)),
+    function="double",
+    starter_code="class Solution:\n    def double(self, n: int) -> int:\n",
+)
+HIDDEN = ("300", "4000", "50000", "555", "6666")
+
+RIGHT = "a, b = map(int, input().split())\nprint(a + b)\n"
+HALF = "a, b = map(int, input().split())\nprint(a + b if a < 20 else 0)\n"
+BROKEN = "a, b = map(int, inputt().split())\nprint(a + b)\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(LIMITS) as sandbox:
+        yield sandbox
+
+
+def prompt(problem, move):
+    messages = problem.messages(move)
+    assert [message.role for message in messages] == ["system", "user"]
+    return "\n".join(message.content for message in messages)
+
+
+def after(problem, action, program):
+    return prompt(problem, Move(action, 0, program, problem.evaluate(program)))
+
+
+def test_a_program_is_scored_by_the_public_tests_it_passes(sandbox):
+    problem = AppsProblem(SUM, sandbox)
+    assert (problem.evaluate(RIGHT).score, problem.evaluate(RIGHT).failure) == (1.0, None)
+    half = problem.evaluate(HALF)
+    assert (half.score, half.parts, half.is_bug) == (0.5, {"tests": 0.5}, False)
+    broken = problem.evaluate(BROKEN)
+    assert (broken.score, broken.is_bug) == (0.0, True)
+
+
+def test_a_program_that_memorised_the_public_tests_is_right_as_far_as_the_search_knows(sandbox):
+    memory = "print({'1 2': 3, '20 21': 41}[input()])\n"
+    assert AppsProblem(SUM, sandbox).evaluate(memory).solved
+
+
+def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
+    problem = AppsProblem(SUM, sandbox)
+    verdict = problem.evaluate("")
+    assert (verdict.score, verdict.failure.kind) == (0.0, "no_program")
+    assert "the last answer held no program" in after(problem, Action.FIX, "")
+
+
+@pytest.mark.parametrize("task", [SUM, DOUBLE], ids=["stdin", "function"])
+@pytest.mark.parametrize("action", list(Action))
+def test_no_hidden_test_is_in_any_prompt(sandbox, task, action):
+    problem = AppsProblem(task, sandbox)
+    for program in ("print(0)", "def double(n): return 0", "oops(", "print(input())"):
+        text = after(problem, action, program)
+        assert not any(number in text for number in HIDDEN)
+
+
+def test_generate_says_what_is_read_and_shows_public_tests(sandbox):
+    text = prompt(AppsProblem(SUM, sandbox), Move(Action.GENERATE))
+    assert "Add $two numbers." in text
+    assert "standard input" in text
+    assert "20 21" in text
+    assert "4 seconds of CPU time" in text
+    assert "Solution" not in text
+
+
+def test_generate_names_the_function_and_its_starter_code(sandbox):
+    text = prompt(AppsProblem(DOUBLE, sandbox), Move(Action.GENERATE))
+    assert "`double`" in text
+    assert "def double(self, n: int) -> int:" in text
+    assert "[44]" in text
+    assert "standard input" not in text
+
+
+def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
+    problem = AppsProblem(SUM, sandbox)
+    assert "must begin" not in prompt(problem, Move(Action.GENERATE))
+    text = prompt(problem, Move(Action.GENERATE, 0, RIGHT, None, "import sys\n"))
+    assert "must begin with exactly these lines" in text
+    assert "```python\nimport sys\n```" in text
+
+
+def test_improve_shows_the_first_public_test_that_fails(sandbox):
+    text = after(AppsProblem(SUM, sandbox), Action.IMPROVE, HALF)
+    assert "a + b if a < 20" in text
+    assert "20 21" in text
+    assert "41" in text
+    assert "1 2\n" not in text
+
+
+def test_fix_shows_the_error(sandbox):
+    text = after(AppsProblem(SUM, sandbox), Action.FIX, BROKEN)
+    assert "NameError" in text
+    assert "inputt" in text
+
+
+def test_large_tests_are_left_out_of_the_examples(sandbox):
+    tests = (Case("7\n", "8\n"), Case("9" * 10**6, "1"), Case("5", "5"), Case("6", "6"))
+    task = CodingTask(id=3, question="?", difficulty="interview", tests=tests)
+    text = prompt(AppsProblem(task, sandbox), Move(Action.GENERATE))
+    assert "Expected:\n```\n8\n```" in text
+    assert len(text) < 5000
