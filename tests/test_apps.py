@@ -281,7 +281,7 @@ def test_a_task_that_has_changed_is_refused_and_the_others_go_on(cwm_apps, data)
     assert [row["id"] for row in facts(result)["rows"]] == [10, 11]
 
 
-def test_problems_are_searched_in_parallel_and_so_is_the_last(cwm_apps):
+def test_few_problems_have_several_completions_in_flight_each(cwm_apps):
     waiting = []
 
     def together(body):

@@ -97,3 +97,10 @@ def test_a_program_of_endless_length_is_not_run(console: Sandbox) -> None:
     printed, failure = console.run_script("#" * (LONGEST_PROGRAM + 1))
     assert failure is not None
     assert (printed, failure.kind) == ("", "load_error")
+
+
+def test_where_a_program_hangs_is_the_loop_that_it_is_in():
+    hanging = "def spin(n):\n    while True:\n        n += 1\n        n -= 1\n\nspin(0)\n"
+    with Sandbox(Limits(cpu_seconds=0.2)) as sandbox:
+        lines = {sandbox.run_script(hanging).failure.line for _ in range(4)}
+    assert lines == {2}

@@ -27,8 +27,9 @@ class ChangedError(CwmError):
 class Searches:
     """The searches of a run; `skipped` says of problems why they cannot be used.
 
-    At most `parallel` completions are in flight: as many problems at a time,
-    and several completions of each where fewer problems are left.
+    At most `parallel` completions are in flight: as many problems at a time, and
+    several completions of each where there are fewer. Otherwise each problem has one
+    in flight, and what comes of it does not depend on the others.
     """
 
     folder: Folder
@@ -45,7 +46,6 @@ class Searches:
     busy: list[int] = field(default_factory=list, init=False)
     out_of_money: str = field(default="", init=False)
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _over: list[int] = field(default_factory=list, init=False)
 
     def run(self) -> Iterator[Standing]:
         """Yield how far problems are; an error of the backend is raised when all have stopped."""
@@ -78,8 +78,6 @@ class Searches:
         except CwmError as error:
             yield standing._replace(state=FAILED, reason=str(error))
             raise
-        finally:
-            self._over.append(position)
 
     def _open(self, task: CodingTask) -> Run:
         """Return the run of a problem."""
@@ -108,7 +106,12 @@ class Searches:
         config = self.header.config
         problem = AppsProblem(task, self.sandbox, config.seed)
         search = Search(
-            problem, self.strategy(), self.backend, seed=config.seed, journal=run.append
+            problem,
+            self.strategy(),
+            self.backend,
+            seed=config.seed,
+            parallel=max(1, self.parallel // len(self.positions)),
+            journal=run.append,
         )
         search.resume(run.nodes())
         if search.best:  # which a crash may have kept from being saved
@@ -119,11 +122,9 @@ class Searches:
     def _records(self, search: Search, run: Run) -> Iterator[Record]:
         """Search; what is in flight when the search ends is paid for, and learned as well."""
         stopped: CwmError | None = None
-        search.parallel = self._share()
         try:
             for record in search.run(self.budget):
                 yield self._learned(record, search, run)
-                search.parallel = self._share()
                 if self.stopping.is_set():
                     break
         except CwmError as error:
@@ -139,10 +140,6 @@ class Searches:
         if search.best is record.node:
             run.save_best(record.node)
         return record
-
-    def _share(self) -> int:
-        """Return how many completions of a problem may be in flight."""
-        return max(1, self.parallel // max(1, len(self.positions) - len(self._over)))
 
     def _judged(self, task: CodingTask, run: Run, search: Search) -> Found:
         """Judge the best program by all tests, and write the result down."""

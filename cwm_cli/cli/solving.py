@@ -200,7 +200,9 @@ def _begin(folder: Folder, header: Header) -> Header:
 def _follow(events: Iterator[Standing], total: int, folder: Folder, *, json: bool) -> None:
     """Do the work under the live view."""
     state = Overview(total)
-    title = f"cwm apps · {folder.path.name}"
+    config = folder.header().config
+    words = (folder.path.name, config.strategy, config.model or config.backend)
+    title = " · ".join(filter(None, words))
     erase = json or sys.stdout.isatty()
     with overview(state, title=title, console=Console(stderr=True), erase=erase) as view:
         for event in events:

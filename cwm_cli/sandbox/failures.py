@@ -31,6 +31,8 @@ _VALUE_CHARACTERS = 300
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _BY_THE_CLOCK = (Ending.OUT_OF_TIME, Ending.ASLEEP)
 _PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
+_LOOP = re.compile(r"\s*(async\s+)?(while|for)\b")
+_FUNCTION = re.compile(r"\s*(async\s+def|def|class)\b")
 _STACK = b"(most recent call first):"
 _DUMP = re.compile(rb"(Fatal Python error: |Stack \(most recent call first\):).*", re.DOTALL)
 _PRINTED_LINES = 5
@@ -87,7 +89,7 @@ def _cause(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Cause:
     if ending is not Ending.EXITED or code == -signal.SIGXCPU:
         kind: FailureKind = "timeout_wall" if ending in _BY_THE_CLOCK else "timeout_cpu"
         text = _overrun(ending, views, job, limits)
-        return Cause(kind, text, _stuck_line(outcome.log))
+        return Cause(kind, text, _loop(job.program, _stuck_line(outcome.log)))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
@@ -133,9 +135,36 @@ def _stuck_line(log: bytes) -> int:
     return int(place[1]) if place else 0
 
 
+def _loop(program: str, number: int) -> int:
+    """Return the line where the loop around a line begins, as it depends on chance where in it.
+
+    It is read off the indentation, since a program may be such that it cannot be parsed.
+    """
+    lines = _lines(program)[:number]
+    inner = _indent(lines[-1]) + 1 if lines else 0
+    for place in range(len(lines), 0, -1):
+        line = lines[place - 1]
+        if line.strip() and _indent(line) < inner:
+            inner = _indent(line)
+            if _LOOP.match(line):
+                return place
+            if _FUNCTION.match(line):
+                break
+    return number
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _lines(program: str) -> list[str]:
+    """Return the lines of a program as Python counts them."""
+    return program.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def _source_line(program: str, number: int) -> str | None:
     """Return a line of the program, numbered as Python does, or None when there is none."""
-    lines = program.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = _lines(program)
     return clean(lines[number - 1], _LINE_CHARACTERS) if 0 < number <= len(lines) else None
 
 
