@@ -13,8 +13,8 @@ OVER = (SOLVED, UNSOLVED, SKIPPED, FAILED)
 class Standing(NamedTuple):
     """How far a problem is; `best` is a share of its public tests.
 
-    `reason` says why it was skipped or failed. A state that is not one of
-    `OVER` says what is being done.
+    Completions are counted, or what `unit` says. `reason` says why it was skipped
+    or failed. A state that is not one of `OVER` says what is being done.
     """
 
     id: int
@@ -25,6 +25,7 @@ class Standing(NamedTuple):
     best: float | None = None
     cost: float | None = 0.0
     reason: str = ""
+    unit: str = "completion"
 
     @property
     def is_over(self) -> bool:

@@ -104,7 +104,7 @@ class Judging:
         """Judge a program, and write down what it passes."""
         number, difficulty = self.tasks.ids[item.position]
         total = len(self._of(item.position))
-        standing = Standing(number, difficulty, JUDGING, budget=total)
+        standing = Standing(number, difficulty, JUDGING, budget=total, unit="program")
         task = self._task(item.position)
         if isinstance(task, Malformed):
             if item.number == 0:
@@ -137,7 +137,7 @@ class Judging:
         number, difficulty = self.tasks.ids[position]
         total = len(self._of(position))
         state = SOLVED if self._firsts[number] else UNSOLVED
-        return Standing(number, difficulty, state, total, total)
+        return Standing(number, difficulty, state, total, total, unit="program")
 
     def _append(self, line: Judged) -> None:
         """Write a line down, below one that a crash cut short if need be."""

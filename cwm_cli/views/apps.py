@@ -146,7 +146,7 @@ def _ending(standing: Standing) -> str:
     if standing.reason:
         return f"{standing.state} ({printable(standing.reason)})"
     plural = "" if standing.completions == 1 else "s"
-    words = [f"{standing.state} after {standing.completions} completion{plural}"]
+    words = [f"{standing.state} after {standing.completions} {standing.unit}{plural}"]
     if standing.best is not None and standing.best < 1:
         words.append(f"best {standing.best:.2f}")
     if standing.cost is None:

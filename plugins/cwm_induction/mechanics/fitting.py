@@ -10,7 +10,7 @@ import numpy as np
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import Column
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.least_squares import Options, minimise
+from cwm_induction.mechanics.least_squares import RIGHT, Options, minimise
 from cwm_induction.mechanics.limit_fitting import limited
 from cwm_induction.mechanics.mechanism import Integrator, Mechanism
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
@@ -21,6 +21,9 @@ MOST_JOINTS = 3
 LEARN_ROWS = 260
 CHECK_ROWS = 300
 MOST_FORMS = 3
+REACH = 20.0
+"""A row that is off by so many times the median is one in which something else happens."""
+
 ONE_JUMP = (Integrator("explicit", 1), Integrator("semi-implicit", 1))
 SMOOTH = (
     Integrator("Runge-Kutta", 2),
@@ -82,22 +85,26 @@ class _Fitting:
         return SMOOTH
 
     def best(self, form: Mechanism, point: Array) -> Mechanics:
-        """Return the best fit over the integrators, which are tried in turn."""
-        options = Options(10, 1e-4, believed=0.8)
-        fits = []
+        """Try the integrators in turn, each from the best fit so far, and return the best one."""
+        options = Options(10, 1e-4, reach=REACH)
+        fits: list[Mechanics] = []
         for integrator in self.integrators:
-            fits.append(self._found(form, integrator, point, options))
+            begin = max(fits, key=_rank).point if fits else point
+            fits.append(self._found(form, integrator, begin, options))
             settled = fits[-1].right > 0.8 and fits[-1].median < 0.02
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):
                 break
-        return max(fits, key=lambda m: (m.right > 0.8, -m.median))
+        best = max(fits, key=_rank)
+        if best.right < 0.5:
+            return best
+        return self._found(form, best.integrator, best.point, replace(options, iterations=30))
 
     def refined(self, found: Mechanics) -> Mechanics:
         """Leave out and round numbers, then judge again."""
         form, integrator = found.form, found.integrator
         off = np.abs(self.learn.residuals(form, integrator, found.point[None])[0]).max(1)
-        learn = self.learn.rows(np.flatnonzero(off <= max(4.0, 20 * float(np.median(off)))))
+        learn = self.learn.rows(np.flatnonzero(off <= max(RIGHT, REACH * float(np.median(off)))))
         point = simplified(learn, form, integrator, found.point, self.effort)
         return self._found(form, integrator, point, Options(0))
 
@@ -122,6 +129,11 @@ class _Fitting:
     def _judged(self, found: Mechanics) -> Mechanics:
         rest = np.abs(found.residuals(self.check))
         return replace(found, right=float((rest <= 4).mean()), median=float(np.median(rest)))
+
+
+def _rank(found: Mechanics) -> tuple[bool, float]:
+    """Return what fits are compared by."""
+    return found.right > 0.8, -found.median
 
 
 def fit(

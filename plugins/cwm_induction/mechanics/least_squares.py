@@ -15,14 +15,22 @@ Residuals = Callable[[Array], Array]
 NEAR = 1e-3
 """Residuals this small need not become smaller."""
 
+RIGHT = 4.0
+"""Residuals up to this count as right."""
+
 
 @dataclass(frozen=True)
 class Options:
-    """How long to iterate, how careful to start, and which share of the rows to believe."""
+    """How long to iterate, how careful to start, and which rows to believe.
+
+    Those are a share of the rows, and of these the ones that are off by at
+    most `reach` times the median or within what counts as right.
+    """
 
     iterations: int = 30
     damping: float = 1e-2
     believed: float = 1.0
+    reach: float = np.inf
 
 
 def minimise(
@@ -33,7 +41,7 @@ def minimise(
     rest = residuals(point[None])[0]
     for iteration in range(options.iterations):
         if iteration % 3 == 0:
-            weights = _believed(rest, options.believed)
+            weights = _believed(rest, options)
         loss = _loss(rest, weights)
         if float(np.abs(weights * rest).max()) < NEAR:
             return point
@@ -75,12 +83,12 @@ def importance(residuals: Residuals, point: Array, active: Array) -> Array:
     return loss
 
 
-def _believed(rest: Array, share: float) -> Array:
-    """Weigh rows 1, but 0 the share of them that fits worst."""
-    if share >= 1:
-        return np.ones((len(rest), 1))
+def _believed(rest: Array, options: Options) -> Array:
+    """Weigh the rows to believe 1 and the others 0."""
     worst = np.abs(rest).max(1)
-    weights: Array = (worst <= 1.0001 * np.quantile(worst, share)).astype(float)
+    share = 1.0001 * np.quantile(worst, options.believed)
+    most = min(share, max(RIGHT, options.reach * float(np.median(worst))))
+    weights: Array = (worst <= most).astype(float)
     return weights[:, None]
 
 
