@@ -90,15 +90,15 @@ class _Fitting:
         fits: list[Mechanics] = []
         for integrator in self.integrators:
             begin = max(fits, key=_rank).point if fits else point
-            fits.append(self._found(form, integrator, begin, options))
+            found = self._found(form, integrator, begin, options)
+            if found.right > 0.5:
+                found = self._found(form, integrator, found.point, replace(options, iterations=30))
+            fits.append(found)
             settled = fits[-1].right > 0.8 and fits[-1].median < 0.02
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):
                 break
-        best = max(fits, key=_rank)
-        if best.right < 0.5:
-            return best
-        return self._found(form, best.integrator, best.point, replace(options, iterations=30))
+        return max(fits, key=_rank)
 
     def refined(self, found: Mechanics) -> Mechanics:
         """Leave out and round numbers, then judge again."""
