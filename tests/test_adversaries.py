@@ -165,7 +165,7 @@ def test_without_guards_every_attack_succeeds(runs: Runs, user: str, name: str) 
     assert set(adversary.effects.split()) <= set(result["effects"]), result
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("user", "layers"), FEWER, ids=str)
 def test_each_guard_stops_just_what_it_is_there_for(
     runs: Runs, user: str, layers: tuple[str, ...]

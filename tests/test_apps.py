@@ -366,7 +366,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_trees_and_asks_nothing_twice(
         assert json.loads(resumed.stdout)["completions"] == asked == sum(map(len, uncut.values()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_share_a_folder_at_once(shell, data):
     with OpenAIServer(solver) as server:
         ranges = [("--total", "2"), ("--idx", "2", "--total", "3")]

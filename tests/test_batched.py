@@ -202,7 +202,7 @@ def test_programs_drawn_at_random_answer_the_same_or_refuse(seed):
     judge(Author(random.Random(seed)).program(), seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_most_programs_drawn_at_random_need_no_refusal():
     outcomes = [judge(Author(random.Random(seed)).program(), seed) for seed in range(100)]

@@ -405,6 +405,9 @@ def test_every_right_solution_passes_every_test(sandbox, number) -> None:
         assert judgement.passed == (True,) * len(task.tests)
 
 
+ENDLESS = (4, 5, 6, 7, 9, 10, 11)
+
+
 @pytest.fixture(scope="module")
 def hasty():
     limits = replace(LIMITS, cpu_seconds=1.0, stall_seconds=1.0)
@@ -412,8 +415,12 @@ def hasty():
         yield sandbox
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(12))
+def lasting(number):
+    """Some have programs that run out of time, on three tests each."""
+    return pytest.param(number, marks=pytest.mark.long if number in ENDLESS else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number", map(lasting, range(12)))
 def test_every_wrong_solution_fails_a_test(hasty, number) -> None:
     """Within a second per test, since those that are too slow are so by far."""
     task = read(shipped())[number]

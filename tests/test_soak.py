@@ -5,7 +5,7 @@ import pytest
 from benchmarks.soak import HOSTILE, soak
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_programs_leave_nothing_behind() -> None:
     found = soak(1000)
     assert found.wrong == []

@@ -271,8 +271,8 @@ def test_a_mistake_is_answered_in_one_line(cwm, arguments, message):
     assert not (cwm.folder / "runs").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 5, 8])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
 def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     lake = ["--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--data-seed", str(seed)]
     assert cwm("synthesize", *lake, "--run", "r").returncode == 0
