@@ -85,14 +85,18 @@ class _Fitting:
         return SMOOTH
 
     def best(self, form: Mechanism, point: Array) -> Mechanics:
-        """Try the integrators in turn, each from the best fit so far, and return the best one."""
-        options = Options(10, 1e-4, reach=REACH)
+        """Return the best fit over the integrators, which are tried in turn.
+
+        What fits worst is left out at first, and of a fit that is nearly right
+        only what is far off.
+        """
+        options = Options(10, 1e-4, believed=0.8, reach=REACH)
+        longer = Options(30, 1e-4, reach=REACH)
         fits: list[Mechanics] = []
         for integrator in self.integrators:
-            begin = max(fits, key=_rank).point if fits else point
-            found = self._found(form, integrator, begin, options)
+            found = self._found(form, integrator, point, options)
             if found.right > 0.5:
-                found = self._found(form, integrator, found.point, replace(options, iterations=30))
+                found = self._found(form, integrator, found.point, longer)
             fits.append(found)
             settled = fits[-1].right > 0.8 and fits[-1].median < 0.02
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
