@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,6 +18,8 @@ from cwm_cli.transitions import Dataset
 
 JOURNAL = "nodes.jsonl"
 DATASET = "dataset.npz"
+
+H = TypeVar("H", bound=BaseModel)
 
 
 class RunConfig(BaseModel):
@@ -101,14 +103,8 @@ class Run:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read a run folder."""
-        file = folder / "run.json"
-        try:
-            return cls(folder, Header.model_validate_json(file.read_text()))
-        except FileNotFoundError as error:
-            raise CwmError(f"{folder} is no run: `cwm runs list` shows the runs here") from error
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
+        missing = f"{folder} is no run: `cwm runs list` shows the runs here"
+        return cls(folder, read_header(folder / "run.json", Header, missing))
 
     @property
     def config(self) -> RunConfig:
@@ -202,6 +198,17 @@ def runs_in(parent: Path) -> Iterator[Run]:
             yield Run.load(file.parent)
         except CwmError:
             continue
+
+
+def read_header(file: Path, kind: type[H], missing: str) -> H:
+    """Read what a folder is from a file in it; `missing` is the complaint where there is none."""
+    try:
+        return kind.model_validate_json(file.read_text())
+    except FileNotFoundError as error:
+        raise CwmError(missing) from error
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
 
 
 def is_free(folder: Path, *, name: str = DATASET) -> bool:

@@ -26,7 +26,8 @@ from cwm_cli.apps.overview import (
 )
 from cwm_cli.apps.report import Report
 from cwm_cli.coding.scoring import Outcome
-from cwm_cli.views.apps import Lines, Screen, overview, report_parts
+from cwm_cli.views.apps import Lines, Screen, overview
+from cwm_cli.views.grids import report_parts
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 日本語 👩 [/x]" * 20
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -15,7 +15,7 @@ from cwm_cli.coding.scoring import Outcome
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.errors import CwmError
 from cwm_cli.runs import Header as RunHeader
-from cwm_cli.runs import Run, RunConfig, differences, is_free, read_journal, replace
+from cwm_cli.runs import Run, RunConfig, differences, is_free, read_header, read_journal, replace
 from cwm_cli.sandbox.protection import Protection
 
 HEADER = "apps.json"
@@ -76,14 +76,8 @@ class Folder(NamedTuple):
 
     def header(self) -> Header:
         """Read what the run is."""
-        file = self.path / HEADER
-        try:
-            return Header.model_validate_json(file.read_text())
-        except FileNotFoundError as error:
-            raise CwmError(f"{self.path} is no run of cwm apps: choose another folder") from error
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
+        missing = f"{self.path} is no run of cwm apps: choose another folder"
+        return read_header(self.path / HEADER, Header, missing)
 
     def begin(self, header: Header) -> Header:
         """Start a run here, or go on with the one that is here, perhaps with further problems."""

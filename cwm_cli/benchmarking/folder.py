@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 from cwm_cli.benchmarking.configuration import Header, Trial, changes, slug
 from cwm_cli.errors import CwmError
-from cwm_cli.runs import replace
+from cwm_cli.runs import read_header, replace
 
 HEADER = "benchmark.json"
 LOCK = "lock"
@@ -50,14 +50,8 @@ class Folder(NamedTuple):
 
     def header(self) -> Header:
         """Read what the benchmark is."""
-        file = self.path / HEADER
-        try:
-            return Header.model_validate_json(file.read_text())
-        except FileNotFoundError as error:
-            raise CwmError(f"{self.path} is no benchmark: start one with cwm benchmark") from error
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
+        missing = f"{self.path} is no benchmark: start one with cwm benchmark"
+        return read_header(self.path / HEADER, Header, missing)
 
     def begin(self, header: Header) -> Header:
         """Start a benchmark here, or go on with the one that is here on the new terms."""

@@ -12,8 +12,12 @@ from cwm_cli.cli.options import (
     AllowGapOption,
     ApiBaseOption,
     JsonOption,
+    ModelOption,
+    NewOption,
     OptionsOption,
+    ParallelOption,
     SeedOption,
+    StrategyOption,
     TemperatureOption,
 )
 from cwm_cli.errors import CwmError
@@ -39,19 +43,14 @@ def apps(
     difficulty: Annotated[
         str, typer.Option("--difficulty", help=f"Which problems count: {DIFFICULTIES}")
     ] = "all",
-    strategy: Annotated[str, typer.Option("--strategy", help="Search strategy.")] = "gif-mcts",
+    strategy: StrategyOption = "gif-mcts",
     option: OptionsOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."
-        ),
-    ] = None,
+    model: ModelOption = None,
     backend: Annotated[
         str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
     ] = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a problem.")] = 20,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")] = 1,
+    parallel: ParallelOption = 1,
     seed: SeedOption = 0,
     max_cost: Annotated[
         float | None,
@@ -66,9 +65,7 @@ def apps(
         Path | None,
         typer.Option("--run", metavar="DIR", help="Folder of all runs; continued if it exists."),
     ] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start another run even if one can be continued.")
-    ] = False,
+    new: NewOption = False,
     judge_only: Annotated[
         bool,
         typer.Option("--judge-only", help="Judge the finished problems of --run again; no model."),

@@ -61,6 +61,15 @@ ToolOption = Annotated[
         show_default=False,
     ),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."),
+]
+StrategyOption = Annotated[str, typer.Option("--strategy", help="Search strategy.")]
+ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
+NewOption = Annotated[
+    bool, typer.Option("--new", help="Start another run even if one can be continued.")
+]
 AllowGapOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -30,7 +30,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.job import Choices
 from cwm_cli.runs import RunConfig
 from cwm_cli.sandbox.protection import Protection
-from cwm_cli.views.apps import overview, report_parts
+from cwm_cli.views.apps import overview
+from cwm_cli.views.grids import report_parts
 
 
 class Asked(NamedTuple):

@@ -18,8 +18,12 @@ from cwm_cli.cli.options import (
     EnvArgOption,
     JsonOption,
     MetricOption,
+    ModelOption,
+    NewOption,
     OptionsOption,
+    ParallelOption,
     SeedOption,
+    StrategyOption,
     TemperatureOption,
     ToolOption,
     parse_env_args,
@@ -42,17 +46,12 @@ def synthesize(
         typer.Option("--idx", min=0, help="Position in the benchmark.", show_default=False),
     ] = None,
     env_arg: EnvArgOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."
-        ),
-    ] = None,
+    model: ModelOption = None,
     backend: BackendOption = None,
-    strategy: Annotated[str, typer.Option("--strategy", help="Search strategy.")] = "gif-mcts",
+    strategy: StrategyOption = "gif-mcts",
     option: OptionsOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")] = 1,
+    parallel: ParallelOption = 1,
     seed: SeedOption = 0,
     data_seed: DataSeedOption = 0,
     dataset: DatasetOption = None,
@@ -69,9 +68,7 @@ def synthesize(
         Path | None,
         typer.Option("--run", metavar="DIR", help="Run folder; continued if it exists."),
     ] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start another run even if one can be continued.")
-    ] = False,
+    new: NewOption = False,
     json: JsonOption = False,
 ) -> None:
     """Search for a program that predicts an environment; a stopped run continues where it was.

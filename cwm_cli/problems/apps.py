@@ -7,7 +7,7 @@ from typing import Any
 from cwm_cli.coding.judging import judge
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.llm import Message, Move
-from cwm_cli.problems.templates import prefix_section, template
+from cwm_cli.problems.templates import messages, template
 from cwm_cli.programs import Verdict
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.text import clean
@@ -28,20 +28,12 @@ class AppsProblem:
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
-        failure = move.verdict.failure if move.verdict else None
-        content = template(f"apps/{move.action}").substitute(
+        return messages(
+            "apps",
+            move,
             question=self.task.question.strip(),
             interface=self._interface(),
             examples=_examples(self.task),
-            prefix=prefix_section(move.prefix),
-            program=move.program.rstrip() or "# the last answer held no program",
-            feedback=failure.message if failure else "Nothing is known to be wrong with it.",
-            error=failure.message if failure else "",
-        )
-        system = template("apps/system").substitute().strip()
-        return (
-            Message(role="system", content=system),
-            Message(role="user", content=content.strip()),
         )
 
     def evaluate(self, program: str) -> Verdict:

@@ -10,7 +10,7 @@ from cwm_cli.llm import Message, Move
 from cwm_cli.packing import Columns
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.interface import describe
-from cwm_cli.problems.templates import prefix_section, template
+from cwm_cli.problems.templates import messages, template
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset
@@ -61,20 +61,8 @@ class WorldModelProblem:
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
-        failure = move.verdict.failure if move.verdict else None
-        content = template(f"world_model/{move.action}").substitute(
-            description=self.description.strip(),
-            interface=self._interface(),
-            prefix=prefix_section(move.prefix),
-            program=move.program.rstrip() or "# the last answer held no program",
-            feedback=failure.message if failure else "Nothing is known to be wrong with it.",
-            error=failure.message if failure else "",
-        )
-        system = template("world_model/system").substitute().strip()
-        return (
-            Message(role="system", content=system),
-            Message(role="user", content=content.strip()),
-        )
+        about = {"description": self.description.strip(), "interface": self._interface()}
+        return messages("world_model", move, **about)
 
     def evaluate(self, program: str) -> Verdict:
         """Score the program on every train row."""

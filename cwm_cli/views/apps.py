@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.views.grids import GridTable
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, printable
 
 if TYPE_CHECKING:
     from cwm_cli.apps.overview import Counts, Progress, Standing
-    from cwm_cli.apps.report import Report
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
@@ -45,15 +43,6 @@ def overview(state: Progress, *, title: str, console: Console, erase: bool) -> I
         display.refresh()
         yield screen
         display.transient = erase
-
-
-def report_parts(report: Report) -> Iterator[RenderableType]:
-    """Yield what is printed when all is over."""
-    yield Text(printable(report.title), "bold")
-    for grid in report.grids:
-        yield GridTable(grid)
-    for note in report.notes:
-        yield Text(printable(note, 1000))
 
 
 class Lines:

@@ -1,10 +1,10 @@
-"""Tables of a benchmark on the terminal."""
+"""Tables of a report on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich import box
 from rich.cells import cell_len
@@ -15,15 +15,30 @@ from rich.text import Text
 from cwm_cli.views.words import printable
 
 if TYPE_CHECKING:
-    from cwm_cli.benchmarking.report import Report
     from cwm_cli.benchmarking.tables import Grid
 
 BETWEEN = 3
 """Columns of the terminal between two of a table, and around it."""
 
 
+class Report(Protocol):
+    """Tables below a title, and what is to be said of them."""
+
+    @property
+    def title(self) -> str:
+        """What is reported on."""
+
+    @property
+    def grids(self) -> Sequence[Grid]:
+        """The tables."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is to be said of the tables."""
+
+
 def report_parts(report: Report) -> Iterator[RenderableType]:
-    """Yield what is printed of a benchmark, as it is written to its folder."""
+    """Yield what is printed of a report, as it is written to its folder."""
     yield Text(printable(report.title), "bold")
     for grid in report.grids:
         yield GridTable(grid)
