@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.environments import EnvironmentSpec
-from cwm_cli.evaluation import Matches, Metric, Score, match
+from cwm_cli.evaluation import Metric, Score, match
 from cwm_cli.transitions import Dataset, Transition
 
 if TYPE_CHECKING:
@@ -60,14 +60,8 @@ def reach(
         observation_space=dataset.observation_space,
         action_space=dataset.action_space,
     ).columns
-    right = _counted(match(predictions, dataset), restored)
+    right = match(predictions, dataset).only(restored)
     return Ceiling(metric.score(predictions, dataset, right), int((~restored).sum()))
-
-
-def _counted(right: Matches, rows: np.ndarray) -> Matches:
-    """Count what is right in some rows, and nothing in the others."""
-    valid = None if right.valid_actions is None else right.valid_actions & rows
-    return Matches(right.observation * rows, right.reward & rows, right.terminated & rows, valid)
 
 
 def _answer(

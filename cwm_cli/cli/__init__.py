@@ -6,6 +6,7 @@ import typer
 
 from cwm_cli import __version__
 from cwm_cli.cli.apps import apps
+from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.boundary import boundary, complain, guarded
 from cwm_cli.cli.collect import collect
@@ -22,8 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",
 )
-for command in (collect, synthesize, evaluate, plan, benchmark, apps, doctor, plugins):
-    app.command(command.__name__)(guarded(command))
+COMMANDS = (collect, synthesize, evaluate, plan, bench_speed, benchmark, apps, doctor, plugins)
+for command in COMMANDS:
+    app.command(command.__name__.replace("_", "-"))(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
 

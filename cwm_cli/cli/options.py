@@ -42,6 +42,14 @@ OptionsOption = Annotated[
         show_default=False,
     ),
 ]
+ProgramOption = Annotated[
+    Path | None,
+    typer.Option("--program", metavar="FILE", help="A world model.", show_default=False),
+]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
+]
 BackendOption = Annotated[
     str | None,
     typer.Option("--backend", help="Who answers. Default: litellm with a model, else induction."),
@@ -60,6 +68,10 @@ ToolOption = Annotated[
         help="Further module that programs may import, such as mujoco; repeatable.",
         show_default=False,
     ),
+]
+MaxCostOption = Annotated[
+    float | None,
+    typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop before this is exceeded."),
 ]
 ModelOption = Annotated[
     str | None,

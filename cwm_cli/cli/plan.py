@@ -14,6 +14,8 @@ from cwm_cli.cli.options import (
     EnvOption,
     JsonOption,
     OptionsOption,
+    ProgramOption,
+    RunOption,
     SeedOption,
     ToolOption,
 )
@@ -26,14 +28,8 @@ if TYPE_CHECKING:
 def plan(
     env: EnvOption,
     env_arg: EnvArgOption = None,
-    program: Annotated[
-        Path | None,
-        typer.Option("--program", metavar="FILE", help="A world model.", show_default=False),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
-    ] = None,
+    program: ProgramOption = None,
+    run: RunOption = None,
     real_env: Annotated[
         bool,
         typer.Option("--real-env", help="No model: the oracle plans, in the environment itself."),

@@ -1,4 +1,4 @@
-"""What `cwm plan` is asked about: a program, a run, or the environment itself."""
+"""What a command is asked about: a program, a run, or the environment itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.contests import SideName
     from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.transitions import Dataset
 
 FOLDER = "plans"
 """The folder of a run, or of all runs, with what was played."""
@@ -23,7 +24,7 @@ class Subject(NamedTuple):
     """A program, or none for the environment itself, and all that comes with it.
 
     `tools` are what the program may import, `limits` what it may use up, and
-    in `folder` what is played is written down.
+    in `folder` what is played is written down; `run` is where it comes from, if from one.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Subject(NamedTuple):
     tools: list[str]
     limits: dict[str, Any]
     folder: Path
+    run: Path | None = None
 
     @property
     def side(self) -> SideName:
@@ -59,13 +61,17 @@ def find_subject(
     program: Path | None,
     run: Path | None,
     *,
-    real_env: bool,
+    real_env: bool | None = None,
 ) -> Subject:
-    """Gather what is asked about; a run has all of it."""
+    """Gather what is asked about; a run has all of it.
+
+    Without `real_env` there is no choice of the environment itself.
+    """
     from cwm_cli.cli.data import open_run, read_program
 
-    if (program is not None) + (run is not None) + real_env != 1:
-        raise CwmError("name one world model: --program FILE, or --run DIR (or --real-env: none)")
+    if (program is not None) + (run is not None) + bool(real_env) != 1:
+        instead = "" if real_env is None else " (or --real-env: none)"
+        raise CwmError(f"name one world model: --program FILE, or --run DIR{instead}")
     if run is None:
         text = None if program is None else read_program(program)
         name = "the environment itself" if program is None else str(program)
@@ -73,4 +79,14 @@ def find_subject(
     found = open_run(run, spec, env_arg)
     config, best = found.config, found.best_program()
     limits = config.options.get("sandbox", {})
-    return Subject(str(run), best, config.env_args, [*config.tools], limits, run / FOLDER)
+    return Subject(str(run), best, config.env_args, [*config.tools], limits, run / FOLDER, run)
+
+
+def transitions_of(spec: EnvironmentSpec, subject: Subject, dataset: Path | None) -> Dataset:
+    """Return the given transitions, or those of a run, or the default ones of the environment."""
+    from cwm_cli.cli.data import load_dataset
+    from cwm_cli.runs import Run
+
+    if dataset is None and subject.run is not None:
+        return Run.load(subject.run).dataset()
+    return load_dataset(spec, subject.env_args, dataset)[0]

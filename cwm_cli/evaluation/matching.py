@@ -22,6 +22,11 @@ class Matches(NamedTuple):
     terminated: np.ndarray
     valid_actions: np.ndarray | None = None
 
+    def only(self, rows: np.ndarray) -> "Matches":
+        """Count what is right in the rows of a mask, and nothing in the others."""
+        valid = None if self.valid_actions is None else self.valid_actions & rows
+        return Matches(self.observation * rows, self.reward & rows, self.terminated & rows, valid)
+
     def losses(self, terminal: np.ndarray) -> np.ndarray:
         """Return one minus the score of each row; 0.0 exactly where all that counts is right.
 

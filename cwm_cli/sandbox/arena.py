@@ -78,7 +78,7 @@ class Layout:
         self.size = CONTROL_BYTES
         self._place(columns)
 
-    def views(self, arena: bytes | mmap) -> Columns:
+    def views(self, arena: bytes | bytearray | mmap) -> Columns:
         """Return an array over every slot; writable when the arena is."""
         return {
             name: np.ndarray(slot.shape, slot.dtype, arena, slot.offset)

@@ -113,17 +113,26 @@ def perform(job: Job, arena: mmap.mmap) -> None:
         code = compile(job.program, PROGRAM, "exec", dont_inherit=True)
         if job.is_script:
             run_script(code, job, views)
-        elif not job.planners:
-            answer_all(code, job, views)
+        elif job.planners or job.is_timed:
+            _converse(load(code, job, views), job, views)
         else:
-            from cwm_cli.sandbox.deciding import decide  # loaded where there are sessions
-
-            environment = load(code, job, views)
-            decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(reseed_for, job))
+            answer_all(code, job, views)
         views["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # so that there is some memory to report with when the program took all
         _report(error, views)
+
+
+def _converse(environment: Any, job: Job, views: Columns) -> None:
+    """Have the program asked, as long as anybody asks; what that takes is loaded only here."""
+    if job.is_timed:
+        from cwm_cli.sandbox.pacing import pace
+
+        pace(environment, job, views, CHANNEL_DESCRIPTOR)
+    else:
+        from cwm_cli.sandbox.deciding import decide
+
+        decide(environment, job, views, CHANNEL_DESCRIPTOR, partial(reseed_for, job))
 
 
 def load(code: CodeType, job: Job, views: Columns) -> Any:

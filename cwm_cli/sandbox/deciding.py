@@ -36,10 +36,7 @@ def decide(
     second takes replies. `reseed` is called with the episode and the number of
     each decision where the program draws random numbers.
     """
-    counter = views["progress"].reshape(1).data
-    program = _program(environment, job, counter)
-    source = Source(job.program, environment, job.observation_space)
-    form = fastest(program, source, _rows(job), job.form)
+    form = formed(environment, job, views["progress"].reshape(1).data)
     planners = [PLANNERS[name](**options) for name, options in job.planners]
 
     def begin(moment: Moment) -> None:
@@ -50,10 +47,16 @@ def decide(
         Record(job.observation_space, "observations"),
         Record(job.action_space, "actions"),
     )
-    while head := _read(channel, SIZE.size):
-        moments = decode_question(_read(channel, *SIZE.unpack(head)), observations)
+    while head := read(channel, SIZE.size):
+        moments = decode_question(read(channel, *SIZE.unpack(head)), observations)
         reply = encode_reply(_reply(decider, form, moments), actions)
-        _write(channel + 1, SIZE.pack(len(reply)) + reply)
+        write(channel + 1, SIZE.pack(len(reply)) + reply)
+
+
+def formed(environment: Any, job: Job, counter: Any) -> Form:
+    """Return the program in the fastest forms that agree with it on the rows of the job."""
+    source = Source(job.program, environment, job.observation_space)
+    return fastest(_program(environment, job, counter), source, rows_of(job), job.form)
 
 
 def _reply(decider: Decider, form: Form, moments: list[Moment]) -> Reply:
@@ -94,7 +97,7 @@ def _admitted(space: Space, value: Any) -> tuple[int, ...] | None:
     return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
 
 
-def _rows(job: Job) -> Rows:
+def rows_of(job: Job) -> Rows:
     """Return the real observations and actions that came with the job."""
     observations = values(job.observation_space, iter(job.observations))
     return Rows(list(observations), list(values(job.action_space, iter(job.actions))))
@@ -125,7 +128,7 @@ def _decoded(slot: np.ndarray) -> np.ndarray:
     return np.char.decode(slot, "utf-8", "replace") if slot.dtype.kind == "S" else slot
 
 
-def _read(descriptor: int, size: int) -> bytes:
+def read(descriptor: int, size: int) -> bytes:
     """Read as many bytes; none when nobody is left to write them."""
     parts = []
     while size and (part := os.read(descriptor, size)):
@@ -134,7 +137,7 @@ def _read(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def write(descriptor: int, data: bytes) -> None:
     """Write all bytes."""
     while data:
         data = data[os.write(descriptor, data) :]

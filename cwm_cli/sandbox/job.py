@@ -11,6 +11,7 @@ from cwm_cli.packing import Columns, Space
 from cwm_cli.sandbox.arena import Layout
 
 _ALIGNMENT = 16
+_HOW = ("planners", "is_script", "function", "again", "gated", "form", "valid", "is_timed")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Job:
     `function` to call that once. The last `again` rows are asked of a program that
     is loaded anew. A `gated` program may use no module or function that reaches
     beyond computing. `form` is how it is planned with: scalar, compiled, or auto.
-    With `valid` a step has to say as well which actions are valid after it.
+    With `valid` a step has to say as well which actions are valid after it. A job
+    that `is_timed` takes as many steps from its rows, in a form, as it is asked for.
     """
 
     program: str
@@ -39,6 +41,7 @@ class Job:
     gated: bool = False
     form: str = "auto"
     valid: bool = False
+    is_timed: bool = False
 
     def encode(self) -> bytes:
         """Return the length of a header, the header, and the columns one after the other."""
@@ -53,6 +56,7 @@ class Job:
             "gated": self.gated,
             "form": self.form,
             "valid": self.valid,
+            "is_timed": self.is_timed,
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
             "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
@@ -75,8 +79,7 @@ class Job:
         leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
         columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
         spaces = (observation_space, action_space)
-        names = ("planners", "is_script", "function", "again", "gated", "form", "valid")
-        how = {name: header[name] for name in names}
+        how = {name: header[name] for name in _HOW}
         return cls(header["program"], header["seed"], rows, *spaces, columns, **how)
 
     @property

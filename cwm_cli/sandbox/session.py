@@ -1,11 +1,7 @@
 """The trusted side of a planning session: observation in, actions out."""
 
-import os
-import select
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -13,9 +9,9 @@ from cwm_cli.packing import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
 from cwm_cli.programs import Failure
-from cwm_cli.sandbox.failures import KILLED_WORKERS, clean, failure_of
+from cwm_cli.sandbox.conversation import Conversation, Lender
+from cwm_cli.sandbox.failures import KILLED_WORKERS, clean
 from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.messages import (
     LONGEST_NOTE,
     SIZE,
@@ -25,29 +21,13 @@ from cwm_cli.sandbox.messages import (
     encode_question,
     most_bytes,
 )
-from cwm_cli.sandbox.process import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost
-from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel
+from cwm_cli.sandbox.process import WorkerLost
 from cwm_cli.sandbox.results import Plan, Report
 
 FORGED = Failure(
     kind="wrong_output",
     message="the program meddled with its process, which answered with no plan",
 )
-VANISHED = Failure(kind="early_exit", message="the program ended its own process while planning")
-
-T = TypeVar("T")
-
-
-class Lender(Protocol):
-    """What a session needs of a sandbox."""
-
-    limits: Limits
-
-    def lend(self) -> AbstractContextManager[Worker]:
-        """Lend a free worker; one that raises is not used again."""
-
-    def insist(self, attempt: Callable[[], T]) -> T | None:
-        """Attempt something, again if the sandbox fails; None when two workers died of it."""
 
 
 class Session:
@@ -65,7 +45,7 @@ class Session:
         self.steps = 0
         self.report: Report | None = None
         self._failure: Failure | None = None
-        self._process: _Process | None = None
+        self._process: Conversation | None = None
         self._observations, self._actions = (
             Record(job.observation_space, "observations"),
             Record(job.action_space, "actions"),
@@ -84,8 +64,7 @@ class Session:
         """End the process of the program."""
         process, self._process = self._process, None
         if process is not None:
-            with suppress(SandboxError):
-                process.end()
+            process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +95,7 @@ class Session:
     def _ask(self, question: bytes, moments: Sequence[Moment]) -> Reply | Literal[False]:
         """Ask the process, a new one unless there is one; False when that fails."""
         if self._process is None:
-            self._process = _Process(self._sandbox, self._job)
+            self._process = Conversation(self._sandbox, self._job)
         process = self._process
         try:
             process.send(SIZE.pack(len(question)) + question)
@@ -137,7 +116,7 @@ class Session:
             raise Unsuited(clean(reply.note, LONGEST_NOTE))
         return reply
 
-    def _read(self, process: "_Process", moments: Sequence[Moment]) -> Reply:
+    def _read(self, process: "Conversation", moments: Sequence[Moment]) -> Reply:
         """Return what the process answers; ValueError when it makes no sense."""
         [size] = SIZE.unpack(process.receive(SIZE.size))
         if size > most_bytes(moments, self._actions):
@@ -151,80 +130,6 @@ class Session:
             if moment.valid is not None and plan[0] not in moment.valid:
                 raise ValueError(f"{plan[0]} is not allowed")
         return reply._replace(plans=plans)
-
-
-class _Process:
-    """A confined process of the program, and the pipes to it and to the worker that watches it."""
-
-    def __init__(self, sandbox: Lender, job: Job) -> None:
-        self._job = job
-        self._limits = sandbox.limits
-        self._layout = job.layout
-        self._deadline = 0.0
-        with ExitStack() as stack:
-            worker = stack.enter_context(sandbox.lend())
-            self._pipes = stack.enter_context(ExitStack())
-            with self._open() as theirs:
-                self._finish = stack.enter_context(
-                    worker.running(job.encode(), self._layout.size, sandbox.limits, theirs)
-                )
-            self._stack = stack.pop_all()
-
-    def send(self, question: bytes) -> None:
-        """Begin a decision; EOFError when the process has ended."""
-        self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
-        try:
-            os.write(self._marks, BEGUN)
-            while question:
-                question = question[os.write(self._questions, question) :]
-        except BrokenPipeError as error:
-            raise EOFError from error
-
-    def receive(self, size: int) -> bytes:
-        """Return as many bytes of the reply; EOFError when the process has ended."""
-        reply = b""
-        while len(reply) < size:
-            seconds = self._deadline - time.monotonic()
-            if not self._poller.poll(max(0.0, seconds) * 1000):
-                raise WorkerLost("a worker of the sandbox does not end a decision")
-            part = os.read(self._replies, size - len(reply))
-            if not part:
-                raise EOFError
-            reply += part
-        return reply
-
-    def rest(self) -> None:
-        """End a decision, so that its limits no longer run."""
-        with suppress(BrokenPipeError):
-            os.write(self._marks, MADE)
-
-    def end(self) -> Outcome:
-        """Have the worker end the process; return what is left of it."""
-        with self._stack:
-            self._pipes.close()
-            return self._finish()
-
-    def failure(self) -> Failure:
-        """Say why the process has ended."""
-        outcome = self.end()
-        views = self._layout.views(outcome.arena)
-        return failure_of(outcome, views, self._job, self._limits) or VANISHED
-
-    @contextmanager
-    def _open(self) -> Iterator[Channel]:
-        """Open three pipes; lend the ends that are not ours until they are passed on."""
-        questions, self._questions = os.pipe()
-        self._replies, replies = os.pipe()
-        marks, self._marks = os.pipe()
-        for descriptor in (self._questions, self._replies, self._marks):
-            self._pipes.callback(os.close, descriptor)
-        self._poller = select.poll()
-        self._poller.register(self._replies, select.POLLIN)
-        try:
-            yield Channel(questions, replies, marks)
-        finally:
-            for descriptor in (questions, replies, marks):
-                os.close(descriptor)
 
 
 def _admitted(plans: list[list[Any]], space: Space) -> list[list[Any]]:

@@ -67,6 +67,7 @@ def _prepare_sessions(setup: Setup) -> None:
     """Import, and compile, what planning takes."""
     if setup.planning:
         importlib.import_module("cwm_cli.sandbox.deciding")
+        importlib.import_module("cwm_cli.sandbox.pacing")
     if setup.compiling:
         from cwm_cli.planning import compiled
 

@@ -1,0 +1,105 @@
+"""What the process of a program does when it is timed: take as many steps as it is asked for."""
+
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.packing import Columns
+from cwm_cli.planning.forms import Form
+from cwm_cli.planning.model import Batch, Unbatched, copied
+from cwm_cli.sandbox.deciding import formed, read, rows_of, write
+from cwm_cli.sandbox.job import Job
+
+LONGEST_NOTE = 400
+
+QUESTION = Struct("<BQ")
+"""The place of a form in `PACED`, and how many steps to take."""
+
+REPLY = Struct(f"<Q{LONGEST_NOTE}s")
+"""How many transitions that were, and if there were none why there is no such form."""
+
+PACED = ("scalar", "arithmetic", "batched")
+"""Forms that are timed: the program itself, its plain arithmetic, all rows at once."""
+
+Walk = Callable[[int], int]
+"""Takes so many steps and returns how many transitions those were."""
+
+
+def pace(environment: Any, job: Job, views: Columns, channel: int) -> None:
+    """Answer questions until nobody asks any more; every transition counts as progress."""
+    counter = views["progress"].reshape(1).data
+    form = formed(environment, job, counter)
+    walks = {"scalar": _scalar(environment, job, counter)}
+    if form.model is not form.program:
+        walks["arithmetic"] = _modelled(form, job)
+    if form.model.batch is not None:
+        walks["batched"] = _batched(form.model.batch, job, counter)
+    while question := read(channel, QUESTION.size):
+        place, steps = QUESTION.unpack(question)
+        write(channel + 1, REPLY.pack(*_taken(walks.get(PACED[place]), steps, form)))
+
+
+def _taken(walk: Walk | None, steps: int, form: Form) -> tuple[int, bytes]:
+    """Take steps in a form, if there is one."""
+    try:
+        if walk is not None:
+            return walk(steps), b""
+        reason = "; ".join(form.program.notes)
+    except Unbatched as error:
+        reason = str(error)
+    return 0, reason.encode("utf-8", "replace")
+
+
+def _scalar(environment: Any, job: Job, counter: Any) -> Walk:
+    """Return what stands at one row after the other and steps from there."""
+    pairs, set_state, step = _pairs(job), environment.set_state, environment.step
+
+    def walk(steps: int) -> int:
+        for observation, action in islice(pairs, steps):
+            set_state(copied(observation))
+            step(action)
+            counter[0] += 1
+        return steps
+
+    return walk
+
+
+def _modelled(form: Form, job: Job) -> Walk:
+    """Return what does the same with the form of plain arithmetic."""
+    pairs, stand, step = _pairs(job), form.model.stand, form.model.step
+
+    def walk(steps: int) -> int:
+        for observation, action in islice(pairs, steps):
+            stand(observation)
+            step(action)
+        return steps
+
+    return walk
+
+
+def _batched(batch: Batch, job: Job, counter: Any) -> Walk:
+    """Return what stands at all rows at once and steps from there."""
+    rows = rows_of(job)
+    lanes = len(rows.observations)
+    observations, actions = (
+        np.stack([np.asarray(value) for value in values], -1)
+        for values in (rows.observations, rows.actions)
+    )
+
+    def walk(steps: int) -> int:
+        for _ in range(steps):
+            batch.stand(observations)
+            batch.step(actions)
+            counter[0] += lanes
+        return steps * lanes
+
+    return walk
+
+
+def _pairs(job: Job) -> Iterator[tuple[Any, Any]]:
+    """Yield observations and actions, round and round."""
+    rows = rows_of(job)
+    return cycle(zip(rows.observations, rows.actions, strict=True))

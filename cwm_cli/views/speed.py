@@ -1,0 +1,172 @@
+"""What `cwm bench-speed` shows: bars on a logarithmic scale, scores, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, floor, log10
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich import box
+from rich.bar import Bar
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cwm_cli.views.tables import UNKNOWN
+from cwm_cli.views.words import first_line, printable
+
+if TYPE_CHECKING:
+    from cwm_cli.evaluation import Score
+    from cwm_cli.speed import Asked, Comparison, Pace, Ratio
+
+WORLD_MODEL, ENVIRONMENT = "world model", "environment"
+NOBODY = "language model"
+FIRST = "a transition"
+HINT = "none named: --model PROVIDER/NAME asks one, such as --model openai/gpt-5 (cwm-cli[llm])"
+TITLES = {
+    "scalar": WORLD_MODEL,
+    "arithmetic": "  as arithmetic",
+    "batched": "  all at once",
+    "environment": ENVIRONMENT,
+    "environments": "  many at once",
+}
+"""Lines of the chart by what was timed."""
+
+PARTS = {"observation": "observation", "reward": "reward", "terminated": "ended", "exact": "all"}
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+WIDEST_BAR = 40
+BESIDE = 38
+"""Columns for the figures beside a bar."""
+
+MOST_UNREAD = 3
+"""How many answers that could not be read are shown."""
+
+
+class Line(NamedTuple):
+    """A line of the chart."""
+
+    name: str
+    pace: Pace
+
+
+def comparison_parts(found: Comparison, model: str, width: int) -> Iterator[RenderableType]:
+    """Yield the chart, the scores, the ratios, and what went wrong."""
+    model = printable(model) or NOBODY
+    lines = list(_lines(found, model))
+    if lines:
+        yield _chart(lines, width)
+    yield _scores(found, model)
+    yield from _ratios(found, model)
+    yield from _remarks(found, model)
+
+
+def seconds_words(seconds: float) -> str:
+    """Write a duration with three digits and its unit."""
+    size, unit = next(((s, u) for s, u in UNITS if seconds >= 0.9995 * s), UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """Write how many times as fast, and that in orders of magnitude."""
+    return f"{ratio.times:,.3g} times as fast (10^{round(ratio.orders, 1) + 0.0:.1f})"
+
+
+def _lines(found: Comparison, model: str) -> Iterator[Line]:
+    """Yield a line for each pace that was measured."""
+    for name, title in TITLES.items():
+        if name in found.paces:
+            yield Line(title, found.paces[name])
+    if (asked := found.language_model) and asked.pace:
+        yield Line(model, asked.pace)
+
+
+def _chart(lines: list[Line], width: int) -> Table:
+    """Draw seconds per transition as bars on a logarithmic scale, a line each."""
+    low = floor(log10(min(line.pace.low for line in lines)))
+    high = ceil(log10(max(line.pace.high for line in lines)))
+    name = max(len(title) for title in (FIRST, *(line.name for line in lines)))
+    bars = max(10, min(WIDEST_BAR, width - name - BESIDE))
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
+    for title in (FIRST, _scale(low, high, bars)):
+        table.add_column(Text(title, style="dim"), no_wrap=True)
+    table.add_column("median", justify="right", no_wrap=True)
+    table.add_column("5 to 95 %", justify="right", no_wrap=True)
+    for line in lines:
+        length = log10(line.pace.median) - low
+        table.add_row(
+            Text(line.name),
+            Bar(high - low, 0, length, width=bars, color="cyan"),
+            seconds_words(line.pace.median),
+            f"{seconds_words(line.pace.low)} to {seconds_words(line.pace.high)}",
+        )
+    return table
+
+
+def _scale(low: int, high: int, width: int) -> str:
+    """Write where the bars begin and end."""
+    first, last = (seconds_words(10.0**power) for power in (low, high))
+    return first + last.rjust(width - len(first))
+
+
+def _scores(found: Comparison, model: str) -> Table:
+    """Compare how right the sides are on the same transitions; all: right in every part."""
+    asked = found.language_model
+    sides = {
+        WORLD_MODEL: found.measured.world_model,
+        ENVIRONMENT: found.measured.environment,
+        model: asked.score if asked else None,
+    }
+    table = Table("right on", box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("transitions", *PARTS.values(), "accuracy"):
+        table.add_column(title, justify="right")
+    for name, score in sides.items():
+        table.add_row(Text(name), *_shares(score))
+    return table
+
+
+def _shares(score: Score | None) -> Iterator[str]:
+    """Write how many transitions were predicted, and how many of them rightly."""
+    if score is None:
+        yield from [UNKNOWN] * (len(PARTS) + 2)
+        return
+    yield str(score.transitions)
+    for name in (*PARTS, "accuracy"):
+        share = getattr(score, name)
+        yield UNKNOWN if share is None else f"{share:.3f}"
+
+
+def _ratios(found: Comparison, model: str) -> Iterator[Text]:
+    """Say how many times faster the world model is than the others."""
+    names = {"environment": ENVIRONMENT, "language_model": model}
+    for side, ratios in found.speedups().items():
+        for form, ratio in ratios.items():
+            if ratio:
+                how = " all at once" if form == "batched" else ""
+                yield Text(f"{WORLD_MODEL}{how}: {ratio_words(ratio)} as {names[side]}")
+
+
+def _remarks(found: Comparison, model: str) -> Iterator[Text]:
+    """Say what failed, what could not be measured, and what the language model cost."""
+    _, notes, failure = found.measured.timed
+    if failure:
+        yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
+    for form, note in notes.items():
+        yield Text(f"{WORLD_MODEL}, not {TITLES[form].strip()}: {printable(note)}", style="dim")
+    if found.measured.environment is None:
+        yield Text(f"{ENVIRONMENT}: not scored, it cannot be stood at an observation", style="dim")
+    if asked := found.language_model:
+        yield from _spent(asked, model)
+    else:
+        yield Text(f"{NOBODY}: {HINT}", style="yellow")
+
+
+def _spent(asked: Asked, model: str) -> Iterator[Text]:
+    """Say what was answered, at what cost, and what was not."""
+    cost = "unknown" if asked.cost is None else f"${asked.cost:.4f}"
+    counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them no prediction"]
+    counts += [f"{len(asked.refused)} refused"] if asked.refused else []
+    yield Text(f"{model}: {', '.join(counts)}, {asked.tokens:,} tokens, cost {cost}")
+    for row, reason in [*asked.unread.items()][:MOST_UNREAD]:
+        yield Text(f"  transition {row}: {printable(reason)}", style="dim")
+    if asked.stopped:
+        yield Text(f"{model}: asked no further, {printable(asked.stopped)}", style="yellow")

@@ -1,0 +1,328 @@
+"""How fast programs and environments step, and `cwm bench-speed` as users run it."""
+
+import json
+import re
+import signal
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from cwm_cli.environments import space_of
+from cwm_cli.evaluation import Metric
+from cwm_cli.registry import environment
+from cwm_cli.sandbox.timing import FORGED, Broke, Timer
+from cwm_cli.speed import Inquiry, Questioner, World, paces
+from cwm_cli.speed.environment import walks_of
+from cwm_cli.speed.pace import FEWEST_ROUNDS, ROUNDS
+from cwm_cli.tasks import Setting
+from cwm_cli.transitions import Dataset, Transition
+from cwm_litellm.backend import LiteLLM
+from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
+from recordings import FROZEN_LAKE, cartpole, record
+
+
+class TestPaces:
+    def walk(self, seconds, calls, lanes=1):
+        def walked(steps):
+            calls.append(steps)
+            return steps * lanes, steps * lanes * seconds
+
+        return walked
+
+    def test_rounds_are_taken_in_turn_after_a_warm_up(self):
+        order = []
+        walks = {
+            name: lambda steps, name=name: order.append(name) or (steps, steps * 0.02)
+            for name in "ab"
+        }
+        found = paces(walks)
+        assert order[-2 * ROUNDS :] == ["a", "b"] * ROUNDS
+        assert found["a"].rounds == found["b"].rounds == ROUNDS
+
+    def test_a_round_is_as_many_steps_as_the_clock_needs(self):
+        calls = []
+        found = paces({"fast": self.walk(1e-6, calls)})["fast"]
+        assert calls[-ROUNDS:] == [2**14] * ROUNDS
+        assert found.median == pytest.approx(1e-6)
+        assert found.transitions == ROUNDS * 2**14
+
+    def test_slow_walks_are_not_walked_for_ever(self):
+        calls = []
+        found = paces({"slow": self.walk(5.0, calls)})["slow"]
+        assert (found.rounds, found.median) == (FEWEST_ROUNDS, 5.0)
+
+    def test_seconds_are_those_of_a_transition_however_many_a_step_makes(self):
+        assert paces({"many": self.walk(1e-3, [], lanes=100)})["many"].median == pytest.approx(1e-3)
+
+    def test_what_makes_no_transition_has_no_pace(self):
+        assert paces({"none": lambda steps: (0, 0.0)}) == {}
+
+    def test_what_lies_around_the_median_is_told(self):
+        seconds = iter([0.1, 0.1, *np.linspace(0.1, 0.2, 21).tolist()])
+        found = paces({"noisy": lambda steps: (1, next(seconds))})["noisy"]
+        assert found.low < found.median < found.high
+        assert found.warm_up == 0.1
+
+
+class TestTimer:
+    def test_a_program_takes_as_many_steps_as_it_is_asked_for_in_every_form(self, sandbox, poles):
+        rows = poles[0][np.arange(50)]
+        with Timer(sandbox, cartpole(), rows) as timer:
+            walked = [timer.walk(form, 3) for form in ("scalar", "arithmetic", "batched")]
+        assert [each.transitions for each in walked] == [3, 3, 150]
+        assert all(each.seconds > 0 for each in walked)
+
+    def test_a_form_that_there_is_not_makes_no_transitions_and_says_why(self, sandbox, poles):
+        program = cartpole(position="x + 0.02 * v + 0 * len(str(x))")
+        with Timer(sandbox, program, poles[0][np.arange(9)]) as timer:
+            assert timer.walk("batched", 2).transitions == 0
+            assert timer.walk("scalar", 2).transitions == 2
+        assert timer.notes["batched"]
+
+    @pytest.mark.parametrize(
+        ("step", "kind"),
+        [
+            ("1 / 0", "step_error"),
+            ("__import__('os')._exit(0)", "early_exit"),
+            ("[0 for _ in iter(int, 1)]", "timeout_cpu"),
+        ],
+    )
+    def test_a_program_that_fails_says_how_and_leaves_the_sandbox_working(
+        self, sandbox, poles, step, kind
+    ):
+        rows = poles[0][np.arange(9)]
+        with (
+            Timer(sandbox, cartpole(position=step), rows) as timer,
+            pytest.raises(Broke) as broke,
+        ):
+            timer.walk("scalar", 1)
+        assert broke.value.failure.kind == kind
+        with Timer(sandbox, cartpole(), rows) as timer:
+            assert timer.walk("scalar", 1).transitions == 1
+
+    def test_a_program_that_counts_otherwise_is_found_out(self, sandbox, poles):
+        forging = cartpole() + "\nimport sys\nfor m in list(sys.modules.values()):\n"
+        forging += "    if hasattr(m, 'REPLY'): m._taken = lambda *a: (10**6, b'')\n"
+        with (
+            Timer(sandbox, forging, poles[0][np.arange(9)]) as timer,
+            pytest.raises(Broke) as broke,
+        ):
+            timer.walk("scalar", 1)
+        assert broke.value.failure == FORGED
+
+
+class TestEnvironments:
+    def walks(self, name, **arguments):
+        spec = environment(name)
+        rows, _ = record(name, episodes=2, **arguments)
+        env = spec.make(**arguments)
+        task = Setting(name, arguments, 0, 100).task(spec)
+        return walks_of(spec, env, task, rows), env
+
+    def test_an_environment_steps_from_one_episode_to_the_next(self):
+        walks, _ = self.walks("CartPole-v1")
+        assert walks.keys() == {"environment"}
+        transitions, seconds = walks["environment"](300)
+        assert transitions == 300
+        assert seconds > 0
+
+    def test_mujoco_steps_many_copies_at_once(self):
+        walks, _ = self.walks("InvertedPendulum-v5")
+        transitions, seconds = walks["environments"](1)
+        assert 1000 <= transitions <= 10_000
+        assert seconds > 0
+
+    def test_actions_are_allowed_ones_where_only_some_are(self):
+        spec = environment("RTFM-v0")
+        with_env = spec.make()
+        space = space_of(with_env.observation_space), space_of(with_env.action_space)
+        observation, _ = with_env.reset(seed=0)
+        steps = [Transition(observation, a, observation, 0.0, False, valid=(0,)) for a in range(5)]
+        rows = Dataset.of(steps, observation_space=space[0], action_space=space[1])
+        task = Setting("RTFM-v0", {}, 0, 100).task(spec)
+        assert walks_of(spec, with_env, task, rows)["environment"](50)[0] == 50
+
+
+class TestWorlds:
+    def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self, sandbox):
+        data, _ = record("FrozenLake-v1", episodes=20, is_slippery=False)
+        world = World(environment("FrozenLake-v1"), {"is_slippery": False}, Metric.of(data))
+        rows = data[np.arange(20)]
+        found = world.measure(FROZEN_LAKE, sandbox, asked=rows, timed=data)
+        assert found.environment.exact == 1.0
+        assert found.world_model.transitions == found.environment.transitions == 20
+        assert {"scalar", "environment"} <= found.timed.paces.keys()
+        assert "frozen lake" in world.description().lower()
+
+    def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, sandbox, poles):
+        world = World(environment("CartPole-v1"), {}, Metric.of(poles[0]))
+        rows = poles[0][np.arange(9)]
+        found = world.measure(cartpole(position="1 / 0"), sandbox, asked=rows, timed=rows)
+        assert found.world_model.accuracy == 0.0
+        assert found.timed.failure.kind == "step_error"
+        assert found.timed.paces.keys() == {"environment"}
+
+
+def physicist(body):
+    """Answer a question about CartPole as its own dynamics do."""
+    prompt = body["messages"][1]["content"].rpartition("## The step to predict")[2]
+    values = (re.search(rf"{name}: (.+)", prompt)[1] for name in ("observation", "action"))
+    observation, action = map(json.loads, values)
+    env = gymnasium.make("CartPole-v1").unwrapped
+    env.reset()
+    env.state = tuple(observation)
+    after, reward, terminated, *_ = env.step(action)
+    found = {"next_observation": after.tolist(), "reward": reward, "terminated": terminated}
+    return f"The pole falls so:\n```json\n{json.dumps(found)}\n```"
+
+
+class TestInquiries:
+    """Rows that are asked of a language model, through LiteLLM, from a server."""
+
+    def ask(self, server, data, count=3, max_cost=None):
+        rows = data[np.arange(count)]
+        backend = LiteLLM(
+            "openai/gpt-4o-mini", api_base=server.url, temperature=0.0, retries=1, backoff=0.01
+        )
+        questioner = Questioner("A pole.", data)
+        return Inquiry(backend, questioner, Metric.of(data), max_cost).ask(rows)
+
+    @pytest.fixture(autouse=True)
+    def key(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-tests")
+
+    def test_answers_are_scored_as_those_of_a_program(self, poles):
+        with OpenAIServer(physicist) as server:
+            found = self.ask(server, poles[0])
+        assert (found.score.exact, found.score.transitions) == (1.0, 3)
+        assert (found.pace.rounds, found.tokens) == (3, 330)
+        assert found.pace.median > 0
+        assert len({request.prompt for request in server.requests}) == 3
+
+    def test_answers_that_are_no_predictions_count_as_wrong(self, poles):
+        with OpenAIServer(
+            [answer("It will fall."), answer(None), answer('{"reward": 1}')]
+        ) as server:
+            found = self.ask(server, poles[0])
+        assert found.unread.keys() == {0, 1, 2}
+        assert found.answers[0] == "It will fall."
+        assert found.score.accuracy == 0.0
+
+    def test_a_model_that_cannot_be_asked_is_asked_once(self, poles):
+        with OpenAIServer([WRONG_KEY]) as server:
+            found = self.ask(server, poles[0])
+        assert len(server.requests) == 1
+        assert "refused the key" in found.stopped
+        assert (found.score, found.pace, found.answers) == (None, None, {})
+
+    def test_a_refusal_between_answers_counts_as_nothing(self, poles):
+        turns = iter([physicist, lambda body: UNKNOWN_MODEL, physicist])
+        with OpenAIServer(lambda body: next(turns)(body)) as server:
+            found = self.ask(server, poles[0])
+        assert found.refused.keys() == {1}
+        assert (found.score.exact, found.score.transitions, found.stopped) == (1.0, 2, "")
+
+    def test_two_refusals_in_a_row_end_the_asking(self, poles):
+        turns = iter([physicist, *[lambda body: UNKNOWN_MODEL] * 9])
+        with OpenAIServer(lambda body: next(turns)(body)) as server:
+            found = self.ask(server, poles[0], count=9)
+        assert found.refused.keys() == {1, 2}
+        assert "has no model" in found.stopped
+
+    def test_the_cost_limit_stops_the_asking(self, poles):
+        with OpenAIServer(physicist) as server:
+            found = self.ask(server, poles[0], max_cost=0.0001)
+        assert "--max-cost" in found.stopped
+        assert server.requests == []
+
+
+@pytest.fixture
+def bench(cwm):
+    """Run `cwm bench-speed` on a program for CartPole."""
+    (cwm.folder / "model.py").write_text(cartpole())
+    (cwm.folder / "broken.py").write_text("class Environment(:")
+    cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
+    return lambda program, *more: cwm(*BENCH, "--program", program, *more)
+
+
+BENCH = ("bench-speed", "--env", "CartPole-v1")
+
+
+def model(server):
+    """Name a language model at a server."""
+    return ["--model", "openai/gpt-4o-mini", "--api-base", server.url]
+
+
+def test_all_three_sides_are_timed_and_scored_on_the_same_transitions(bench):
+    with OpenAIServer(physicist) as server:
+        run = bench("model.py", "-n", "5", "--json", *model(server))
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    for side in ("world_model", "environment", "language_model"):
+        assert result[side]["accuracy"] == 1.0, side
+        assert result[side]["score"]["transitions"] == 5
+        assert 0 < result[side]["low_seconds"] <= result[side]["median_seconds"]
+    assert result["world_model"]["batched_median_seconds"] > 0
+    found = result["language_model"]
+    assert (found["answered"], found["unread"], found["tokens"]) == (5, [], 550)
+    assert 0 < found["cost"] < 0.01
+    speedup = result["speedup"]["language_model"]["scalar"]
+    medians = [result[side]["median_seconds"] for side in ("language_model", "world_model")]
+    assert speedup["ratio"] == pytest.approx(medians[0] / medians[1])
+    assert speedup["orders"] == pytest.approx(np.log10(speedup["ratio"]))
+    prompts = [request.prompt for request in server.requests]
+    assert all("A pole is attached by an un-actuated joint to a cart" in each for each in prompts)
+    assert all(request.body["temperature"] == 0 for request in server.requests)
+
+
+def test_without_a_model_the_report_says_how_to_ask_one(bench):
+    run = bench("model.py")
+    assert run.returncode == 0, run.stderr
+    assert "--model PROVIDER/NAME asks one" in " ".join(run.stdout.split())
+    assert "world model all at once" in run.stdout
+
+
+def test_what_fails_is_reported_and_the_rest_is_measured(bench):
+    with OpenAIServer([WRONG_KEY]) as server:
+        run = bench("broken.py", "--json", *model(server))
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["world_model"]["failure"]["kind"] == "load_error"
+    assert (result["world_model"]["median_seconds"], result["world_model"]["accuracy"]) == (None, 0)
+    assert result["environment"]["accuracy"] == 1.0
+    assert "refused the key" in result["language_model"]["stopped"]
+    assert result["speedup"]["language_model"] == {"scalar": None, "batched": None}
+    assert "failed, load error" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "name one world model: --program FILE, or --run DIR"),
+        (["--program", "model.py", "-o", "top=1"], "unknown option"),
+        (["--program", "model.py", "--backend", "litellm"], "needs a model: add --model"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(bench, cwm, arguments, complaint):
+    run = cwm(*BENCH, *arguments)
+    assert run.returncode == 1
+    assert complaint in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_an_interruption_keeps_what_was_answered(bench, cwm):
+    def script(body):
+        return physicist(body) if len(server.requests) < 3 else hang
+
+    with OpenAIServer(script) as server:
+        process = cwm.start(*BENCH, "--program", "model.py", "--json", *model(server))
+        while len(server.requests) < 3 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    found = json.loads(out)["language_model"]
+    assert (found["answered"], found["stopped"]) == (2, "interrupted")
