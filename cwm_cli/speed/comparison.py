@@ -87,9 +87,10 @@ class Comparison:
 
     def _world_model(self) -> dict[str, Any]:
         """Return what there is of the world model."""
-        paces, notes, failure = self.measured.timed
+        rows, paces, notes, failure = self.measured.timed
         return {
             **_side(paces.get(SCALAR), paces.get(BATCHED), self.measured.world_model),
+            "rows_timed": rows,
             "forms": {form: _pace(paces[form]) for form in PACED if form in paces},
             "notes": notes,
             "failure": asdict(failure) if failure else None,

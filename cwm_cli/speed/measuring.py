@@ -37,7 +37,7 @@ class World:
             setting = Setting(self.spec.id, self.env_args, self.seed, step_limit(env))
             walks = walks_of(self.spec, env, setting.task(self.spec), timed)
             if found.failure:
-                stepped = Stepped(paces(walks), {}, found.failure)
+                stepped = Stepped(len(timed), paces(walks), {}, found.failure)
             else:
                 stepped = step_program(program, timed, sandbox, walks, seed=self.seed)
         reached = ceiling(self.spec, self.env_args, asked, self.metric, self.seed)

@@ -14,8 +14,12 @@ from cwm_cli.transitions import Dataset
 
 
 class Stepped(NamedTuple):
-    """Paces by name, why the program has none in some form, and why it failed, if it did."""
+    """Paces by name, why the program has none in some form, and why it failed, if it did.
 
+    `rows` are those on which it was timed, all at once in the batched form.
+    """
+
+    rows: int
     paces: dict[str, Pace]
     notes: dict[str, str]
     failure: Failure | None = None
@@ -32,10 +36,10 @@ def step_program(
     def attempt() -> Stepped:
         with Timer(sandbox, program, rows, seed=seed) as timer:
             forms = {form: partial(timer.walk, form) for form in PACED}
-            return Stepped(paces({**forms, **others}), timer.notes)
+            return Stepped(len(rows), paces({**forms, **others}), timer.notes)
 
     try:
         found, failure = sandbox.insist(attempt), KILLED_WORKERS
     except Broke as error:
         found, failure = None, error.failure
-    return found or Stepped(paces(others), {}, failure)
+    return found or Stepped(len(rows), paces(others), {}, failure)

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cwm_cli.speed.environment import LANES
 from cwm_cli.views.tables import UNKNOWN
 from cwm_cli.views.words import first_line, printable
 
@@ -26,11 +27,13 @@ HINT = "none named: --model PROVIDER/NAME asks one, such as --model openai/gpt-5
 TITLES = {
     "scalar": WORLD_MODEL,
     "arithmetic": "  as arithmetic",
-    "batched": "  all at once",
+    "batched": "  {rows:,} at once",
     "environment": ENVIRONMENT,
-    "environments": "  many at once",
+    "environments": f"  {LANES:,} at once",
 }
 """Lines of the chart by what was timed."""
+
+LACKING = {"arithmetic": "as arithmetic", "batched": "all at once"}
 
 PARTS = {"observation": "observation", "reward": "reward", "terminated": "ended", "exact": "all"}
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -68,14 +71,16 @@ def seconds_words(seconds: float) -> str:
 
 def ratio_words(ratio: Ratio) -> str:
     """Write how many times as fast, and that in orders of magnitude."""
-    return f"{ratio.times:,.3g} times as fast (10^{round(ratio.orders, 1) + 0.0:.1f})"
+    digits = float(f"{ratio.times:.3g}")
+    times = f"{digits:,.0f}" if digits >= 1000 else f"{digits:g}"
+    return f"{times} times as fast (10^{round(ratio.orders, 1) + 0.0:.1f})"
 
 
 def _lines(found: Comparison, model: str) -> Iterator[Line]:
     """Yield a line for each pace that was measured."""
     for name, title in TITLES.items():
         if name in found.paces:
-            yield Line(title, found.paces[name])
+            yield Line(title.format(rows=found.measured.timed.rows), found.paces[name])
     if (asked := found.language_model) and asked.pace:
         yield Line(model, asked.pace)
 
@@ -137,7 +142,7 @@ def _shares(score: Score | None) -> Iterator[str]:
 
 def _ratios(found: Comparison, model: str) -> Iterator[Text]:
     """Say how many times faster the world model is than the others."""
-    names = {"environment": ENVIRONMENT, "language_model": model}
+    names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
     for side, ratios in found.speedups().items():
         for form, ratio in ratios.items():
             if ratio:
@@ -147,17 +152,27 @@ def _ratios(found: Comparison, model: str) -> Iterator[Text]:
 
 def _remarks(found: Comparison, model: str) -> Iterator[Text]:
     """Say what failed, what could not be measured, and what the language model cost."""
-    _, notes, failure = found.measured.timed
+    _, _, notes, failure = found.measured.timed
     if failure:
         yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
-    for form, note in notes.items():
-        yield Text(f"{WORLD_MODEL}, not {TITLES[form].strip()}: {printable(note)}", style="dim")
-    if found.measured.environment is None:
-        yield Text(f"{ENVIRONMENT}: not scored, it cannot be stood at an observation", style="dim")
+    for note in dict.fromkeys(notes.values()):
+        forms = " and not ".join(LACKING[form] for form in notes if notes[form] == note)
+        yield Text(f"{WORLD_MODEL}, not {forms}: {printable(note)}", style="dim")
+    if words := _doubts(found.measured.environment):
+        yield Text(f"{ENVIRONMENT}: {words}", style="dim")
     if asked := found.language_model:
         yield from _spent(asked, model)
     else:
         yield Text(f"{NOBODY}: {HINT}", style="yellow")
+
+
+def _doubts(score: Score | None) -> str:
+    """Say why the environment itself may be wrong about itself."""
+    if score is None:
+        return "not scored, it cannot be stood at an observation"
+    if score.exact < 1:
+        return "not always right, since chance decides or observations hide something"
+    return ""
 
 
 def _spent(asked: Asked, model: str) -> Iterator[Text]:
