@@ -13,11 +13,12 @@ from cwm_cli.environments import space_of
 from cwm_cli.evaluation import Metric
 from cwm_cli.registry import environment
 from cwm_cli.sandbox.timing import FORGED, Broke, Timer
-from cwm_cli.speed import Inquiry, Questioner, World, paces
+from cwm_cli.speed import Inquiry, Questioner, Ratio, World, paces
 from cwm_cli.speed.environment import walks_of
 from cwm_cli.speed.pace import FEWEST_ROUNDS, ROUNDS
 from cwm_cli.tasks import Setting
 from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.views.speed import ratio_words, seconds_words
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
 from recordings import FROZEN_LAKE, cartpole, record
@@ -64,6 +65,25 @@ class TestPaces:
         found = paces({"noisy": lambda steps: (1, next(seconds))})["noisy"]
         assert found.low < found.median < found.high
         assert found.warm_up == 0.1
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("times", "words"),
+        [
+            (0.963, "0.963 times as fast (10^0.0)"),
+            (101.2, "101 times as fast (10^2.0)"),
+            (1_393_000, "1,390,000 times as fast (10^6.1)"),
+        ],
+    )
+    def test_ratios_are_told_in_three_digits_and_in_orders_of_magnitude(self, times, words):
+        assert ratio_words(Ratio(times)) == words
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"), [(999.6e-9, "1 µs"), (2.5e-10, "0.25 ns"), (0.4239, "424 ms")]
+    )
+    def test_seconds_are_told_in_the_unit_that_fits(self, seconds, words):
+        assert seconds_words(seconds) == words
 
 
 class TestTimer:
