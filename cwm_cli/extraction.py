@@ -6,7 +6,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, starmap
 from typing import NamedTuple
 
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)")
@@ -45,8 +45,7 @@ def extract_program(text: str, prefix: str = "") -> str:
     prefix = _clean(prefix)
     prefix = prefix.removesuffix("\n") + "\n" if prefix.strip() else ""
     candidates = list(_candidates(_clean(text), prefix))
-    ranked = [(_rank(candidate, index), candidate) for index, candidate in enumerate(candidates)]
-    return _trim(_dedented(max(ranked)[1].text)) if ranked else ""
+    return _trim(_dedented(_best(candidates).text)) if candidates else ""
 
 
 def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
@@ -63,10 +62,10 @@ def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
 
 def _assembled(blocks: list[str], prefix: str) -> Iterator[Candidate]:
     """Yield the world model that was explained piece by piece, if the blocks make one up."""
-    parts = _complete("\n".join(blocks), prefix)
-    classes = WORLD_MODEL.findall(parts.text)
-    if len(blocks) > 1 and len(classes) == 1 and _read(parts.text).world_model:
-        yield parts
+    if len(blocks) > 1:
+        parts = _complete("\n".join(blocks), prefix)
+        if len(WORLD_MODEL.findall(parts.text)) == 1 and _read(parts.text).world_model:
+            yield parts
 
 
 def _clean(text: str) -> str:
@@ -143,7 +142,9 @@ def _complete(block: str, prefix: str) -> Candidate:
 
 def _dedented(block: str) -> str:
     """Return a block without common indentation, if only that makes a program of it."""
-    dedented = block if _read(block).parses else textwrap.dedent(block)
+    if not block[:1].isspace() or _read(block).parses:
+        return block
+    dedented = textwrap.dedent(block)
     return dedented if _read(dedented).parses else block
 
 
@@ -168,7 +169,13 @@ def _overlap(prefix: str, lines: list[str]) -> int:
     return 0
 
 
-def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:
+def _best(candidates: list[Candidate]) -> Candidate:
+    """Return the candidate that is most of a program; one alone need not be parsed."""
+    ranks = starmap(_rank, enumerate(candidates))
+    return candidates[0] if len(candidates) == 1 else max(zip(ranks, candidates, strict=True))[1]
+
+
+def _rank(index: int, candidate: Candidate) -> tuple[int, int, int]:
     """Order candidates by how much of a program they are.
 
     A complete world model comes first, the latest of several being the
@@ -178,8 +185,7 @@ def _rank(candidate: Candidate, index: int) -> tuple[int, int, int]:
     facts = _read(candidate.text)
     if facts.world_model:
         return 4, candidate.whole, index
-    begun = WORLD_MODEL.search(candidate.text) is not None
-    tier = 3 if begun else 2 if facts.defines else int(facts.acts)
+    tier = 3 if WORLD_MODEL.search(candidate.text) else 2 if facts.defines else int(facts.acts)
     return tier, len(_trim(candidate.text)), index
 
 

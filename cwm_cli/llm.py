@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.dataclasses import dataclass
 
 from cwm_cli.programs import Verdict
 
@@ -72,10 +73,9 @@ class Request(NamedTuple):
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Usage(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Usage:
     """What a completion took; `cost` in US dollars is None when the price is unknown."""
-
-    model_config = ConfigDict(frozen=True)
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

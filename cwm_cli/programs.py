@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 FailureKind = Literal[
     "no_program",
@@ -19,13 +20,12 @@ FailureKind = Literal[
 ]
 
 
-class Failure(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """Why a program is not yet right, in words that the next prompt can use.
 
     `line` is the line of the program, counted from 1, where there is one.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     kind: FailureKind
     message: str
@@ -37,7 +37,8 @@ class Failure(BaseModel):
         return self.kind != "mismatch"
 
 
-class Verdict(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """How good a program is: its score in [0, 1] and what is wrong with it.
 
     `score` is over the whole train set and `validation` over the trajectories
@@ -45,11 +46,9 @@ class Verdict(BaseModel):
     unweighted means, for the reader.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     score: float
     validation: float = 0.0
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
 
     @property

@@ -4,12 +4,12 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import dataclasses as checked
 
 from cwm_cli.errors import CwmError
 from cwm_cli.extraction import extract_program
@@ -17,7 +17,8 @@ from cwm_cli.llm import ROOT, Action, Backend, Completion, Message, Move, Reques
 from cwm_cli.programs import Verdict
 
 
-class Node(BaseModel):
+@checked.dataclass(frozen=True, slots=True)
+class Node:
     """A program in the search tree, and how it came to be.
 
     `id` counts the nodes in the order in which they were learned, `step` the
@@ -25,8 +26,6 @@ class Node(BaseModel):
     in flight they are the same. `prompt` is the hash of the messages, and
     `final` says that the backend gave up.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: int
     step: int
@@ -231,7 +230,7 @@ class Search:
         self.doing.pop(step, None)
         if isinstance(outcome, BaseException):
             raise outcome
-        return Record(outcome.node.model_copy(update={"id": len(self.nodes)}), outcome.text)
+        return Record(replace(outcome.node, id=len(self.nodes)), outcome.text)
 
 
 def _rank(node: Node) -> tuple[float, float]:

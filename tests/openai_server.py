@@ -82,6 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body that follows its headers would wait for 40 ms
     server: _Server
     request_body: dict[str, Any]
 

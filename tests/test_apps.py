@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import time
+from dataclasses import asdict, replace
 
 import pytest
 from typer.testing import CliRunner
 
 from cwm_cli.apps.folder import Folder
 from cwm_cli.cli import app
+from cwm_cli.llm import Usage
 from cwm_cli.runs import JOURNAL, Run, read_journal
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
 from processes import wait_until
@@ -148,7 +150,7 @@ def rows(found):
 def tree(folder):
     """Return all nodes of all problems, without how long they took."""
     return {
-        run.name: [line.node.model_dump(exclude={"usage"}) for line in read_journal(run)]
+        run.name: [replace(line.node, usage=Usage()) for line in read_journal(run)]
         for run in Folder(folder).started()
     }
 
@@ -156,7 +158,7 @@ def tree(folder):
 def usages(folder):
     """Return what each completion took."""
     runs = Folder(folder).started()
-    return [line.node.usage.model_dump() for run in runs for line in read_journal(run)]
+    return [asdict(line.node.usage) for run in runs for line in read_journal(run)]
 
 
 def test_programs_are_improved_and_fixed_until_the_public_tests_pass(cwm_apps, tmp_path):
@@ -358,7 +360,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_trees_and_asks_nothing_twice(
         process.communicate(timeout=20)
         before = nodes()
         assert before < asked
-        resumed = shell(*shell_arguments(server, data, *options, "--json"))
+        resumed = shell.inside(*shell_arguments(server, data, *options, "--json"))
         assert resumed.returncode == 0, resumed.stderr
         uncut = tree(data.parent / "uncut")
         assert tree(shell.folder / "r") == uncut
@@ -374,7 +376,7 @@ def test_two_processes_share_a_folder_at_once(shell, data):
         for process in started:
             _, err = process.communicate(timeout=90)
             assert process.returncode == 0, err
-    found = json.loads(shell("runs", "report", "r", "--json").stdout)
+    found = json.loads(shell.inside("runs", "report", "r", "--json").stdout)
     assert [row["id"] for row in found["rows"]] == [10, 11, 12, 14]
     assert (found["solved"], found["unfinished"], len(server.requests)) == (4, [], 4)
 
@@ -461,6 +463,7 @@ def test_solutions_from_elsewhere_are_judged_with_pass_at_k(cwm_apps, tmp_path):
     assert "s was started with another solutions.digest" in refused.stderr
 
 
+@pytest.mark.slow
 def test_ranges_of_solutions_merge_to_the_whole(cwm_apps, tmp_path):
     file = tmp_path / "answers.json"
     file.write_text(json.dumps({"10": [RIGHT["sum"], WRONG], "12": [WRONG, RIGHT["product"]]}))

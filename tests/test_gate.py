@@ -57,11 +57,12 @@ def test_the_line_is_named() -> None:
 
 SCRIPT = """
 import json, sys
+from dataclasses import asdict
 from cwm_cli.sandbox import GAPS, Sandbox
 with Sandbox(accepted=GAPS) as sandbox:
     for program in ("import os\\nprint(os.listdir('/'))", "print(sum(range(4)))"):
         text, failure = sandbox.run_script(program)
-        print(json.dumps([text, failure and failure.model_dump()]))
+        print(json.dumps([text, failure and asdict(failure)]))
 """
 
 

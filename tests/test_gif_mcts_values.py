@@ -3,6 +3,7 @@
 Unless said otherwise c = 0.1 and epsilon = 1, so a bonus is 0.1 * sqrt(ln N / (n + 1)).
 """
 
+from dataclasses import replace
 from math import log, sqrt
 
 import numpy as np
@@ -179,8 +180,8 @@ class TestEstimates:
     def test_the_score_of_a_program_that_raised_in_part_counts_as_zero(self):
         tree, partly = Grown(), Grown()
         tree.add(GENERATE, None)
-        verdict = BUG.model_copy(update={"score": 0.4})
-        partly.strategy.update(tree.nodes[0].model_copy(update={"verdict": verdict}))
+        verdict = replace(BUG, score=0.4)
+        partly.strategy.update(replace(tree.nodes[0], verdict=verdict))
         assert partly.bounds() == tree.bounds()
 
 

@@ -1,7 +1,7 @@
 """The loop that all strategies share: budget, best program, resuming, parallel runs, costs."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import sleep
 
@@ -201,7 +201,7 @@ def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
     arrived = [record.node for record in wide.run(8)]
     latest_first = sorted(arrived, key=lambda node: -node.step)
     resumed = searching(GifMcts, parallel=1)
-    resumed.resume(node.model_copy(update={"id": n}) for n, node in enumerate(latest_first))
+    resumed.resume(replace(node, id=n) for n, node in enumerate(latest_first))
     assert [record.node.step for record in resumed.run(10)] == [8, 9]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from cwm_cli.llm import ROOT, Action, Completion, Message
 from cwm_cli.programs import Failure, Verdict
+from cwm_cli.runs import Line
 from cwm_cli.search import Record, Search
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_worldcoder.strategy import WorldCoder
@@ -93,7 +94,7 @@ def search_with(strategy, *, seed=7, parallel=1, order=()):
 
 def lines_of(records):
     """Return what a journal holds of some records."""
-    return [record.node.model_dump_json() + record.text for record in records]
+    return [Line(node=record.node, text=record.text).model_dump_json() for record in records]
 
 
 def standing(search):

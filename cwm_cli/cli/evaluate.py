@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -103,7 +104,7 @@ def evaluate(
         result = {
             "train": scores.get("train"),
             "test": scores.get("test"),
-            "failure": failure.model_dump() if failure else None,
+            "failure": asdict(failure) if failure else None,
             "rollouts": [rollout._asdict() for rollout in rolled],
         }
         typer.echo(jsonlib.dumps(result, allow_nan=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -59,7 +60,7 @@ def _facts(contest: Contest, sides: Mapping[SideName, Side]) -> dict[str, Any]:
         "R": relative_return(subject, oracle, random) if oracle and compared else None,
         **_speeds(subject),
         "failures": subject.cost.failures,
-        "failure": subject.failure.model_dump() if subject.failure else None,
+        "failure": asdict(subject.failure) if subject.failure else None,
         "planner": plans.planner if plans else None,
         "form": " and ".join(plans.forms) if plans else None,
         "note": plans.note if plans else None,

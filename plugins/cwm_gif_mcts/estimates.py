@@ -6,21 +6,24 @@ SMALLEST = 1e-9
 """Weights that add up to less cannot be divided by."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Mean:
     """A running mean."""
 
     count: int = 0
     mean: float = 0.0
 
-    def add(self, value: float) -> None:
-        """Take in another value."""
-        self.count += 1
-        self.mean += (value - self.mean) / self.count
+    def plus(self, value: float) -> "Mean":
+        """Return the mean with another value taken in."""
+        count = self.count + 1
+        return Mean(count, self.mean + (value - self.mean) / count)
 
-    def replace(self, old: float, new: float) -> None:
-        """Change one of the values that were taken in."""
-        self.mean += (new - old) / self.count
+    def changed(self, old: float, new: float) -> "Mean":
+        """Return the mean with one of its values changed."""
+        return Mean(self.count, self.mean + (new - old) / self.count)
+
+
+NOTHING = Mean()
 
 
 @dataclass(slots=True)
@@ -55,4 +58,4 @@ class Estimate:
             step = 2 * (estimate - value) / total / (1 + self.everywhere.count)
             self.weight_everywhere -= step * (self.everywhere.mean - estimate)
             self.weight_here -= step * (here.mean - estimate)
-        self.everywhere.add(value)
+        self.everywhere = self.everywhere.plus(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log, sqrt
+from operator import attrgetter
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ class Option(NamedTuple):
     action: Action | None = None
     start: int = 0
     end: int = 1
+
+
+BOUND = attrgetter("bound")
 
 
 @dataclass
@@ -60,12 +64,15 @@ class GifMcts:
     generate: bool = True
     improve: bool = True
     fix: bool = True
+    _actions: tuple[Action, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)
-    _nodes: dict[int, Node] = field(default_factory=dict, init=False, repr=False)
+    _nodes: list[Node] = field(default_factory=list, init=False, repr=False)
     _estimates: dict[Action, Estimate] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Start with a root that was visited once."""
+        switches = {Action.GENERATE: self.generate, Action.IMPROVE: self.improve}
+        self._actions = tuple(action for action, allowed in switches.items() if allowed)
         self._tree = {ROOT: Branch(ROOT, offers=(Action.GENERATE,))}
         priors = {Action.GENERATE: self.prior_generate, Action.IMPROVE: self.prior_improve}
         self._estimates = {a: Estimate(Mean(self.prior_count, p)) for a, p in priors.items()}
@@ -75,10 +82,10 @@ class GifMcts:
         tree = self._anticipated(pending)
         branch = tree[ROOT]
         while True:
-            option = self._draw(branch, rng)
-            if option.action is not None:
-                return self._move(branch, option.action)
-            branch = tree[branch.open[option.start].id]
+            action, child = self._draw(branch, rng)
+            if action is not None:
+                return self._move(branch, action)
+            branch = tree[branch.open[child].id]
 
     def update(self, node: Node) -> None:
         """Learn from an evaluated node."""
@@ -87,7 +94,7 @@ class GifMcts:
         if estimate := self._estimates.get(node.action):
             estimate.learn(parent.mean(node.action), score)
         branch = self._branch(node, parent, score)
-        self._nodes[node.id] = node
+        self._nodes.append(node)
         self._tree[node.id] = branch
         attach(self._tree, branch)
         if node.action is Action.FIX:
@@ -114,8 +121,7 @@ class GifMcts:
             branch.terminal = True
         else:
             branch.value = score
-            switches = {Action.GENERATE: self.generate, Action.IMPROVE: self.improve}
-            branch.offers = tuple(action for action, allowed in switches.items() if allowed)
+            branch.offers = self._actions
         return branch
 
     def _settle(self, branch: Branch, parent: Branch, score: float, *, solved: bool) -> None:
@@ -148,7 +154,7 @@ class GifMcts:
         tree = ChainMap({id: self._tree[id].copy() for id in ids}, self._tree)
         for move in pending:
             parent = tree[move.parent]
-            parent.tried.setdefault(move.action, Mean()).add(0.0)
+            setattr(parent, move.action, parent.mean(move.action).plus(0.0))
             parent.offers = () if move.action is Action.FIX else parent.offers
             withdraw(tree, parent)
             for above in path(tree, parent):
@@ -156,15 +162,15 @@ class GifMcts:
                 revalue(tree, above, visits=visits, value=above.value * above.visits / visits)
         return tree
 
-    def _draw(self, branch: Branch, rng: np.random.Generator) -> Option:
-        """Return an option of the highest bound, any of them with equal chance."""
+    def _draw(self, branch: Branch, rng: np.random.Generator) -> tuple[Action | None, int]:
+        """Return an action or an open child of the highest bound, any of them with equal chance."""
         options = list(self._options(branch))
-        best = max(option.bound for option in options)
+        best = max(map(BOUND, options))
         ties = [option for option in options if option.bound == best]
         ends = list(accumulate(option.end - option.start for option in ties))
         index = int(rng.integers(ends[-1])) if ends[-1] > 1 else 0
         chosen = bisect_right(ends, index)
-        return ties[chosen]._replace(start=ties[chosen].end - ends[chosen] + index)
+        return ties[chosen].action, ties[chosen].end - ends[chosen] + index
 
     def _options(self, branch: Branch) -> Iterator[Option]:
         """Yield the untried actions and the open children with their bounds."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from cwm_cli.llm import Action
-from cwm_gif_mcts.estimates import Mean
+from cwm_gif_mcts.estimates import NOTHING, Mean
 
 
 class Entry(NamedTuple):
@@ -32,6 +32,7 @@ class Branch:
 
     `offers` are the actions not tried yet, `fixes` the fixes left for a program
     that raised. A branch is closed when it offers nothing and no child is open.
+    For each action there is the mean value of the children that it led to.
     """
 
     id: int
@@ -44,7 +45,9 @@ class Branch:
     visits: int = 1
     value: float = 0.0
     open: list[Entry] = field(default_factory=list)
-    tried: dict[Action, Mean] = field(default_factory=dict)
+    generate: Mean = NOTHING
+    improve: Mean = NOTHING
+    fix: Mean = NOTHING
 
     @property
     def closed(self) -> bool:
@@ -58,7 +61,8 @@ class Branch:
 
     def mean(self, action: Action) -> Mean:
         """Return the mean value of the children reached by `action`."""
-        return self.tried.get(action, NOTHING)
+        mean: Mean = getattr(self, action)
+        return mean
 
     def groups(self) -> Iterator[Group]:
         """Yield the best children of every number of visits.
@@ -74,11 +78,9 @@ class Branch:
 
     def copy(self) -> Self:
         """Return a branch that can be changed without changing this one."""
-        tried = {action: Mean(mean.count, mean.mean) for action, mean in self.tried.items()}
-        return replace(self, open=list(self.open), tried=tried)
+        return replace(self, open=list(self.open))
 
 
-NOTHING = Mean()
 Tree = Mapping[int, Branch]
 
 
@@ -101,7 +103,7 @@ def chain(tree: Tree, branch: Branch) -> Iterator[Branch]:
 def attach(tree: Tree, branch: Branch) -> None:
     """Make a new branch a child of its parent."""
     parent = tree[branch.parent]  # type: ignore[index]
-    parent.tried.setdefault(branch.action, Mean()).add(branch.value)
+    setattr(parent, branch.action, parent.mean(branch.action).plus(branch.value))
     if not branch.closed:
         insort(parent.open, branch.entry)
 
@@ -111,7 +113,8 @@ def revalue(tree: Tree, branch: Branch, *, visits: int, value: float) -> None:
     if branch.parent is not None:
         parent = tree[branch.parent]
         _unlist(parent, branch)
-        parent.tried[branch.action].replace(branch.value, value)
+        mean = parent.mean(branch.action).changed(branch.value, value)
+        setattr(parent, branch.action, mean)
         if not branch.closed:
             insort(parent.open, Entry(visits, value, branch.id))
     branch.visits, branch.value = visits, value
@@ -127,6 +130,7 @@ def withdraw(tree: Tree, branch: Branch) -> None:
 
 def _unlist(parent: Branch, child: Branch) -> None:
     """Take a child out of the open ones, if it is there."""
-    position = bisect_left(parent.open, child.entry)
-    if position < len(parent.open) and parent.open[position] == child.entry:
+    entry = child.entry
+    position = bisect_left(parent.open, entry)
+    if position < len(parent.open) and parent.open[position] == entry:
         del parent.open[position]

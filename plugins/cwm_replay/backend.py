@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwm_cli.errors import CwmError
@@ -71,7 +71,7 @@ def _recorded(folder: Path) -> Mapping[str, Sequence[Completion]]:
     """Return a run's answers by the hash of the messages, in the order of asking."""
     answers: dict[str, list[Completion]] = defaultdict(list)
     for line in sorted(read_journal(folder), key=lambda line: line.node.step):
-        usage = line.node.usage.model_copy(update={"cost": 0.0, "seconds": 0.0})
+        usage = replace(line.node.usage, cost=0.0, seconds=0.0)
         answers[line.node.prompt].append(Completion(line.text, usage))
     return dict(answers)
 

@@ -1,7 +1,7 @@
 """WorldCoder as a strategy: which program is refined next, and what that teaches."""
 
-from collections import Counter
-from collections.abc import Sequence
+from array import array
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -10,15 +10,6 @@ from pydantic import Field
 
 from cwm_cli.llm import ROOT, Action, Move
 from cwm_cli.search import Node
-
-
-@dataclass(slots=True)
-class Arm:
-    """A program of the pool, and how many of its refinements were right and were not."""
-
-    node: Node
-    successes: int = 0
-    failures: int = 0
 
 
 @dataclass
@@ -40,41 +31,47 @@ class WorldCoder:
 
     prior_weight: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     sequential: bool = False
-    _pool: dict[int, Arm] = field(default_factory=dict, init=False, repr=False)
+    _pool: list[Node] = field(default_factory=list, init=False, repr=False)
+    _scores: MutableSequence[float] = field(
+        default_factory=lambda: array("d"), init=False, repr=False
+    )
+    _successes: MutableSequence[int] = field(
+        default_factory=lambda: array("q"), init=False, repr=False
+    )
+    _failures: MutableSequence[int] = field(
+        default_factory=lambda: array("q"), init=False, repr=False
+    )
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Write a first program, then refine one of those that are known."""
         if not self._pool:
             return Move(Action.GENERATE)
-        node = self._newest() if self.sequential else self._sampled(rng, pending)
+        node = self._pool[-1 if self.sequential else self._sampled(rng, pending)]
         action = Action.FIX if node.verdict.is_bug else Action.IMPROVE
         return Move(action, node.id, node.program, node.verdict)
 
     def update(self, node: Node) -> None:
         """Put a program into the pool, and count it for the one that it refines."""
         if node.parent != ROOT:
-            parent = self._pool[node.parent]
-            parent.successes += node.verdict.solved
-            parent.failures += not node.verdict.solved
-        self._pool[node.id] = Arm(node)
+            counts = self._successes if node.verdict.solved else self._failures
+            counts[node.parent] += 1
+        self._pool.append(node)
+        self._scores.append(node.verdict.score)
+        self._successes.append(0)
+        self._failures.append(0)
 
     def state(self, node: int) -> str:
         """Say how often a program was refined."""
-        arm = self._pool[node]
-        times = arm.successes + arm.failures
+        times = self._successes[node] + self._failures[node]
         return f"refined {times}x" if times else ""
 
-    def _newest(self) -> Node:
-        """Return the program that was learned last."""
-        return self._pool[next(reversed(self._pool))].node
-
-    def _sampled(self, rng: np.random.Generator, pending: Sequence[Move]) -> Node:
-        """Draw a chance of success for every program, and return that of the highest."""
-        arms = list(self._pool.values())
-        awaited = Counter(move.parent for move in pending)
-        scores = np.array([arm.node.verdict.score for arm in arms])
-        successes = np.array([arm.successes for arm in arms])
-        failures = np.array([arm.failures + awaited[arm.node.id] for arm in arms])
+    def _sampled(self, rng: np.random.Generator, pending: Sequence[Move]) -> int:
+        """Draw a chance of success for every program, and return which has the highest."""
+        scores, successes = np.array(self._scores), np.array(self._successes)
+        failures = np.array(self._failures)
+        for move in pending:
+            if move.parent != ROOT:
+                failures[move.parent] += 1
         weight = self.prior_weight
         draws = rng.beta(1 + weight * scores + successes, 1 + weight * (1 - scores) + failures)
-        return arms[int(draws.argmax())].node
+        return int(draws.argmax())
