@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import pluggy
@@ -176,5 +176,11 @@ def _resolve(entry: Any) -> Any:
 
 
 def _package(entry: EntryPoint) -> str:
-    """Name the distribution of an entry point with its version."""
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown package"
+    """Name the distribution of an entry point."""
+    return _named(entry.dist) if entry.dist else "unknown package"
+
+
+@cache
+def _named(distribution: Distribution) -> str:
+    """Name a distribution with its version; each of the two parses all of its metadata."""
+    return f"{distribution.name} {distribution.version}"

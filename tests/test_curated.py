@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from cwm_cli.collection import collect, default_dataset, shipped_name
 from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.simulators import checking, opening
 from cwm_cli.transitions import Dataset, Transition
 from cwm_gymnasium import cwm_environments
 
@@ -69,6 +71,12 @@ def masked_taxi() -> EnvironmentSpec:
     return replace(find("Taxi-v4"), valid_actions=valid)
 
 
+@pytest.fixture(scope="module")
+def blackjack() -> Dataset:
+    """Return what is recorded of Blackjack if nothing else is asked for."""
+    return collect(find("Blackjack-v1"))
+
+
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "streams.py").write_text(STREAM)
@@ -93,9 +101,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
 def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
     spec = find(name)
-    dataset = collect(spec, episodes=8, test_episodes=2, max_steps=8)
+    dataset = collect(spec, episodes=4, test_episodes=2, max_steps=8)
     seeds = dataset.metadata["reset_seeds"]
-    assert len(set(seeds)) == 10
+    assert len(set(seeds)) == 6
     for rows, seed in zip(episodes(dataset), seeds, strict=True):
         assert seed % 2 == rows[0].split
         twin = spec.make()
@@ -110,7 +118,7 @@ def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
 @pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
 def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, again = (
-        content(collect(find(name), episodes=8, test_episodes=2, max_steps=5), tmp_path)
+        content(collect(find(name), episodes=4, test_episodes=2, max_steps=5), tmp_path)
         for _ in range(2)
     )
     assert first == again
@@ -130,8 +138,23 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
         assert left == right
 
 
-def test_half_of_the_episodes_are_random_and_the_efforts_of_the_others_rise() -> None:
-    policies = collect(find("Blackjack-v1")).metadata["policies"]
+def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+
+    def is_exact(*things: Any) -> bool:
+        found.append(checking.is_exact(*things))
+        return found[-1]
+
+    monkeypatch.setattr(opening, "is_exact", is_exact)
+    dataset = collect(find("Pendulum-v1"), policy="planner", max_steps=1)
+    assert len(dataset) == 20
+    assert found == [True]
+
+
+def test_half_of_the_episodes_are_random_and_the_efforts_of_the_others_rise(
+    blackjack: Dataset,
+) -> None:
+    policies = blackjack.metadata["policies"]
     assert policies[:10] == policies[10:]
     assert policies[0:10:2] == ["random"] * 5
     efforts = [int(name.split()[1]) for name in policies[:10] if name.startswith("reward")]
@@ -217,23 +240,27 @@ def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
     assert "returns from" in result.stdout
 
 
-def test_a_shipped_dataset_is_taken_if_it_was_asked_for(shop: Path, tmp_path: Path) -> None:
+def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
+    shop: Path, tmp_path: Path, blackjack: Dataset
+) -> None:
     spec = find("Blackjack-v1")
     shipped = shop / shipped_name(spec.id)
-    collect(spec).save(shipped)
+    blackjack.save(shipped)
     assert default_dataset(spec) == (shipped, True)
     assert not (tmp_path / "cache").exists()
     for options in ({"data_seed": 1}, {"max_steps": 3}):
         assert default_dataset(spec, **options)[0].parent == tmp_path / "cache" / "cwm" / "datasets"
 
 
-def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path) -> None:
+def test_a_dataset_of_another_version_of_the_environment_is_not_taken(
+    shop: Path, blackjack: Dataset
+) -> None:
     spec = find("Blackjack-v1")
     shipped = shop / shipped_name(spec.id)
-    dataset = collect(spec)
     for package, taken in (("numpy", True), ("gymnasium", False)):
-        versions = dict(dataset.metadata["versions"]) | {package: "0.1"}
-        replace(dataset, metadata=dataset.metadata | {"versions": versions}).save(shipped)
+        versions = dict(blackjack.metadata["versions"]) | {package: "0.1"}
+        metadata = blackjack.metadata | {"versions": versions}
+        replace(blackjack, metadata=metadata).save(shipped)
         assert (default_dataset(spec)[0] == shipped) is taken
     shipped.write_bytes(b"spoilt")
     assert default_dataset(spec)[0] != shipped

@@ -17,6 +17,8 @@ from cwm_cli.environments import space_of
 from cwm_cli.packing import Space
 from cwm_cli.transitions import Dataset, Transition
 from cwm_induction import discrete
+from cwm_induction.discrete import layouts, moves
+from cwm_induction.discrete.moves import Fit
 
 
 def collect(env: gym.Env[Any, Any], seed: int, *, train: int = 10, test: int = 10) -> Dataset:
@@ -113,7 +115,9 @@ class Twisted(gym.Env[int, int]):
         return self.numbers[self.cell], float(ends), ends, False, {}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 10))]
+)
 def test_a_frozen_lake_is_exact_where_the_train_rows_went(seed: int) -> None:
     dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), seed)
     known, never = set(situations(dataset.train)), unknowable(dataset)
@@ -413,6 +417,23 @@ def test_every_variant_explains_what_it_was_fitted_to(variant: int) -> None:
     dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), 0)
     fit = dataset.train[dataset.train.fitted]
     assert not mistakes(induce(dataset, variant), fit).any()
+
+
+def test_moves_are_fitted_once_for_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+
+    def fit_moves(*things: Any) -> list[Fit]:
+        fitted.append(len(things))
+        return moves.fit_moves(*things)
+
+    monkeypatch.setattr(layouts, "fit_moves", fit_moves)
+    dataset = collect(KeyAndDoor(), 57)
+    induce(dataset)
+    first = len(fitted)
+    assert first > 0
+    for variant in (1, 2, 4):
+        induce(dataset, variant)
+    assert len(fitted) == first
 
 
 def test_the_text_depends_on_nothing_but_the_data(tmp_path: Path) -> None:

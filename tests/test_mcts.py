@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import log, sqrt
+from math import inf, log, sqrt
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from cwm_cli.planning.mcts import EFFORTS, Mcts, choose
 from cwm_cli.planning.model import Step, Unbatched, key
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.states import close, countable, name
-from cwm_cli.planning.tree import Tree, Tried
+from cwm_cli.planning.tree import Tree, Tried, optimistic
 
 TWO = space_of(spaces.Discrete(2))
 PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
@@ -258,6 +259,11 @@ def test_the_same_random_numbers_give_the_same_decisions(preset: Any, start: Any
 
     assert decide(0) == decide(0)
     assert decide(0) != decide(100)
+
+
+def test_actions_that_a_walk_took_but_did_not_value_yet_are_drawn_alike() -> None:
+    drawn = {optimistic([-inf, -inf], [1, 1], 1.0, Random(seed)) for seed in range(20)}
+    assert drawn == {0, 1}
 
 
 def test_the_presets_give_what_is_not_set() -> None:

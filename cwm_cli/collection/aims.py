@@ -1,6 +1,7 @@
 """What an episode is planned for: much reward, little, or observations that are new."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import le
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,16 +27,20 @@ class Seen:
         told = [_told(observation) for observation in observations]
         numbers = np.array([told.numbers for told in told])
         self._low, self._high = numbers.min(axis=0), numbers.max(axis=0)
+        self._least, self._most = self._low.tolist(), self._high.tolist()
         width = self._high - self._low
         self._width = np.where(width > 0, width, 1.0)
         self._others = {told.other for told in told}
 
     def novelty(self, observation: Any) -> float:
         """Return how far an observation is from all that was seen."""
-        told = _told(observation)
-        beyond = np.maximum(told.numbers - self._high, self._low - told.numbers)
+        numbers, other = _told(observation)
+        new = other not in self._others
+        if all(map(le, self._least, numbers)) and all(map(le, numbers, self._most)):
+            return float(new)
+        beyond = np.maximum(numbers - self._high, self._low - numbers)
         far = np.log1p(np.maximum(beyond, 0) / self._width)
-        return float(far.sum()) + (told.other not in self._others)
+        return float(far.sum()) + new
 
 
 class Curious:
@@ -61,9 +66,9 @@ class Curious:
 
     def step(self, action: Any) -> Step:
         """Take an action; the end counts as if the episode went on there."""
-        step = self._simulator.step(action)
-        novelty = self._seen.novelty(step.observation)
-        return step._replace(reward=novelty * (self._end if step.terminated else 1.0))
+        observation, _, terminated, valid = self._simulator.step(action)
+        novelty = self._seen.novelty(observation)
+        return Step(observation, novelty * (self._end if terminated else 1.0), terminated, valid)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of novelty."""
@@ -89,16 +94,18 @@ class Curious:
 class _Told(NamedTuple):
     """The real numbers of an observation, and all the rest of it."""
 
-    numbers: np.ndarray
+    numbers: list[float]
     other: Any
 
 
 def _told(observation: Any) -> _Told:
     """Part an observation."""
+    if isinstance(observation, np.ndarray) and observation.dtype.kind == "f":
+        return _Told(observation.ravel().tolist(), ())
     leaves = list(_leaves(observation))
     numbers = [np.ravel(leaf) for leaf in leaves if not countable(leaf)]
     others = tuple(key(leaf) for leaf in leaves if countable(leaf))
-    return _Told(np.concatenate([np.empty(0), *numbers]), others)
+    return _Told(np.concatenate([np.empty(0), *numbers]).tolist(), others)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

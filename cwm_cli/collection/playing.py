@@ -18,7 +18,7 @@ from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.tabular import Tabular
-from cwm_cli.simulators import Remembering, Simulator, simulator
+from cwm_cli.simulators import Opening, Remembering, Simulator
 from cwm_cli.simulators.chance import GLOBAL, reseed
 from cwm_cli.tasks import Task, random_action, step_limit
 from cwm_cli.transitions import Transition
@@ -49,7 +49,8 @@ ROLLOUTS = 5
 class Stage:
     """An environment that is recorded, and what is needed to plan in a copy of it.
 
-    `note` says why nothing can be planned, once that was found out.
+    `opening` says how copies are made, or `note` why nothing can be planned, once that was
+    found out.
     """
 
     spec: EnvironmentSpec
@@ -57,6 +58,7 @@ class Stage:
     seed: int
     max_steps: int
     note: str = ""
+    opening: Opening | None = None
     task: Task = field(init=False)
     env: "gym.Env[Any, Any]" = field(init=False)
 
@@ -74,7 +76,7 @@ class Stage:
         own = replace(self)
         with closing(own.env):
             yield own
-        self.note = own.note
+        self.note, self.opening = own.note, own.opening
 
     @cached_property
     def simulator(self) -> Simulator | Remembering | None:
@@ -84,7 +86,8 @@ class Stage:
         reason = "no planner serves its actions"
         if fitting(space_of(self.env.action_space, "actions")):
             try:
-                return simulator(self.spec, self.env_args, self.seed)
+                self.opening = self.opening or Opening.of(self.spec, self.env_args)
+                return self.opening.simulator(self.seed)
             except CwmError:
                 reason = "it cannot be saved and restored to plan with it"
         self.note = f"episodes of {self.spec.id} are random: {reason}"

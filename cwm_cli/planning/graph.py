@@ -93,8 +93,8 @@ class Graph:
         """Walk so many steps, or to the end of the episode; back up values; count the steps."""
         path: list[tuple[State, int]] = []
         stands = False
+        scale = self._effort.exploration * max(0.0, self._highest - self._lowest)
         while len(path) < length and not state.terminated:
-            scale = self._effort.exploration * max(0.0, self._highest - self._lowest)
             index = optimistic(state.values, state.tried, scale, self._random)
             path.append((state, index))
             state.visits += 1

@@ -117,8 +117,8 @@ class PlanTree:
     def _descend(self, root: Node) -> tuple[Path, Sequence[int]]:
         """Take the actions of the highest bounds up to a new one; then come persistent ones."""
         node, path = root, Path()
+        scale = self._effort.exploration * max(0.0, self._highest - self._lowest)
         while True:
-            scale = self._effort.exploration * max(0.0, self._highest - self._lowest)
             index = optimistic(node.values, node.tried, scale, self._random)
             path.append((node, index))
             child = node.children[index]
@@ -229,12 +229,13 @@ class PlanTree:
         """Return the best plan known from a state: states and the places of actions."""
         path: Path = []
         following: Node | None = node
-        while following and any(following.tried):
+        while following:
             best = max(following.values)
-            if following.leaf > best:
+            if best == -inf or following.leaf > best:
                 break
-            path.append((following, following.values.index(best)))
-            following = following.children[path[-1][1]]
+            index = following.values.index(best)
+            path.append((following, index))
+            following = following.children[index]
         return path
 
 

@@ -62,16 +62,17 @@ def highest(values: list[float], number: int) -> int:
 def optimistic(values: Sequence[float], tried: Sequence[int], scale: float, random: Random) -> int:
     """Choose an action that was not tried, or else the one of the highest bound, ties at random."""
     if 0 in tried:
-        ties = [index for index, count in enumerate(tried) if not count]
-    else:
-        factor = scale * sqrt(log(sum(tried)))
-        pairs = zip(values, tried, strict=True)
-        bounds = [value + factor / sqrt(count) for value, count in pairs]
-        best = max(bounds)
-        if bounds.count(best) == 1:
-            return bounds.index(best)
-        ties = [index for index, bound in enumerate(bounds) if bound == best]
-    return ties[int(random.random() * len(ties))]
+        untried = [index for index, count in enumerate(tried) if not count]
+        return untried[int(random.random() * len(untried))]
+    factor, best = scale * sqrt(log(sum(tried))), -inf
+    ties: list[int] = []
+    for index, count in enumerate(tried):  # millions of times in an episode
+        bound = values[index] + factor / sqrt(count)
+        if not ties or bound > best:
+            best, ties = bound, [index]
+        elif bound == best:
+            ties.append(index)
+    return ties[0] if len(ties) == 1 else ties[int(random.random() * len(ties))]
 
 
 class Node:

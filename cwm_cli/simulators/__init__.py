@@ -2,8 +2,8 @@
 
 from cwm_cli.simulators.attributes import Attributes
 from cwm_cli.simulators.layout import Findings
-from cwm_cli.simulators.opening import simulator
+from cwm_cli.simulators.opening import Opening, simulator
 from cwm_cli.simulators.remembering import Remembering
 from cwm_cli.simulators.simulator import Simulator
 
-__all__ = ["Attributes", "Findings", "Remembering", "Simulator", "simulator"]
+__all__ = ["Attributes", "Findings", "Opening", "Remembering", "Simulator", "simulator"]

@@ -1,9 +1,10 @@
 """Make a simulator of an environment, in the first way that is exact."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -21,23 +22,47 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 
+class Opening(NamedTuple):
+    """How an environment becomes a model of itself: once found out, it holds for every instance."""
+
+    spec: EnvironmentSpec
+    env_args: Mapping[str, Any]
+    bind: Binder
+    deterministic: bool
+    observed: bool
+
+    @classmethod
+    def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
+        """Find it out, or refuse an environment for which no way is exact."""
+        with closing(spec.make(**env_args)) as env:
+            bind = _binder(spec, env_args, env)
+            deterministic = is_deterministic(env, bind(env))
+            return cls(spec, env_args, bind, deterministic, deterministic and is_observed(env))
+
+    def simulator(self, seed: int) -> Simulator | Remembering:
+        """Make an environment that is a model of itself."""
+        env = self.spec.make(**self.env_args)
+        rng = np.random.default_rng(seed)
+        env.reset(seed=int(rng.integers(2**31)))
+        for generator in self.bind(env).generators():
+            reseed(generator, rng)
+        if "action_space" in vars(env.unwrapped):
+            env.unwrapped.action_space = _unchecked(env.unwrapped.action_space)
+        made = Simulator(
+            env,
+            self.bind,
+            valid_actions=self.spec.valid_actions,
+            deterministic=self.deterministic,
+            observed=self.observed,
+        )
+        return Remembering(made) if self.observed else made
+
+
 def simulator(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], seed: int
 ) -> Simulator | Remembering:
     """Make an environment that is a model of itself, or refuse it where it is not exact."""
-    env = spec.make(**env_args)
-    bind = _binder(spec, env_args, env)
-    deterministic = is_deterministic(env, bind(env))
-    observed = deterministic and is_observed(env)
-    rng = np.random.default_rng(seed)
-    env.reset(seed=int(rng.integers(2**31)))
-    for generator in bind(env).generators():
-        reseed(generator, rng)
-    if "action_space" in vars(env.unwrapped):
-        env.unwrapped.action_space = _unchecked(env.unwrapped.action_space)
-    valid = spec.valid_actions
-    made = Simulator(env, bind, valid_actions=valid, deterministic=deterministic, observed=observed)
-    return Remembering(made) if observed else made
+    return Opening.of(spec, env_args).simulator(seed)
 
 
 def _unchecked(space: "gym.Space[Any]") -> "gym.Space[Any]":

@@ -1,6 +1,7 @@
 """Transitions as integer columns."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import inf, prod
 from typing import Self
 
@@ -38,9 +39,9 @@ class Frame:
         return prod(self.action_sizes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transitions:
-    """The different transitions of a dataset and how often each was seen.
+    """The different transitions of a dataset and how often each was seen; equal if all is.
 
     `before` and `after` have a column per component; `codes` numbers the
     different rewards, the most frequent first, which `rewards` lists. `rows`
@@ -83,6 +84,18 @@ class Transitions:
             index.reshape(-1),
             len(np.unique(dataset.columns["episodes"])),
         )
+
+    @cached_property
+    def _content(self) -> tuple[object, ...]:
+        """All that it is made of, to compare."""
+        parts = [getattr(self, field.name) for field in fields(self)]
+        return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Transitions) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
 
     def part(self, mask: np.ndarray) -> Self:
         """Return the transitions of some rows of the dataset; `rows` stays that of all."""
