@@ -17,8 +17,8 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from benchmarks import aside, novel, unseen
+from benchmarks.machine import machine
 from benchmarks.main_job import watched
-from benchmarks.scoring import machine
 from benchmarks.variants import VARIANTS
 
 FLAT = "is_slippery=false"

@@ -1,19 +1,19 @@
-"""How long a journal of 10,000 nodes takes to resume, against reading its JSON alone.
+"""How long the journal of a search takes to resume, against reading its JSON alone.
 
-Run with `python -m benchmarks.journal [NODES]`. A GIF-MCTS search with an
-instant backend writes the journal, with programs of some 60 lines; then the
-journal is resumed as `cwm synthesize` does it. Goal: 5 s for 10,000 nodes.
+A GIF-MCTS search with an instant backend writes the journal, with programs of some
+60 lines; then the journal is resumed as `cwm synthesize` does it.
 """
 
 import json
-import platform
-import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.claims import Claim, Measured
+from benchmarks.measuring import calls, in_turn, seconds
+from benchmarks.script import main
 from cwm_cli.llm import Completion, Message, Move, Request, Usage
 from cwm_cli.packing import Space
 from cwm_cli.programs import Failure, Verdict
@@ -22,7 +22,7 @@ from cwm_cli.runs import JOURNAL, Header, Run, RunConfig
 from cwm_cli.search import Search
 from cwm_cli.transitions import Dataset, Transition
 
-NODES = 10_000
+NODES, FEWER = 10_000, 300
 LINES = 60
 
 
@@ -61,31 +61,58 @@ def start(folder: Path) -> Run:
     return Run.start(folder, header, dataset)
 
 
-def main() -> None:
-    """Write a journal, resume it, and print the times."""
-    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else NODES
-    strategy = find("strategy", "gif-mcts")
+def measure(quick: bool) -> Measured:
+    """Write a journal; then read its JSON and resume it in turn."""
+    nodes, drawn = FEWER if quick else NODES, Drawn()
     with tempfile.TemporaryDirectory() as folder:
-        run, drawn = start(Path(folder)), Drawn()
-        with run:
-            search = Search(drawn, strategy(), drawn, journal=run.append)
-            began = time.perf_counter()
-            for _ in search.run(nodes):
-                pass
-            writing = time.perf_counter() - began
-        began = time.perf_counter()
-        resumed = Search(drawn, strategy(), drawn)
-        resumed.resume(run.nodes())
-        resuming = time.perf_counter() - began
-        began = time.perf_counter()
-        for line in (run.folder / JOURNAL).read_text().splitlines():
-            json.loads(line)
-        parsing = time.perf_counter() - began
-        size = (run.folder / JOURNAL).stat().st_size / 1e6
-    print(f"Python {platform.python_version()}, {len(resumed.nodes)} nodes, {size:.0f} MB")
-    print(f"search and journal {writing / nodes * 1e3:.2f} ms per node")
-    print(f"resume {resuming:.2f} s (goal 5 s), {resuming / parsing:.1f} x its JSON alone")
+        run = start(Path(folder))
+        writing = seconds(lambda: write(run, drawn, nodes))
+        file = run.folder / JOURNAL
+        times = in_turn(lambda _: parse(file), lambda _: resume(run, drawn), 5)
+        counts = {
+            "calls per node": calls(lambda: resume(run, drawn)) // nodes,
+            "bytes per node beside texts": beside_texts(file) // nodes,
+        }
+    figures = times.milliseconds("JSON", "resume") | {"write ms per node": 1e3 * writing / nodes}
+    return Measured(times.costs, figures, counts)
 
+
+def write(run: Run, drawn: Drawn, nodes: int) -> None:
+    """Search for so many nodes."""
+    with run:
+        search = Search(drawn, find("strategy", "gif-mcts")(), drawn, journal=run.append)
+        for _ in search.run(nodes):
+            pass
+
+
+def parse(file: Path) -> list[dict[str, Any]]:
+    """Read the JSON of a journal."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def resume(run: Run, drawn: Drawn) -> None:
+    """Learn all nodes of a journal."""
+    Search(drawn, find("strategy", "gif-mcts")(), drawn).resume(run.nodes())
+
+
+def beside_texts(file: Path) -> int:
+    """Return how many bytes a journal has beside programs, answers and what went wrong."""
+    lines = parse(file)
+    texts = [
+        (line["text"], line["node"]["program"], line["node"]["verdict"]["failure"]["message"])
+        for line in lines
+    ]
+    return file.stat().st_size - sum(len(json.dumps(text)) for three in texts for text in three)
+
+
+CLAIMS = (
+    Claim(
+        "journal",
+        f"a journal of {NODES:,} nodes ({FEWER} in a quick run) resumed against its JSON alone",
+        measure,
+        is_cost=True,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CLAIMS)

@@ -1,20 +1,22 @@
-"""Measure how many test cases of coding problems are judged per second, and with what memory.
+"""How fast test cases of coding problems are judged, and that memory stays flat.
 
-First trivial programs that read standard input, or are called, on a single core
-with all guards up; then many problems with programs that are right, wrong, broken
-and hasty, with the memory of all processes at the start, in the middle and at the end.
+Trivial programs, one that prints and one that is called, are judged on a single core with
+all guards up, against a new interpreter per test, the least that keeps tests apart.
 """
 
-import argparse
 import itertools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from statistics import median
+from functools import partial
 
+from benchmarks.claims import Claim, Measured
+from benchmarks.cores import CORES, on
 from benchmarks.main_job import memory
-from benchmarks.scoring import machine
-from benchmarks.workers import CORES, on
+from benchmarks.measuring import calls, in_turn
+from benchmarks.script import main
 from cwm_cli.coding.judging import LIMITS, judge
 from cwm_cli.coding.tasks import Case, CodingTask
 from cwm_cli.sandbox import Sandbox
@@ -33,32 +35,33 @@ WRONG = {
 }
 
 
-def main() -> None:
-    """Measure both and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
-    for name, program, function in (("printing", PRINTING, ""), ("called", RETURNING, CALLED)):
-        rate = speed(program, problem(0, function), arguments.rounds)
-        print(f"trivial {name} program: {rate:.0f} test cases per second on one core")
-    print(many(arguments.problems))
-    print(machine())
-
-
-def speed(program: str, task: CodingTask, rounds: int) -> float:
-    """Return test cases per second on a single core, the median of some rounds."""
-    rates = []
+def speed(quick: bool, *, program: str, function: str = "") -> Measured:
+    """Judge a program on all tests and run it in an interpreter for each, in turn."""
+    task = problem(0, function)
     with on(1), Sandbox(LIMITS, workers=1) as sandbox:
-        for _ in range(rounds + 1):
-            began = time.perf_counter()
-            check(program, task, sandbox, is_right=True)
-            rates.append(TESTS / (time.perf_counter() - began))
-    return median(rates[1:])
+        judged = partial(check, program, task, sandbox, is_right=True)
+        times = in_turn(lambda _: interpreted(), lambda _: judged(), 3 if quick else 9)
+        counts = {"calls per test": calls(judged) // TESTS}
+    rates = {
+        f"{name} tests per second": TESTS * 1e3 / taken
+        for name, taken in zip(
+            ("interpreter", "sandbox"), times.milliseconds().values(), strict=True
+        )
+    }
+    return Measured(times.gains, rates, counts)
 
 
-def many(problems: int) -> str:
-    """Judge a right and a wrong program by turns; say how fast, and what memory it took."""
+def interpreted() -> None:
+    """Run the program that prints in a new interpreter for each test."""
+    for case in problem(0).tests:
+        command = [sys.executable, "-I", "-S", "-c", PRINTING]
+        done = subprocess.run(command, input=case.input, capture_output=True, text=True, check=True)
+        assert done.stdout == case.output
+
+
+def flat(quick: bool) -> Measured:
+    """Judge a right and a wrong program by turns; compare the memory of all processes."""
+    problems = 100 if quick else 1_000
     samples, marks = [], {problems // 10, problems // 2, problems - 1}
     programs = turns()
     began = time.perf_counter()
@@ -69,13 +72,9 @@ def many(problems: int) -> str:
             if number in marks:
                 time.sleep(0.3)  # in which what is left of the last program is cleaned up
                 samples.append(memory(os.getpid()) / 2**20)
-    seconds = time.perf_counter() - began
-    used = ", ".join(f"{megabytes:.0f}" for megabytes in samples)
-    return (
-        f"{problems} problems x {TESTS} tests: {problems * TESTS / seconds:.0f} test cases per"
-        f" second on {len(CORES)} cores; memory of all processes after a tenth, a half and all"
-        f" of them: {used} MB"
-    )
+    rate = problems * TESTS / (time.perf_counter() - began)
+    figures = {"tenth MB": samples[0], "all MB": samples[-1], "tests per second": rate}
+    return Measured([one / samples[0] for one in samples[1:]], figures)
 
 
 def turns() -> Iterator[tuple[str, bool]]:
@@ -103,6 +102,28 @@ def check(program: str, task: CodingTask, sandbox: Sandbox, *, is_right: bool) -
         raise SystemExit(f"{sum(passed)} of {TESTS} tests passed: {failure}")
 
 
+CLAIMS = (
+    Claim(
+        "judging-printing",
+        "test cases per second of a program that prints, against a bare interpreter for each",
+        partial(speed, program=PRINTING),
+        goal=1,
+    ),
+    Claim(
+        "judging-called",
+        "the same for a program that is called",
+        partial(speed, program=RETURNING, function=CALLED),
+        goal=1,
+    ),
+    Claim(
+        "judging-memory",
+        "memory of all processes after half and all of 1,000 problems against a tenth of them",
+        flat,
+        goal=1.1,
+        is_cost=True,
+        in_quick=False,
+    ),
+)
+
 if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    main()
+    main(CLAIMS)

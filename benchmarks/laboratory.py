@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.charts import chart
 from benchmarks.curves import Curve, curve
-from benchmarks.scoring import machine
+from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
 from cwm_cli.collection import collect
 from cwm_cli.evaluation import Metric

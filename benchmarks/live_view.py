@@ -1,25 +1,37 @@
-"""What drawing a search takes: time per refresh and share of one core, by size and shape of tree.
+"""What drawing a search takes, against a twentieth of a core and against plain lines.
 
-python benchmarks/live_view.py
+A node is learned before every refresh, four times a second, on a terminal of 140 by 40.
+CPU time is measured, which other work on the machine does not disturb.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
+from benchmarks.claims import Claim, Measured
+from benchmarks.measuring import calls, in_turn, seconds
+from benchmarks.script import main
 from cwm_cli.llm import ROOT, Action, Completion, Move, Request, Usage
 from cwm_cli.programs import Failure, Verdict
 from cwm_cli.search import Node, Search
 from cwm_cli.views.live import Screen
-from cwm_cli.views.pane import REFRESHES_PER_SECOND
+from cwm_cli.views.pane import REFRESHES_PER_SECOND, Pane
 
-SIZES = (100, 1_000, 10_000)
 SHAPES = {"bushy": 0.5, "deep": 0.05, "wide": 0.98}
-NEW = 40
-SECONDS = 2.0
+"""How far back in time parents lie, as a share of all nodes."""
+
+SHARE = 0.05
+"""Of one core, what following a search of 1,000 nodes may take."""
+
+WIDTH, HEIGHT = 140, 40
 BUG = Failure(kind="step_error", message="NameError: name 'observation' is not defined", line=3)
 
 
@@ -77,56 +89,91 @@ def _node(number: int, rng: np.random.Generator, spread: float) -> Node:
     )
 
 
-def measure(nodes: list[Node], console: Console) -> tuple[float, float, float, float]:
-    """Return milliseconds per learned node and per refresh (new, unchanged), and the share."""
+def share(quick: bool, *, size: int, shape: str) -> Measured:
+    """Measure the CPU time of learning and drawing, in twentieths of a core."""
+    nodes = grow(size + 1 + (10 if quick else 40), SHAPES[shape])
+    with terminal() as console, followed(nodes[:size], console) as (search, screen, display):
+
+        def learn(node: Node) -> None:
+            search.learn(node)
+            screen.learned(node)
+
+        learning, drawing = [], []
+        for node in nodes[size:-1]:
+            learning.append(seconds(partial(learn, node), time.thread_time))
+            drawing.append(seconds(display.refresh, time.thread_time))
+        counts = {
+            "calls to learn": calls(partial(learn, nodes[-1])),
+            "calls to draw": calls(display.refresh),
+            "calls to draw again": calls(display.refresh),
+        }
+    pairs = zip(learning, drawing, strict=True)
+    ratios = [REFRESHES_PER_SECOND * sum(pair) / SHARE for pair in pairs]
+    figures = {"learn ms": 1e3 * median(learning), "refresh ms": 1e3 * median(drawing)}
+    return Measured(ratios, figures, counts)
+
+
+def drawing(quick: bool) -> Measured:
+    """Refresh in turn plain lines and an unchanged tree."""
+    lines = [Text("x" * WIDTH)] * (HEIGHT - 1)
+    with terminal() as console, followed(grow(1_000, SHAPES["bushy"]), console) as (*_, tree):
+        plain = Pane(lambda width, height: lines, console).display()
+        times = in_turn(
+            lambda _: plain.refresh(),
+            lambda _: tree.refresh(),
+            10 if quick else 40,
+            clock=time.thread_time,
+        )
+    return Measured(times.costs, times.milliseconds("plain", "tree"))
+
+
+@contextmanager
+def terminal() -> Iterator[Console]:
+    """Open a terminal that nobody looks at."""
+    with Path("/dev/null").open("w") as file:
+        yield Console(
+            file=file, width=WIDTH, height=HEIGHT, force_terminal=True, color_system="256"
+        )
+
+
+@contextmanager
+def followed(nodes: list[Node], console: Console) -> Iterator[tuple[Search, Screen, Live]]:
+    """Follow a search that has learned some nodes; nothing is drawn until it is asked for."""
     idle = Idle()
     search = Search(idle, idle, idle)
-    search.resume(nodes[:-NEW])
-    screen = Screen(search, budget=len(nodes), title="benchmark", console=console)
+    search.resume(nodes)
+    screen = Screen(search, budget=2 * len(nodes), title="benchmark", console=console)
     display = screen.display()
     display.auto_refresh = False
-    learning, changed, unchanged = [], [], []
     with display:
-        for node in nodes[-NEW:]:
-            search.learn(node)
-            learning.append(_milliseconds(lambda node=node: screen.learned(node)))
-            changed.append(_milliseconds(display.refresh))
-            unchanged.append(_milliseconds(display.refresh))
-    return median(learning), median(changed), median(unchanged), _share(screen)
+        yield search, screen, display
 
 
-def _share(screen: Screen) -> float:
-    """Return the CPU seconds per second that the display takes while the search waits."""
-    with screen.display():
-        before = time.process_time()
-        time.sleep(SECONDS)
-        return (time.process_time() - before) / SECONDS
-
-
-def _milliseconds(call) -> float:
-    """Time a call by the processor, which other work on the machine does not disturb."""
-    start = time.thread_time()
-    call()
-    return 1e3 * (time.thread_time() - start)
-
-
-def main() -> None:
-    """Print a row per shape, size and terminal."""
-    print("terminal  tree    nodes  learn ms  refresh ms (new node)  (unchanged)  of one core")
-    with Path("/dev/null").open("w") as file:
-        for width, height in ((80, 24), (140, 40)):
-            console = Console(
-                file=file, width=width, height=height, force_terminal=True, color_system="256"
-            )
-            for shape, spread in SHAPES.items():
-                for size in SIZES:
-                    learn, new, same, idle = measure(grow(size, spread), console)
-                    share = idle + (learn + new - same) * REFRESHES_PER_SECOND / 1e3
-                    print(
-                        f"{width:>4}x{height:<4} {shape:<6} {size:>6}  {learn:>8.3f}"
-                        f"  {new:>21.2f}  {same:>11.2f}  {share:>11.1%}"
-                    )
-
+CLAIMS = (
+    *(
+        Claim(
+            f"live-view-{shape}",
+            f"CPU time of the live view of a {shape} tree of 1,000 nodes against 5 % of a core",
+            partial(share, size=1_000, shape=shape),
+            goal=1,
+            is_cost=True,
+        )
+        for shape in SHAPES
+    ),
+    Claim(
+        "live-view-10000",
+        "the same for a bushy tree of 10,000 nodes",
+        partial(share, size=10_000, shape="bushy"),
+        is_cost=True,
+        in_quick=False,
+    ),
+    Claim(
+        "live-view-plain",
+        "one refresh of an unchanged tree against as many plain lines in the same pane",
+        drawing,
+        is_cost=True,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CLAIMS)

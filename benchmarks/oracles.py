@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.machine import machine
 from benchmarks.published import ENTROPY
-from benchmarks.scoring import machine
 from cwm_cli.suites import CWMB
 
 DISCRETE = (*CWMB[:6], *CWMB[18:])

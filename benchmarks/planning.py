@@ -1,20 +1,21 @@
-"""Measure planning against the published planners: one decision or one plan, side by side.
+"""Planning against the published planners: one decision or one plan, side by side.
 
 World models plan in the sandbox, all guards up. Where a published plan takes
 minutes, fewer samples and iterations are measured and scaled to all of them.
+`python -m benchmarks.planning compiled` measures machine code, with cwm-cli[fast].
 """
 
-import argparse
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks import true_environments
+from benchmarks.claims import Claim, Measured
+from benchmarks.measuring import Side, Times, calls, in_turn
 from benchmarks.published import ENTROPY, Entropy
-from benchmarks.scoring import machine
+from benchmarks.script import main
 from benchmarks.world_models import Act, WorldModel
 
 SMALL = Entropy(samples=20, iterations=1)
@@ -23,115 +24,172 @@ SMALL = Entropy(samples=20, iterations=1)
 SCALE = ENTROPY.samples * ENTROPY.iterations / (SMALL.samples * SMALL.iterations)
 
 
-class Row(NamedTuple):
-    """A claim: what is measured, how many times faster it is to be, and both sides of it.
+@dataclass(frozen=True)
+class Row:
+    """Both sides of a claim: what opens a published planner, and one of ours.
 
-    `published` and `ours` give an act. One of ours makes so many decisions, one of
-    theirs is scaled to one decision; short ones are `repeated`.
+    One act of ours makes so many decisions, one of theirs is scaled to one
+    decision; short ones are `repeated`.
     """
 
-    name: str
-    goal: float
     published: Callable[[], Act]
     ours: Callable[[], AbstractContextManager[Act]]
     scale: float = 1.0
     decisions: float = 1
     repeated: int = 1
 
+    def measure(self, quick: bool) -> Measured:
+        """Act in turn, and count the steps and the calls of one more act of ours."""
+        published = self.published()
+        with self.ours() as ours:
+            sides = self._several(published), self._several(ours)
+            times = in_turn(*sides, 1 if quick else 7)
+            steps: list[int] = []
+            counted = calls(lambda: steps.append(ours(0)))
+        one = self.repeated * self.decisions
+        theirs = [seconds * self.scale / self.repeated for seconds in times.theirs]
+        times = Times(theirs, [seconds / one for seconds in times.ours])
+        counts = {"model steps": round(steps[0] / self.decisions)}
+        if counted:  # else it was all done by threads that had begun before
+            counts["calls"] = counted
+        return Measured(times.gains, times.milliseconds("published", "ours"), counts)
 
-def main() -> None:
-    """Measure the rows that are asked for, all unless any are named, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", help="words that the names of the rows begin with")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compiled", action="store_true", help="with cwm-cli[fast]")
-    arguments = parser.parse_args()
-    for row in _fast_rows() if arguments.compiled else _rows():
-        if not arguments.rows or row.name.startswith(tuple(arguments.rows)):
-            print(_line(row, arguments.rounds), flush=True)
-    print(machine())
+    def _several(self, act: Act) -> Side:
+        """Return what acts several times, as one of a row of acts."""
 
+        def acts(number: int) -> None:
+            for place in range(self.repeated):
+                act(number * self.repeated + place)
 
-def _line(row: Row, rounds: int) -> str:
-    """Measure both sides of a row in turn, after one round that does not count."""
-    published = row.published()
-    with row.ours() as ours:
-        pairs = [
-            (
-                _seconds(published, number, row.repeated) * row.scale,
-                _seconds(ours, number, row.repeated) / row.decisions,
-            )
-            for number in range(rounds + 1)
-        ][1:]
-    theirs, mine = (median(column) * 1000 for column in zip(*pairs, strict=True))
-    ratio = median(one / other for one, other in pairs)
-    return f"{row.name:58} {theirs:12,.2f} ms {mine:10,.3f} ms {ratio:7.1f}x (goal {row.goal:g}x)"
+        return acts
 
 
-def _rows() -> Iterator[Row]:
-    """Yield the claims that hold for the core install."""
-    for name in ("cartpole_float32", "cartpole_helpers"):
-        yield _tree_row(f"MCTS CartPole, world model {name}", 10, name)
-    yield _true_tree_row("MCTS CartPole, true", 12, "CartPole-v1", repeated=10)
-    yield _true_tree_row("MCTS Taxi, true", 50, "Taxi-v4", repeated=2)
-    pendulum = ("Pendulum-v1", "pendulum_numpy")
-    yield _plan_row("CEM Pendulum, world model", 100, *pendulum)
-    yield _plan_row("CEM HalfCheetah-sized world model", 50, "HalfCheetah-v5", "cheetah_vectors")
-    yield _plan_row("CEM Pendulum, 8 episodes in lockstep", 300, *pendulum, episodes=8)
-    two = "CEM Pendulum, 8 episodes in lockstep in each of 2 workers"
-    yield _plan_row(two, 300, *pendulum, episodes=8, workers=2)
-    yield _tree_row("MCTS CartPole, 512 episodes in lockstep", 50, "cartpole_float32", episodes=512)
-    yield from _cheetah_rows("HalfCheetah-v5")
-
-
-def _fast_rows() -> Iterator[Row]:
-    """Yield the claims for compiled world models."""
-    for name in ("cartpole_float32", "cartpole_helpers"):
-        yield _tree_row(f"MCTS CartPole, compiled {name}", 150, name, form="compiled")
-        many = f"MCTS CartPole, 64 in lockstep, compiled {name}"
-        yield _tree_row(many, 150, name, form="compiled", episodes=64)
-    yield _plan_row("CEM Pendulum, compiled", 150, "Pendulum-v1", "pendulum_numpy", form="compiled")
-
-
-def _tree_row(name: str, goal: float, program: str, **options: Any) -> Row:
+def tree(program: str, **options: Any) -> Row:
     """Compare decisions of the tree search in a world model of CartPole."""
     model, episodes = WorldModel(program, "CartPole-v1"), options.get("episodes", 1)
-    ours, times = model.session("mcts", **options), 20 if episodes == 1 else 1
-    return Row(name, goal, model.trees, ours, decisions=episodes, repeated=times)
+    times = 20 if episodes == 1 else 1
+    return Row(model.trees, model.session("mcts", **options), decisions=episodes, repeated=times)
 
 
-def _plan_row(name: str, goal: float, env_id: str, program: str, **options: Any) -> Row:
+def plan(env_id: str, program: str, **options: Any) -> Row:
     """Compare plans of the cross-entropy method in a world model."""
     model = WorldModel(program, env_id)
     plans = options.get("episodes", 1) * options.get("workers", 1)
-    ours = model.session("cem", **options)
-    return Row(name, goal, partial(model.plans, SMALL), ours, SCALE, plans)
+    return Row(partial(model.plans, SMALL), model.session("cem", **options), SCALE, plans)
 
 
-def _true_tree_row(name: str, goal: float, env_id: str, *, repeated: int) -> Row:
+def true_tree(env_id: str, *, repeated: int) -> Row:
     """Compare decisions of the tree search in a true environment."""
-    published = partial(true_environments.trees, env_id)
     ours = true_environments.simulated(env_id, "mcts")
-    return Row(name, goal, published, ours, repeated=repeated)
+    return Row(partial(true_environments.trees, env_id), ours, repeated=repeated)
 
 
-def _cheetah_rows(env_id: str) -> Iterator[Row]:
-    """Compare plans in a true environment of MuJoCo, and with its steps alone."""
+def true_plan(env_id: str) -> Row:
+    """Compare plans of the cross-entropy method in a true environment, one iteration of ours."""
     ours = true_environments.simulated(env_id, "cem", iterations=1)
     published = partial(true_environments.plans, env_id, SMALL)
-    share = 1 / ENTROPY.iterations
-    yield Row("CEM HalfCheetah, true", 5, published, ours, SCALE, share)
-    bare = partial(true_environments.bare_steps, env_id)
-    yield Row("CEM HalfCheetah, true: bare C steps", 0.75, bare, ours)
+    return Row(published, ours, SCALE, 1 / ENTROPY.iterations)
 
 
-def _seconds(act: Act, number: int, times: int) -> float:
-    """Time one act, as one of several that follow each other."""
-    started = time.perf_counter()
-    for place in range(times):
-        act(number * times + place)
-    return (time.perf_counter() - started) / times
+def claim(
+    name: str, says: str, goal: float | None, row: Callable[[], Row], *, in_quick: bool = False
+) -> Claim:
+    """Claim that ours is so many times as fast."""
+    return Claim(name, says, lambda quick: row().measure(quick), goal, in_quick=in_quick)
 
+
+PENDULUM = ("Pendulum-v1", "pendulum_numpy")
+TREE = "a tree-search decision in"
+PLAN = "a CEM plan in"
+CLAIMS = (
+    claim(
+        "mcts-cartpole",
+        f"{TREE} a model of CartPole",
+        10,
+        partial(tree, "cartpole_float32"),
+        in_quick=True,
+    ),
+    claim(
+        "mcts-cartpole-helpers",
+        f"{TREE} a model of CartPole with methods of its own",
+        10,
+        partial(tree, "cartpole_helpers"),
+    ),
+    claim(
+        "mcts-cartpole-lockstep",
+        f"{TREE} a model of CartPole, 512 episodes in lockstep",
+        50,
+        partial(tree, "cartpole_float32", episodes=512),
+        in_quick=True,
+    ),
+    claim(
+        "mcts-cartpole-true",
+        f"{TREE} the true CartPole",
+        12,
+        partial(true_tree, "CartPole-v1", repeated=10),
+        in_quick=True,
+    ),
+    claim(
+        "mcts-taxi-true",
+        f"{TREE} the true Taxi",
+        50,
+        partial(true_tree, "Taxi-v4", repeated=1),
+    ),
+    claim(
+        "mcts-cliff-true",
+        f"{TREE} the true CliffWalking",
+        50,
+        partial(true_tree, "CliffWalking-v1", repeated=1),
+        in_quick=True,
+    ),
+    claim(
+        "cem-pendulum",
+        f"{PLAN} a model of Pendulum",
+        100,
+        partial(plan, *PENDULUM),
+        in_quick=True,
+    ),
+    claim(
+        "cem-pendulum-lockstep",
+        f"{PLAN} a model of Pendulum, 8 episodes in lockstep",
+        300,
+        partial(plan, *PENDULUM, episodes=8),
+    ),
+    claim(
+        "cem-pendulum-two-workers",
+        f"{PLAN} a model of Pendulum, 8 episodes in lockstep in each of 2 workers",
+        300,
+        partial(plan, *PENDULUM, episodes=8, workers=2),
+    ),
+    claim(
+        "cem-cheetah-sized",
+        f"{PLAN} a model the size of HalfCheetah",
+        50,
+        partial(plan, "HalfCheetah-v5", "cheetah_vectors"),
+    ),
+    claim(
+        "cem-cheetah-true", f"{PLAN} the true HalfCheetah", 5, partial(true_plan, "HalfCheetah-v5")
+    ),
+    *(
+        claim(
+            f"compiled-mcts-{name.replace('_', '-')}{suffix}",
+            f"{TREE} compiled {name}{words}",
+            goal,
+            partial(tree, name, form="compiled", episodes=episodes),
+        )
+        for name in ("cartpole_float32", "cartpole_helpers")
+        for suffix, words, goal, episodes in (
+            ("", " (to ask another process takes longer)", None, 1),
+            ("-64", ", 64 episodes in lockstep", 150, 64),
+        )
+    ),
+    claim(
+        "compiled-cem-pendulum",
+        f"{PLAN} a compiled model of Pendulum",
+        150,
+        partial(plan, *PENDULUM, form="compiled"),
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CLAIMS)

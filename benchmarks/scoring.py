@@ -1,22 +1,23 @@
-"""Measure what the sandbox costs: scoring 1000 CartPole rows in it and in a plain loop."""
+"""What the sandbox costs: 1000 CartPole rows scored in it, warm, and in a plain loop.
 
-import argparse
-import os
-import platform
-import sys
-import time
+All guards are up and the rows are in two processes; the loop calls `set_state` and
+`step` with its inputs at hand, and nothing is compared.
+"""
+
 from collections.abc import Callable
 from statistics import median
 
 import gymnasium
 import numpy as np
 
+from benchmarks.claims import Claim, Measured
+from benchmarks.measuring import calls, in_turn
+from benchmarks.script import main
 from cwm_cli.environments import space_of
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset, Transition
 
 ROWS = 1000
-WARM_UP_ROUNDS = 5
 PROGRAM = '''
 import math
 
@@ -43,24 +44,17 @@ class Environment:
 '''
 
 
-def main() -> None:
-    """Measure both, one after the other in every round, and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+def measure(quick: bool) -> Measured:
+    """Score in turn in a plain loop and in the sandbox."""
     dataset = cartpole(ROWS)
+    plain = in_process(dataset)
     with Sandbox() as sandbox:
-        pairs = [
-            (seconds(lambda: score(sandbox, dataset)), seconds(in_process(dataset)))
-            for _ in range(WARM_UP_ROUNDS + rounds)
-        ][WARM_UP_ROUNDS:]
-    sandboxed, plain = (median(column) * 1000 for column in zip(*pairs, strict=True))
-    more = median(1000 * (one - other) for one, other in pairs)
-    print(
-        f"{ROWS} CartPole rows: sandbox {sandboxed:.1f} ms, plain loop {plain:.1f} ms,"
-        f" difference {more:.1f} ms, ratio {sandboxed / plain:.1f} (medians of {rounds} rounds;"
-        f" {machine()})"
-    )
+        rounds = 10 if quick else 200
+        times = in_turn(lambda _: plain(), lambda _: score(sandbox, dataset), rounds, warm_up=5)
+        counts = {"calls": calls(lambda: sandbox.predict(PROGRAM, dataset))}
+    more = [1e3 * (ours - theirs) for theirs, ours in zip(*times, strict=True)]
+    figures = times.milliseconds("loop", "sandbox") | {"more ms": median(more)}
+    return Measured(times.costs, figures, counts)
 
 
 def cartpole(rows: int) -> Dataset:
@@ -110,19 +104,15 @@ def in_process(dataset: Dataset) -> Callable[[], None]:
     return loop
 
 
-def seconds(function: Callable[[], None]) -> float:
-    """Return how long a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def machine() -> str:
-    """Name what the figures depend on."""
-    versions = f"Python {platform.python_version()}, numpy {np.__version__}"
-    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    return f"{versions}, {sys.platform} {platform.machine()}, {load}"
-
+CLAIMS = (
+    Claim(
+        "scoring",
+        f"{ROWS} CartPole rows in the sandbox against a plain loop over them",
+        measure,
+        goal=2.5,
+        is_cost=True,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CLAIMS)

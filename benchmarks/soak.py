@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import os
 import tempfile
 import threading
 import time
@@ -12,7 +11,8 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.scoring import PROGRAM, cartpole, machine
+from benchmarks.machine import machine
+from benchmarks.scoring import PROGRAM, cartpole
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.transitions import Dataset
 
@@ -174,5 +174,4 @@ def _in_step(name: str, text: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     main()

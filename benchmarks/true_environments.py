@@ -20,9 +20,9 @@ def trees(env_id: str) -> Act:
     """Return the published tree search."""
     env: Any = gym.make(env_id).unwrapped
 
-    def act(number: int) -> None:
+    def act(number: int) -> int:
         env.reset(seed=number)
-        mcts(Copied(env), range(int(env.action_space.n)), Random(number))
+        return mcts(Copied(env), range(int(env.action_space.n)), Random(number)).steps
 
     return act
 
@@ -35,31 +35,32 @@ def plans(env_id: str, entropy: Entropy) -> Act:
     model = _Rewound(env, spec.rewinder(env))
     bounds = env.action_space.low.astype(float), env.action_space.high.astype(float)
 
-    def act(number: int) -> None:
+    def act(number: int) -> int:
         env.reset(seed=number)
-        cem(model, bounds, np.random.default_rng(number), entropy)
+        return cem(model, bounds, np.random.default_rng(number), entropy).steps
 
     return act
 
 
-def bare_steps(env_id: str) -> Act:
-    """Return what takes as many steps of MuJoCo as an iteration does, from C on all cores."""
+def bare_steps(env_id: str, lanes: int) -> Act:
+    """Return what takes 100 steps of MuJoCo in so many lanes, from C on all cores."""
     import mujoco
     from mujoco.batch import Batch
 
     env: Any = gym.make(env_id).unwrapped
     kind = mujoco.mjtState.mjSTATE_INTEGRATION.value
-    batch = Batch(env.model, 1000, nthread=len(os.sched_getaffinity(0)))
+    batch = Batch(env.model, lanes, nthread=len(os.sched_getaffinity(0)))
     controls = batch.bind("ctrl")
     state = np.zeros(mujoco.mj_stateSize(env.model, kind))
 
-    def act(number: int) -> None:
+    def act(number: int) -> int:
         env.reset(seed=number)
         mujoco.mj_getState(env.model, env.data, state, kind)
         batch.state[:] = state
         controls[:] = np.random.default_rng(number).uniform(-1, 1, controls.shape)
         for _ in range(100):
             batch.step(nstep=env.frame_skip)
+        return 100 * lanes
 
     return act
 
@@ -74,9 +75,10 @@ def simulated(
         model, env = simulator(environment(env_id), {}, 0), gym.make(env_id)
         decider = Decider([PLANNERS[planner](preset="paper", **options)], model, seed=0)
 
-        def act(number: int) -> None:
-            observation, _ = env.reset(seed=number)
+        def act(number: int) -> int:
+            before, (observation, _) = model.counter[0], env.reset(seed=number)
             decider.plan([Moment(number, 0, model.state_of(env, observation), 200)])
+            return model.counter[0] - before
 
         yield act
 

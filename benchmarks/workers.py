@@ -1,46 +1,38 @@
-"""Measure how many programs per second one worker and two workers judge.
+"""How many programs per second two workers judge on two cores, against one worker.
 
 One worker is measured on a single core, and with both: there the processes for
 the next programs are made on the second core while a program runs on the first.
 """
 
-import argparse
-import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
-from benchmarks.scoring import PROGRAM, ROWS, cartpole, machine
+from benchmarks.claims import Claim, Measured
+from benchmarks.cores import on
+from benchmarks.measuring import calls
+from benchmarks.scoring import PROGRAM, ROWS, cartpole
+from benchmarks.script import main
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.transitions import Dataset
 
-CORES = sorted(os.sched_getaffinity(0))
+PROGRAMS = 40
+"""Programs judged on each side in a round."""
 
 
-def main() -> None:
-    """Measure all in every round, one after the other, and print a line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--programs", type=int, default=40, help="per round")
-    arguments = parser.parse_args()
-    dataset = cartpole(ROWS)
-    with Sandbox(workers=1) as pinned, Sandbox(workers=1) as one, Sandbox(workers=2) as two:
-        sides = ((pinned, 1), (one, 2), (two, 2))
-        for sandbox, cores in sides:
-            rate(sandbox, dataset, 10, cores)
-        rounds = [
-            [rate(sandbox, dataset, arguments.programs, cores) for sandbox, cores in sides]
-            for _ in range(arguments.rounds)
-        ]
-    rates = [median(column) for column in zip(*rounds, strict=True)]
-    ratios = [median(line[2] / line[side] for line in rounds) for side in (0, 1)]
-    print(
-        f"{ROWS} CartPole rows, programs per second: one worker on one core {rates[0]:.0f}, on two"
-        f" {rates[1]:.0f}; two workers on two cores {rates[2]:.0f}: {ratios[0]:.2f} and"
-        f" {ratios[1]:.2f} times as many (medians of {arguments.rounds} rounds; {machine()})"
-    )
+def measure(quick: bool, *, cores: int) -> Measured:
+    """Judge in turn with one worker on some cores and with two workers on two."""
+    dataset, programs = cartpole(ROWS), 10 if quick else PROGRAMS
+    one, two = [], []
+    with Sandbox(workers=1) as single, Sandbox(workers=2) as double:
+        for _ in range(1 + (3 if quick else 15)):
+            one.append(rate(single, dataset, programs, cores))
+            two.append(rate(double, dataset, programs, 2))
+        counts = {"calls per program": calls(lambda: judged(single, dataset))}
+    ratios = [more / less for more, less in zip(two[1:], one[1:], strict=True)]
+    figures = {"one per second": median(one[1:]), "two per second": median(two[1:])}
+    return Measured(ratios, figures, counts)
 
 
 def rate(sandbox: Sandbox, dataset: Dataset, programs: int, cores: int) -> float:
@@ -48,8 +40,7 @@ def rate(sandbox: Sandbox, dataset: Dataset, programs: int, cores: int) -> float
 
     def judge() -> None:
         for _ in range(programs // 2):
-            if failure := sandbox.predict(PROGRAM, dataset).failure:
-                raise SystemExit(str(failure))
+            judged(sandbox, dataset)
 
     with on(cores):
         threads = [threading.Thread(target=judge) for _ in range(2)]
@@ -61,15 +52,26 @@ def rate(sandbox: Sandbox, dataset: Dataset, programs: int, cores: int) -> float
     return programs / (time.perf_counter() - started)
 
 
-@contextmanager
-def on(cores: int) -> Iterator[None]:
-    """Keep this thread, and what it starts, to some cores."""
-    os.sched_setaffinity(0, CORES[:cores])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, CORES)
+def judged(sandbox: Sandbox, dataset: Dataset) -> None:
+    """Judge the program, which is right."""
+    if failure := sandbox.predict(PROGRAM, dataset).failure:
+        raise SystemExit(str(failure))
 
+
+CLAIMS = (
+    Claim(
+        "workers",
+        "programs per second: two workers on two cores against one worker on one core",
+        partial(measure, cores=1),
+        goal=1.5,
+    ),
+    Claim(
+        "workers-two-cores",
+        "programs per second: two workers against one, which has both cores as well",
+        partial(measure, cores=2),
+        in_quick=False,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CLAIMS)

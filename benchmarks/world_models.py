@@ -21,8 +21,8 @@ PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
 
 LIMITS = Limits(wall_seconds=600, cpu_seconds=600, stall_seconds=10)
 
-Act = Callable[[int], None]
-"""Makes the decision of a number, or the plan of that number."""
+Act = Callable[[int], int]
+"""Makes the decision or the plan of a number, and returns how many steps of the model it took."""
 
 
 class WorldModel:
@@ -38,9 +38,9 @@ class WorldModel:
         """Return the published tree search."""
         model = self._copied()
 
-        def act(number: int) -> None:
+        def act(number: int) -> int:
             model.environment.set_state(self._start(number).astype(float))
-            mcts(model, range(2), Random(number))
+            return mcts(model, range(2), Random(number)).steps
 
         return act
 
@@ -50,9 +50,9 @@ class WorldModel:
         assert isinstance(space, gym.spaces.Box)
         bounds = space.low.astype(float), space.high.astype(float)
 
-        def act(number: int) -> None:
+        def act(number: int) -> int:
             model.environment.set_state(self._start(number).astype(float))
-            cem(model, bounds, np.random.default_rng(number), entropy)
+            return cem(model, bounds, np.random.default_rng(number), entropy).steps
 
         return act
 
@@ -76,14 +76,15 @@ class WorldModel:
                     failures = [plan.failure for plan in session.plan(moments) if plan.failure]
                     assert not failures, failures[0]
 
-                def act(number: int) -> None:
+                def act(number: int) -> int:
+                    before = sum(session.steps for session in sessions)
                     if workers == 1:
                         plan(sessions[0], number)
                     else:
                         list(pool.map(plan, sessions, range(number, number + workers)))
+                    return sum(session.steps for session in sessions) - before
 
                 yield act
-                print(f"  {sessions[0].report}")
 
         return ours
 

@@ -1,0 +1,120 @@
+"""How long a completion of the backend `induction` takes, from the datasets that ship.
+
+Times are in least-squares fits of numpy, 1,000 rows by 100 columns, measured in turn,
+so that machines can be compared. Counted are the work units of a completion, its calls
+in a quick run, which has the first rows only, and the rows that its program gets wrong.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.claims import Claim, Measured
+from benchmarks.measuring import calls, in_turn
+from benchmarks.script import main
+from benchmarks.shipped_data import FOLDER
+from cwm_cli.collection import shipped_name
+from cwm_cli.evaluation import Metric
+from cwm_cli.extraction import extract_program
+from cwm_cli.llm import Action, Move, Request
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.transitions import Dataset
+from cwm_induction import backend
+from cwm_induction.effort import Effort
+
+ROWS, COLUMNS, FITS = 1_000, 100, 20
+
+PACKAGE = "cwm_induction"
+
+FEWER = 120
+"""Rows of the dataset in a quick run."""
+
+QUICK = ("CliffWalking-v1", "MountainCar-v0", "Pendulum-v1")
+OTHERS = (
+    *("CartPole-v1", "Acrobot-v1", "Taxi-v4", "InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
+    *("Reacher-v5", "Swimmer-v5", "Hopper-v5", "HalfCheetah-v5"),
+)
+
+
+def measure(quick: bool, *, env: str) -> Measured:
+    """Fit least squares and complete in turn."""
+    rng = np.random.default_rng(0)
+    table, target = rng.normal(size=(ROWS, COLUMNS)), rng.normal(size=ROWS)
+
+    def fit(_: int) -> None:
+        for _ in range(FITS):
+            np.linalg.lstsq(table, target)
+
+    with problem(env, FEWER if quick else None) as task, counted() as efforts:
+        programs: list[str] = []
+        times = in_turn(
+            fit, lambda _: programs.append(completed(task)), 1 if quick else 3, warm_up=0
+        )
+        called = {"calls": calls(lambda: completed(task))} if quick else {}
+        counts = called | {
+            "work units": math.ceil(backend.UNITS - efforts[-1].units),
+            "wrong rows": wrong(programs[-1], task),
+        }
+    ratios = [FITS * cost for cost in times.costs]
+    return Measured(ratios, {"seconds": median(times.ours)}, counts)
+
+
+def completed(task: WorldModelProblem) -> str:
+    """Return the program of a completion that remembers nothing of the ones before it."""
+    for module in [module for name, module in sys.modules.items() if name.startswith(PACKAGE)]:
+        for kept in vars(module).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+    request = Request((), 0, Move(Action.GENERATE), task)
+    return extract_program(backend.Induction().complete(request).text)
+
+
+def wrong(program: str, task: WorldModelProblem) -> int:
+    """Return how many rows a program gets wrong."""
+    exact = task.evaluate(program).parts.get("exact", 0.0)
+    return round((1 - exact) * len(task.dataset))
+
+
+@contextmanager
+def problem(env: str, rows: int | None) -> Iterator[WorldModelProblem]:
+    """Pose the problem of an environment, with workers that have started."""
+    data = Dataset.load(FOLDER / shipped_name(env)).train
+    data = data[np.arange(len(data))[:rows]]
+    with Sandbox() as sandbox:
+        sandbox.protection  # noqa: B018  # starts them
+        yield WorldModelProblem("", data, sandbox, Metric.of(data))
+
+
+@contextmanager
+def counted() -> Iterator[list[Effort]]:
+    """Keep the efforts of completions, to see what is left of them."""
+    efforts: list[Effort] = []
+
+    def kept(*arguments: object) -> Effort:
+        efforts.append(Effort(*arguments))  # type: ignore[arg-type]
+        return efforts[-1]
+
+    with patch.object(backend, "Effort", kept):
+        yield efforts
+
+
+CLAIMS = tuple(
+    Claim(
+        f"induction-{env}",
+        f"a completion for {env} in least-squares fits of {ROWS:,} rows by {COLUMNS} columns",
+        partial(measure, env=env),
+        is_cost=True,
+        in_quick=env in QUICK,
+    )
+    for env in (*QUICK, *OTHERS)
+)
+
+if __name__ == "__main__":
+    main(CLAIMS)

@@ -1,0 +1,92 @@
+"""What came of measuring a claim: the ratio and its spread, as a line, a row or JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import Any, Self
+
+from benchmarks.claims import Claim
+from benchmarks.machine import machine
+
+ENOUGH = 20
+"""Rounds from which on the spread is from the 5th to the 95th percentile, else all there is."""
+
+HEAD = (
+    "| claim | ratio | spread | goal | rounds | figures | counts | remarks |\n" + "|---" * 8 + "|"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The median ratio of a claim, where the ratios of the rounds lie, and what was counted."""
+
+    name: str
+    says: str
+    goal: float | None
+    is_cost: bool
+    ratio: float
+    spread: tuple[float, float]
+    rounds: int
+    figures: Mapping[str, float]
+    counts: Mapping[str, int]
+    machine: str
+
+    @classmethod
+    def of(cls, claim: Claim, *, quick: bool) -> Self:
+        """Measure a claim."""
+        ratios, figures, counts = claim.measure(quick)
+        about = claim.name, claim.says, claim.goal, claim.is_cost
+        found = median(ratios), _spread(sorted(ratios)), len(ratios)
+        plain = {name: float(value) for name, value in figures.items()}
+        return cls(*about, *found, plain, {name: int(counts[name]) for name in counts}, machine())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a file holds of it."""
+        return asdict(self)
+
+    @property
+    def misses(self) -> bool:
+        """Whether there is a goal and the ratio does not reach it."""
+        if self.goal is None:
+            return False
+        return self.ratio > self.goal if self.is_cost else self.ratio < self.goal
+
+    def line(self) -> str:
+        """Write it on a line of a terminal."""
+        low, high = self.spread
+        goal = f"; goal {self._goal}" if self._goal else ""
+        parts = "; ".join(_named(values) for values in (self.figures, self.counts) if values)
+        return f"{self.name:<28} {self.ratio:8.3g}x ({low:.3g} to {high:.3g}{goal})  {parts}"
+
+    def row(self, remarks: str) -> str:
+        """Write it as a row of a table."""
+        low, high = self.spread
+        spread, ratio = f"{low:.3g} to {high:.3g}", f"{self.ratio:.3g}"
+        about = f"`{self.name}`: {self.says}", ratio, spread, self._goal, str(self.rounds)
+        return f"| {' | '.join((*about, _named(self.figures), _named(self.counts), remarks))} |"
+
+    @property
+    def _goal(self) -> str:
+        """Say what the goal is, and whether it is missed."""
+        if self.goal is None:
+            return ""
+        missed = ", missed" if self.misses else ""
+        return f"at {'most' if self.is_cost else 'least'} {self.goal:g}{missed}"
+
+
+def _spread(ratios: list[float]) -> tuple[float, float]:
+    """Return between what most of some sorted ratios lie."""
+    if len(ratios) < ENOUGH:
+        return ratios[0], ratios[-1]
+    cuts = quantiles(ratios, n=20, method="inclusive")
+    return cuts[0], cuts[-1]
+
+
+def _named(values: Mapping[str, float]) -> str:
+    """Write values with their names."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
+
+
+def _short(value: float) -> str:
+    """Write a large or whole number without a fraction, another with three digits."""
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 1e3 else f"{value:.3g}"

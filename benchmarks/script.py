@@ -1,0 +1,25 @@
+"""What every script of the suite does when it is run: measure its claims and print them."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from benchmarks.claims import Claim
+from benchmarks.machine import machine
+from benchmarks.results import Result
+
+
+def main(claims: Sequence[Claim], arguments: Sequence[str] | None = None) -> None:
+    """Measure claims, all of them unless any are named, and print a line for each."""
+    parser = argparse.ArgumentParser(description="Measure the claims of this script.")
+    parser.add_argument("claims", nargs="*", help="words that the names of claims begin with")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sides")
+    parser.add_argument("--json", action="store_true", help="a JSON object per line")
+    chosen = parser.parse_args(arguments)
+    for claim in claims:
+        named = claim.name.startswith(tuple(chosen.claims)) if chosen.claims else True
+        if named and (claim.in_quick or not chosen.quick):
+            result = Result.of(claim, quick=chosen.quick)
+            print(json.dumps(result.to_json()) if chosen.json else result.line(), flush=True)
+    if not chosen.json:
+        print(machine())
