@@ -139,6 +139,7 @@ CLAIMS = (
             f" ({SHORTER:g} s in a quick run)",
             partial(gain, number),
             goal=ENOUGH * number if number <= 8 else None,
+            in_quick=number == 8,
         )
         for number in IN_FLIGHT
     ),

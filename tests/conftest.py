@@ -3,13 +3,22 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from typer.testing import CliRunner
 
+from cwm_cli.cli import app
+from cwm_cli.registry import check_hooks, plugins
 from cwm_cli.sandbox import Sandbox
 from recordings import record
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @dataclass
@@ -46,6 +55,37 @@ class Shell:
         out, err = process.communicate(timeout=timeout)
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def inside(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run `cwm` to its end in this process, which has imported already what it needs."""
+        with pytest.MonkeyPatch.context() as patch, self._plugins_here(patch):
+            patch.chdir(self.folder)
+            for name in os.environ.keys() - self.variables().keys():
+                patch.delenv(name)
+            for name, value in self.variables().items():
+                patch.setenv(name, value)
+            done = CliRunner().invoke(app, list(arguments))
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+    @contextmanager
+    def _plugins_here(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Let this process know the packages of this shell, and no others later."""
+        patch.syspath_prepend(self.packages)
+        self._look_anew()
+        try:
+            yield
+        finally:
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__file__", "")).startswith(str(self.packages)):
+                    del sys.modules[name]
+            self._look_anew()
+
+    @staticmethod
+    def _look_anew() -> None:
+        plugins.cache_clear()
+        check_hooks.cache_clear()
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables of the command."""

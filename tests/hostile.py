@@ -37,7 +37,9 @@ from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.transitions import Dataset, Transition
 from processes import PER_WORKER, WORKERS, wait_until
 
-LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.5, sleep_seconds=0.5, memory_mb=128)
+LIMITS = Limits(
+    wall_seconds=30, cpu_seconds=0.6, stall_seconds=0.5, sleep_seconds=0.3, memory_mb=128
+)
 ROWS = 40
 
 

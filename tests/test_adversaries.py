@@ -15,7 +15,7 @@ import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
 from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
-from users import USERS, barrier, obstacle, run_as
+from users import AM_ROOT, USERS, barrier, obstacle, run_as
 
 SECRET = "canary-key-0011223344556677"
 LONGEST_MESSAGE = 2000
@@ -31,6 +31,10 @@ FEWER = [
     for layers in (*WITHOUT_ONE, *ALONE, NONE)
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
+US = "root" if AM_ROOT else "ordinary"
+EITHER = [pytest.param(user, marks=() if user == US else pytest.mark.slow) for user in USERS]
+"""Who runs these tests, and in CI the other user as well."""
+
 READING_GYMNASIUM = ("import_gymnasium_past_the_finder", "load_gym_by_path")
 IS_HIDDEN = barrier([Path(gymnasium.__file__).parent]) is not None
 """Whether Gymnasium is installed where another user than its owner cannot read it."""
@@ -99,7 +103,7 @@ def test_the_guards_are_those_of_the_sandbox() -> None:
     assert LAYERS == ALL_LAYERS
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["gaps"] == []
@@ -108,7 +112,7 @@ def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_no_program_reaches_its_goal(runs: Runs, user: str, name: str) -> None:
     run = runs(user, LAYERS)
     adversary, result = PROGRAMS[name], run["programs"][name]
@@ -120,14 +124,14 @@ def test_no_program_reaches_its_goal(runs: Runs, user: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_nothing_of_a_program_is_felt_after_it(runs: Runs, user: str, name: str) -> None:
     result = runs(user, LAYERS)["programs"][name]
     assert result["trouble"] == []
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str, name: str) -> None:
     message = runs(user, LAYERS)["programs"][name].get("message", "")
     assert len(message) < LONGEST_MESSAGE
@@ -135,7 +139,7 @@ def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str, 
     assert SECRET not in message
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["before"] == []
@@ -144,7 +148,7 @@ def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: s
     assert run["peak_mb"] < MOST_MEMORY_MB, "some program took more memory than it is allowed"
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", EITHER)
 def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["programs"]["lookup_cheat"]["ending"] == "wrong"

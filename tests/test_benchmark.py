@@ -235,7 +235,7 @@ SIMPLE = Configuration(environments=("CliffWalking-v1",), strategies=("gif-mcts"
 
 
 def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
-    refused = shell("benchmark", "--strategy", "gif-mtcs")
+    refused = shell.inside("benchmark", "--strategy", "gif-mtcs")
     assert refused.returncode == 1
     assert "did you mean gif-mcts?" in refused.stderr.splitlines()[-1]
     assert not (shell.folder / "runs").exists()
@@ -256,6 +256,7 @@ def test_mistakes_are_told_once_and_not_by_every_job(changed, words):
         check(asked, Access())
 
 
+@pytest.mark.slow
 def test_jobs_that_crash_say_why_and_are_tried_again(moody):
     models = ("fine", "crash", "raise")
     named = [word for model in models for word in ("--model", model)]
@@ -323,6 +324,7 @@ def stopped(moody, how, arguments, *, lines):
     return err
 
 
+@pytest.mark.slow
 def test_simulated_proposals_break_an_induced_program_and_are_called_so(
     tmp_path, cache, monkeypatch, capsys
 ):

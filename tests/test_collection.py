@@ -310,7 +310,9 @@ def test_a_cache_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatc
 
 
 def test_collect_says_what_it_recorded(cwm) -> None:
-    result = cwm("collect", "--env", "Blackjack-v1", "--episodes", "3", "--test-episodes", "2")
+    result = cwm.inside(
+        "collect", "--env", "Blackjack-v1", "--episodes", "3", "--test-episodes", "2"
+    )
     dataset = Dataset.load(cwm.folder / "Blackjack-v1.npz")
     returns = np.bincount(dataset.columns["episodes"], dataset.columns["rewards"])
     spread = f"returns from {min(returns):g} to {max(returns):g}, {returns.mean():.4g} in the mean"
@@ -336,20 +338,20 @@ def test_collect_prints_one_json_object(cwm) -> None:
 
 def test_collect_never_replaces_another_file_unasked(cwm) -> None:
     file = cwm.folder / "Blackjack-v1.npz"
-    command = ["collect", "--env", "Blackjack-v1"]
-    first = cwm(*command)
+    command = ["collect", "--env", "Blackjack-v1", "--policy", "random"]
+    first = cwm.inside(*command)
     before = file.read_bytes()
-    again = cwm(*command)
+    again = cwm.inside(*command)
     assert (again.returncode, again.stdout) == (0, first.stdout)
     assert again.stderr == "Note: Blackjack-v1.npz holds these transitions already\n"
-    other = cwm(*command, "--seed", "1")
+    other = cwm.inside(*command, "--seed", "1")
     assert other.returncode == 1
     assert "--force replaces it" in other.stderr
     assert file.read_bytes() == before
-    assert cwm(*command, "--seed", "1", "--force").returncode == 0
+    assert cwm.inside(*command, "--seed", "1", "--force").returncode == 0
     assert file.read_bytes() != before
     file.write_text("my notes")
-    assert cwm(*command).returncode == 1
+    assert cwm.inside(*command).returncode == 1
     assert file.read_text() == "my notes"
 
 
@@ -363,7 +365,7 @@ def test_collect_never_replaces_another_file_unasked(cwm) -> None:
     ],
 )
 def test_collect_refuses_in_one_line(cwm, arguments: list[str], message: str) -> None:
-    result = cwm("collect", *arguments)
+    result = cwm.inside("collect", *arguments)
     assert result.returncode == 1
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
+from conftest import Shell
 from cwm_cli.runs import Run
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.transitions import Dataset, Transition
@@ -28,6 +30,7 @@ if any("sandbox.worker" in word for word in sys.orig_argv):
     print("no worker today", file=sys.stderr, flush=True)
     os._exit(3)
 """
+KEYS = {"OPENAI_API_KEY": "sk-do-not-show", "EMPTY_API_KEY": "", "CWM_MODEL": "openai/gpt-5"}
 ON_COUNTER = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
 COMMANDS = (
     ("synthesize", "--run", "here", *ON_COUNTER),
@@ -52,32 +55,47 @@ def counting(cwm):
 def old(counting):
     """Run `cwm` on a kernel that has no filters of system calls and no Landlock."""
 
-    def run(*arguments, **variables):
-        command = on_old_kernel([sys.executable, "-m", "cwm_cli", *arguments])
-        done = subprocess.run(
-            command,
-            cwd=counting.folder,
-            env=counting.variables() | variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    return run
+    return partial(run_on_old_kernel, counting)
 
 
-@pytest.fixture
-def gaps(old):
+def run_on_old_kernel(shell, *arguments, **variables):
+    done = subprocess.run(
+        on_old_kernel([sys.executable, "-m", "cwm_cli", *arguments]),
+        cwd=shell.folder,
+        env=shell.variables() | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory):
     """What is open on that kernel."""
-    return json.loads(old("doctor", "--json").stdout)["gaps"]
+    folder = tmp_path_factory.mktemp("old")
+    return json.loads(run_on_old_kernel(Shell(folder, folder), "doctor", "--json").stdout)["gaps"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What `cwm doctor` says where keys and a model are set."""
+    folder = tmp_path_factory.mktemp("doctor")
+    return Shell(folder, folder, KEYS)("doctor")
+
+
+@pytest.fixture(scope="module")
+def told_in_json(tmp_path_factory):
+    """What `cwm doctor --json` says there."""
+    folder = tmp_path_factory.mktemp("doctor")
+    return Shell(folder, folder, KEYS)("doctor", "--json")
 
 
 class TestDoctor:
     @available
-    def test_a_protected_machine_has_nothing_open(self, cwm):
-        done = cwm("doctor", "--json")
+    def test_a_protected_machine_has_nothing_open(self, told_in_json):
+        done = told_in_json
         assert done.returncode == 0, done.stdout
         found = json.loads(done.stdout)
         assert found["gaps"] == {}
@@ -87,8 +105,8 @@ class TestDoctor:
         assert found["memory_mb"] > 100
 
     @available
-    def test_people_read_each_attempt_and_each_guard_within_80_columns(self, cwm):
-        done = cwm("doctor")
+    def test_people_read_each_attempt_and_each_guard_within_80_columns(self, told):
+        done = told
         assert done.returncode == 0
         lines = [line.strip() for line in done.stdout.splitlines()]
         for name in GAPS:
@@ -98,32 +116,25 @@ class TestDoctor:
         assert max(map(len, done.stdout.splitlines())) <= 80
         assert "\x1b" not in done.stdout
 
-    def test_keys_are_named_and_never_shown(self, cwm):
-        cwm.environment |= {
-            "OPENAI_API_KEY": "sk-do-not-show",
-            "EMPTY_API_KEY": "",
-            "CWM_MODEL": "openai/gpt-5",
-        }
-        told = cwm("doctor").stdout
-        found = json.loads(cwm("doctor", "--json").stdout)
+    def test_keys_are_named_and_never_shown(self, told, told_in_json):
+        found = json.loads(told_in_json.stdout)
         assert "OPENAI_API_KEY" in found["keys"]
         assert "EMPTY_API_KEY" not in found["keys"]
         assert found["model"] == "openai/gpt-5"
-        assert "OPENAI_API_KEY" in told
-        assert "openai/gpt-5" in told
-        assert "do-not-show" not in told + json.dumps(found)
+        assert "OPENAI_API_KEY" in told.stdout
+        assert "openai/gpt-5" in told.stdout
+        assert "do-not-show" not in told.stdout + told_in_json.stdout
 
-    def test_what_is_not_installed_comes_with_the_line_that_adds_it(self, cwm):
-        found = json.loads(cwm("doctor", "--json").stdout)["extras"]
-        told = cwm("doctor").stdout
+    def test_what_is_not_installed_comes_with_the_line_that_adds_it(self, told, told_in_json):
+        found = json.loads(told_in_json.stdout)["extras"]
         assert found["llm"] == {"installed": True, "install": "pip install 'cwm-cli[llm]'"}
         for name, extra in found.items():
             state = "installed" if extra["installed"] else f"missing: {extra['install']}"
-            assert re.search(rf"{name} +{re.escape(state)}", told)
+            assert re.search(rf"{name} +{re.escape(state)}", told.stdout)
 
     def test_a_gap_that_nobody_knows_is_told(self, cwm):
         cwm.environment["CWM_ALLOW_GAP"] = "network networks"
-        done = cwm("doctor")
+        done = cwm.inside("doctor")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "Error: unknown gap 'networks': did you mean network?\n"
 
@@ -188,6 +199,7 @@ class TestOnAnOldKernel:
         [warning] = [line for line in done.stderr.splitlines() if line.startswith("Warning: ")]
         assert all(name in warning for name in gaps)
 
+    @pytest.mark.slow
     def test_gaps_can_be_accepted_by_a_variable_and_are_kept_with_the_run(
         self, old, gaps, counting
     ):
@@ -199,7 +211,7 @@ class TestOnAnOldKernel:
         protection = Run.load(counting.folder / "here").header.protection
         assert protection.gaps == list(gaps)
         assert protection.accepted == tuple(gaps)
-        shown = counting("runs", "show", "here").stdout
+        shown = counting.inside("runs", "show", "here").stdout
         [line] = [line for line in shown.splitlines() if line.startswith("protection")]
         assert line.split(maxsplit=1)[1] == f"open: {', '.join(gaps)}"
         played = old(
@@ -208,13 +220,14 @@ class TestOnAnOldKernel:
         assert played.returncode == 0, played.stderr
         assert "Warning: generated code is not kept from everything here" in played.stderr
 
+    @pytest.mark.slow
     def test_a_run_that_goes_on_under_other_protection_says_so_in_its_log(
         self, old, gaps, counting
     ):
         arguments = ("synthesize", "--run", "here", *ON_COUNTER, "--budget")
-        assert counting(*arguments, "1").returncode == 0
+        assert counting.inside(*arguments, "1").returncode == 0
         log = counting.folder / "here" / "log.txt"
-        assert counting(*arguments, "1").returncode == 0
+        assert counting.inside(*arguments, "1").returncode == 0
         assert "protected" not in log.read_text()
         done = old(*arguments, "1", CWM_ALLOW_GAP=" ".join(gaps))
         assert done.returncode == 0, done.stderr
@@ -224,7 +237,7 @@ class TestOnAnOldKernel:
 
 @available
 def test_a_machine_with_nothing_open_says_nothing_of_accepted_gaps(counting):
-    done = counting("evaluate", "right.py", *ON_COUNTER, "--allow-gap", "network")
+    done = counting.inside("evaluate", "right.py", *ON_COUNTER, "--allow-gap", "network")
     assert done.returncode == 0
     assert "Warning" not in done.stderr
 
@@ -235,7 +248,7 @@ def test_a_gap_that_does_not_exist_is_refused(counting, command):
         command
     ]
     data = ON_COUNTER if command != "plan" else ON_COUNTER[:2]
-    done = counting(command, *program, *data, "--allow-gap", "the-moon")
+    done = counting.inside(command, *program, *data, "--allow-gap", "the-moon")
     assert done.returncode == 1
     assert "unknown gap 'the-moon': choose one of" in done.stderr
     assert "network" in done.stderr
@@ -245,11 +258,11 @@ def test_a_gap_that_does_not_exist_is_refused(counting, command):
 @available
 def test_a_run_from_before_protection_was_recorded_is_shown_and_goes_on(counting):
     arguments = ("synthesize", "--run", "here", *ON_COUNTER, "--budget", "1")
-    assert counting(*arguments).returncode == 0
+    assert counting.inside(*arguments).returncode == 0
     file = counting.folder / "here" / "run.json"
     header = json.loads(file.read_text())
     assert header.pop("protection")["blocked"] == dict.fromkeys(GAPS, True)
     file.write_text(json.dumps(header))
-    assert re.search(r"^protection +unknown$", counting("runs", "show", "here").stdout, re.M)
-    assert counting(*arguments).returncode == 0
+    assert re.search(r"^protection +unknown$", counting.inside("runs", "show", "here").stdout, re.M)
+    assert counting.inside(*arguments).returncode == 0
     assert "nothing open" in (counting.folder / "here" / "log.txt").read_text()

@@ -132,7 +132,7 @@ def counting(cwm):
 
     def evaluate(program, *options):
         data = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
-        return cwm("evaluate", program, *data, *options)
+        return cwm.inside("evaluate", program, *data, *options)
 
     return evaluate
 
@@ -177,15 +177,15 @@ class TestCommand:
         assert counting("right.py", "--split", "half").returncode == 2
 
     def test_a_run_is_scored_on_its_own_transitions(self, cwm, counting):
-        ran = cwm(
+        ran = cwm.inside(
             "synthesize", "--env", "FrozenLake-v1", "--dataset", "counter.npz", "--backend",
             "induction", "--run", "here", "--budget", "1", "--json",
         )  # fmt: skip
         expected = json.loads(ran.stdout)
         (cwm.folder / "counter.npz").unlink()
-        done = cwm("evaluate", "here", "--env", "FrozenLake-v1", "--json")
+        done = cwm.inside("evaluate", "here", "--env", "FrozenLake-v1", "--json")
         result = json.loads(done.stdout)
         assert (result["train"], result["test"]) == (expected["train"], expected["test"])
-        other = cwm("evaluate", "here", "--env", "Taxi-v4")
+        other = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
         assert other.returncode == 1
         assert "here is a run of FrozenLake-v1: name --env FrozenLake-v1" in other.stderr

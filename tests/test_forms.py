@@ -158,18 +158,18 @@ def test_the_plan_is_to_the_last_bit_the_published_one(
     text, env = (PROGRAMS / f"{name}.py").read_text(), gym.make(env_id)
     names: dict = {}
     exec(text, names)
-    options = {"horizon": 40, "iterations": 4, "samples": 60, "elites": 6, "replan": 40}
+    options = {"horizon": 20, "iterations": 4, "samples": 60, "elites": 6, "replan": 20}
     bounds = tuple(
         np.asarray(bound, float) for bound in (env.action_space.low, env.action_space.high)
     )
     spaces = (space_of(env.observation_space), space_of(env.action_space))
     with sandbox.session(text, spaces, planners=[("cem", options)], rows=rows(env)) as session:
-        for episode in range(3):
+        for episode in range(2):
             observation = env.reset(seed=episode)[0]
             [plan] = session.plan([Moment(episode, 0, observation, 100)])
             model = Copied(names["Environment"]())
             model.environment.set_state(observation.astype(float))
             rng = np.random.default_rng([0, episode, 0])
-            published = cem(model, bounds, rng, Entropy(40, 4, 60, 6)).actions
+            published = cem(model, bounds, rng, Entropy(20, 4, 60, 6)).actions
             assert np.array_equal(plan.actions, np.array(published, np.float32))
         assert session.report is not None and session.report.forms == ("batched",)

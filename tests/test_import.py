@@ -636,9 +636,9 @@ def test_what_was_imported_is_used_like_what_was_recorded(cwm, run, publish):
     )
     (cwm.folder / "model.py").write_text(cartpole())
     options = ("--env", "CartPole-v1", "--dataset", "poles.npz", "--json")
-    scores = json.loads(cwm("evaluate", "model.py", *options, "--metric", "paper").stdout)
+    scores = json.loads(cwm.inside("evaluate", "model.py", *options, "--metric", "paper").stdout)
     assert scores["test"]["exact"] == scores["test"]["paper"] == 1
-    found = cwm("synthesize", *options, "--budget", "1", "--run", "run")
+    found = cwm.inside("synthesize", *options, "--budget", "1", "--run", "run")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["completions"] == 1
 
@@ -678,7 +678,8 @@ def test_a_file_of_an_older_version_is_told_where_it_fits(run, publish):
 
 def test_arguments_of_the_environment_are_those_it_was_recorded_with(run, publish, tmp_path):
     arguments = {"include_cfrc_ext_in_observation": False}
-    rows = list(collect(environment("Ant-v5"), env_args=arguments, episodes=1, max_steps=5))
+    ant = environment("Ant-v5")
+    rows = list(collect(ant, env_args=arguments, policy="random", episodes=1, max_steps=5))
     file = publish(rows, marks_time=False)
     assert "the shape is 27 and not 105" in run(file, "--env", "Ant-v5").stderr
     given = run(file, "--env", "Ant-v5", "--env-arg", "include_cfrc_ext_in_observation=false")

@@ -111,8 +111,10 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("rows", [1, 3, 40])
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("rows", [1, pytest.param(3, marks=pytest.mark.slow), 40])
+@pytest.mark.parametrize(
+    "space", [pytest.param(s, marks=pytest.mark.slow if s == "mixed tuple" else ()) for s in SPACES]
+)
 def test_noise_of_any_space_still_gets_a_program_that_runs(space, rows, sandbox):
     observations, actions = SPACES[space], gym.spaces.Discrete(2, seed=0)
     transitions = [

@@ -117,6 +117,7 @@ def test_a_program_says_what_the_data_cannot_decide(sandbox):
     assert "which no transition reached" in program
 
 
+@pytest.mark.slow
 def test_a_ball_that_bounces_gets_an_equation_for_each_regime(sandbox):
     import gymnasium as gym
 
@@ -224,12 +225,12 @@ def with_a_flag(rng):
     ("step", "start"),
     [
         (saturating, positive),
-        (oscillating, None),
+        pytest.param(oscillating, None, marks=pytest.mark.slow),
         (hunting, positive),
         (heating, with_a_flag),
         (turning, None),
-        (sliding, None),
-        (gauged, positive),
+        pytest.param(sliding, None, marks=pytest.mark.slow),
+        pytest.param(gauged, positive, marks=pytest.mark.slow),
         (steered, positive),
     ],
 )

@@ -74,7 +74,7 @@ def plan(cwm):
         (cwm.folder / f"{name}.py").write_text(text)
     (cwm.folder / "counter.py").write_text(COUNTER)
     cwm.install("counting_plugin", ENVIRONMENTS)
-    return lambda *arguments: cwm("plan", *arguments)
+    return lambda *arguments: cwm.inside("plan", *arguments)
 
 
 def played(text: str, env: gym.Env, planner: str, **options: object) -> Side:
@@ -302,12 +302,12 @@ def test_actions_that_no_planner_serves_are_refused(plan) -> None:
 
 def test_a_run_is_planned_with_its_best_program(cwm) -> None:
     short = ("--episodes", "1", "--max-steps", "60", "--json", "--no-oracle")
-    made = cwm("synthesize", "--env", "CartPole-v1", "--run", "made")
+    made = cwm.inside("synthesize", "--env", "CartPole-v1", "--run", "made")
     assert "cwm plan --env CartPole-v1 --run made" in made.stdout
-    done = json.loads(cwm("plan", "--env", "CartPole-v1", "--run", "made", *short).stdout)
+    done = json.loads(cwm.inside("plan", "--env", "CartPole-v1", "--run", "made", *short).stdout)
     assert done["mean"] > 50
     assert done["journal"].startswith("made/plans/CartPole-v1-auto-0-")
-    other = cwm("plan", "--env", "Pendulum-v1", "--run", "made")
+    other = cwm.inside("plan", "--env", "Pendulum-v1", "--run", "made")
     assert (other.returncode, "name --env CartPole-v1" in other.stderr) == (1, True)
 
 
@@ -316,7 +316,7 @@ def test_a_run_is_planned_with_its_best_program(cwm) -> None:
     [
         pytest.param(("--program", "slow.py"), marks=pytest.mark.slow),
         ("--program", "slow.py", "--workers", "2"),
-        ("--real-env", "--workers", "2"),
+        pytest.param(("--real-env", "--workers", "2"), marks=pytest.mark.slow),
     ],
 )
 def test_an_interruption_leaves_nothing_running(cwm, arguments) -> None:

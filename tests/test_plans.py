@@ -173,7 +173,7 @@ def plan(cwm):
     effort = ("-o", "simulations=6", "-o", "rollout=20", "--max-steps", "40", "--lockstep", "2")
     command = ("plan", "--env", "CartPole-v1", "--program", "cartpole.py", *effort, "--json")
     cwm.command = command
-    return lambda *arguments: cwm(*command, "--episodes", "4", *arguments)
+    return lambda *arguments: cwm.inside(*command, "--episodes", "4", *arguments)
 
 
 def killed(cwm, *arguments: str, lines: int) -> None:

@@ -330,6 +330,7 @@ COLD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLD)
 def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str) -> None:
     text, kind, words = COLD[name]
@@ -341,6 +342,7 @@ def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str)
         assert (failure.kind, words in failure.message) == (kind, True), failure
 
 
+@pytest.mark.slow
 def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
     two = Space("discrete", low=(0,), high=(1,))
     text = program("return self.state, float(action), False")
@@ -348,6 +350,7 @@ def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
         assert [plan_at(opened, np.zeros(4), number).actions for number in range(3)] == [[1]] * 3
 
 
+@pytest.mark.slow
 @guarded
 def test_a_cold_program_is_guarded_as_well(cold: Sandbox) -> None:
     failure = cold.predict(program("open('/etc/passwd')"), BOX).failure

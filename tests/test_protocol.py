@@ -39,7 +39,7 @@ from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
 from cwm_cli.sandbox.session import Session
 from cwm_cli.transitions import Dataset
 
-fast = settings(deadline=1000, max_examples=200)
+fast = settings(deadline=1000, max_examples=100)
 
 ROOM = 1 << 20
 """More bytes than any message of these tests makes anyone take."""

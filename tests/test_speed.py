@@ -264,7 +264,7 @@ def bench(cwm):
     (cwm.folder / "model.py").write_text(cartpole())
     (cwm.folder / "broken.py").write_text("class Environment(:")
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
-    return lambda program, *more: cwm(*BENCH, "--program", program, *more)
+    return lambda program, *more: cwm.inside(*BENCH, "--program", program, *more)
 
 
 BENCH = ("bench-speed", "--env", "CartPole-v1")
@@ -326,7 +326,7 @@ def test_what_fails_is_reported_and_the_rest_is_measured(bench):
     ],
 )
 def test_mistakes_are_told_in_one_line(bench, cwm, arguments, complaint):
-    run = cwm(*BENCH, *arguments)
+    run = cwm.inside(*BENCH, *arguments)
     assert run.returncode == 1
     assert complaint in run.stderr
     assert run.stderr.count("\n") == 1

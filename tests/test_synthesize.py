@@ -108,6 +108,7 @@ gymnasium.register("Noise-v0", entry_point=Noise, max_episode_steps=50)
 """
 
 
+@pytest.mark.slow
 def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
     (cwm.folder / "noise.py").write_text(NOISE)
     env = ("--env", "noise:Noise-v0")
@@ -121,7 +122,7 @@ def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
 
 
 def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher):
-    teacher("synthesize", *FAST, "12", "--run", "uncut")
+    teacher.inside("synthesize", *FAST, "12", "--run", "uncut")
     slow = ["synthesize", *FAST, "12", "--run", "cut", "-o", "delay=0.05"]
     for kept in (2, 5, 9):
         process = teacher.start(*slow)
@@ -132,7 +133,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher)
             time.sleep(0.005)
         process.kill()
         process.communicate()
-    answer = teacher(*slow)
+    answer = teacher.inside(*slow)
     assert "continues with" in answer.stderr
     assert len(journal(teacher, "uncut")) == 12
     assert journal(teacher, "cut") == journal(teacher, "uncut")
@@ -142,10 +143,10 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher)
 
 def test_a_crash_before_the_best_program_was_saved_is_made_good(teacher):
     arguments = ["synthesize", *FAST, "4", "--run", "r"]
-    teacher(*arguments)
+    teacher.inside(*arguments)
     best = (teacher.folder / "r" / "best.py").read_text()
     (teacher.folder / "r" / "best.py").write_text("stale")
-    assert teacher(*arguments).returncode == 0
+    assert teacher.inside(*arguments).returncode == 0
     assert (teacher.folder / "r" / "best.py").read_text() == best
 
 
@@ -163,24 +164,26 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
 
 
 def test_without_a_run_folder_the_newest_unfinished_equal_run_goes_on(teacher):
-    first = json.loads(teacher("synthesize", *FAST, "3", "--json").stdout)["run"]
-    longer = teacher("synthesize", *FAST, "5", "--json")
+    first = json.loads(teacher.inside("synthesize", *FAST, "3", "--json").stdout)["run"]
+    longer = teacher.inside("synthesize", *FAST, "5", "--json")
     assert json.loads(longer.stdout)["run"] == first
     assert "continues with 3 nodes" in longer.stderr
-    other = json.loads(teacher("synthesize", *FAST, "3", "--seed", "1", "--json").stdout)["run"]
+    other = json.loads(teacher.inside("synthesize", *FAST, "3", "--seed", "1", "--json").stdout)[
+        "run"
+    ]
     assert other != first
-    finished = json.loads(teacher("synthesize", *FAST, "5", "--json").stdout)["run"]
+    finished = json.loads(teacher.inside("synthesize", *FAST, "5", "--json").stdout)["run"]
     assert finished not in (first, other)
-    fresh = json.loads(teacher("synthesize", *FAST, "9", "--new", "--json").stdout)["run"]
+    fresh = json.loads(teacher.inside("synthesize", *FAST, "9", "--new", "--json").stdout)["run"]
     assert fresh not in (first, other, finished)
 
 
 @pytest.mark.slow
 def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
-    teacher("synthesize", *FAST, "2", "--run", "r")
+    teacher.inside("synthesize", *FAST, "2", "--run", "r")
     before = journal(teacher, "r")
     env = ("--env", "CartPole-v1")
-    teacher("collect", *env, "--policy", "random", "--seed", "1", "--out", "other.npz")
+    teacher.inside("collect", *env, "--policy", "random", "--seed", "1", "--out", "other.npz")
     for change, name in (
         (["--seed", "1"], "seed"),
         (["-o", "exploration=0.5"], "strategy.exploration"),
@@ -188,26 +191,26 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
         (["--metric", "paper"], "metric"),
         (["--dataset", "other.npz"], "dataset"),
     ):
-        refused = teacher("synthesize", *FAST, "4", "--run", "r", *change)
+        refused = teacher.inside("synthesize", *FAST, "4", "--run", "r", *change)
         assert refused.returncode == 1
         assert f"r was started with another {name}" in refused.stderr
     assert journal(teacher, "r") == before
-    assert teacher("synthesize", *FAST, "3", "--run", "r", "--parallel", "2").returncode == 0
+    assert teacher.inside("synthesize", *FAST, "3", "--run", "r", "--parallel", "2").returncode == 0
 
 
 def test_parallel_completions_reach_the_budget_and_replay_to_the_same_tree(teacher):
     arguments = ["synthesize", *FAST, "12", "--run", "r", "--parallel", "3", "-o", "delay=0.02"]
-    assert teacher(*arguments, "--json").returncode == 0
+    assert teacher.inside(*arguments, "--json").returncode == 0
     nodes = [line["node"] for line in journal(teacher, "r")]
     assert [node["id"] for node in nodes] == list(range(12))
     assert sorted(node["step"] for node in nodes) == list(range(12))
-    shown = teacher("runs", "show", "r")
+    shown = teacher.inside("runs", "show", "r")
     assert shown.returncode == 0
     assert "12" in shown.stdout
 
 
 def test_max_cost_stops_before_it_is_exceeded(teacher):
-    answer = teacher("synthesize", *FAST, "20", "--max-cost", "0.055", "--json")
+    answer = teacher.inside("synthesize", *FAST, "20", "--max-cost", "0.055", "--json")
     result = json.loads(answer.stdout)
     assert result["completions"] == 4
     assert result["cost"] == pytest.approx(0.04)
@@ -222,9 +225,9 @@ def test_what_programs_print_reaches_neither_terminal_nor_json(teacher):
 
 
 def test_a_replayed_run_has_the_same_tree(teacher):
-    teacher("synthesize", *FAST, "8", "--run", "first")
+    teacher.inside("synthesize", *FAST, "8", "--run", "first")
     arguments = ["--env", "CartPole-v1", "--backend", "replay", "--model", "first"]
-    answer = teacher("synthesize", *arguments, "--budget", "8", "--run", "second", "--json")
+    answer = teacher.inside("synthesize", *arguments, "--budget", "8", "--run", "second", "--json")
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["cost"] == 0
     first, second = journal(teacher, "first"), journal(teacher, "second")
@@ -236,13 +239,13 @@ def test_a_replayed_run_has_the_same_tree(teacher):
 def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
     lake = ["--env", "FrozenLake-v1"]
     dry = ["--env-arg", "is_slippery=false", "--policy", "random"]
-    cwm("collect", *lake, *dry, "--out", "dry.npz")
-    answer = cwm("synthesize", *lake, "--dataset", "dry.npz", "--run", "r", "--json")
+    cwm.inside("collect", *lake, *dry, "--out", "dry.npz")
+    answer = cwm.inside("synthesize", *lake, "--dataset", "dry.npz", "--run", "r", "--json")
     assert json.loads(answer.stdout)["solved"]
     config = json.loads((cwm.folder / "r" / "run.json").read_text())["config"]
     assert config["env_args"] == {"is_slippery": False}
     wet = ["--env-arg", "is_slippery=true"]
-    refused = cwm("synthesize", *lake, "--dataset", "dry.npz", *wet)
+    refused = cwm.inside("synthesize", *lake, "--dataset", "dry.npz", *wet)
     assert refused.returncode == 1
     assert "recorded with --env-arg {'is_slippery': False}" in refused.stderr
 
@@ -263,7 +266,7 @@ def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
     ],
 )
 def test_a_mistake_is_answered_in_one_line(cwm, arguments, message):
-    refused = cwm("synthesize", *arguments)
+    refused = cwm.inside("synthesize", *arguments)
     assert refused.returncode == 1
     errors = [line for line in refused.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1

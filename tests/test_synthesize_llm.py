@@ -50,20 +50,20 @@ def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
 
 def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
     with OpenAIServer([answer("I cannot do that."), answer(""), answer(RIGHT)]) as server:
-        run = ask(*ask.arguments(server, "--json", "--strategy", "zero-shot"))
+        run = ask.inside(*ask.arguments(server, "--json", "--strategy", "zero-shot"))
     result = json.loads(run.stdout)
     assert (result["solved"], result["completions"]) == (True, 3)
 
 
 def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):
     with OpenAIServer([answer(WRONG), OUT_OF_QUOTA]) as server:
-        stopped = ask(*ask.arguments(server, "--run", "r"))
+        stopped = ask.inside(*ask.arguments(server, "--run", "r"))
     assert stopped.returncode == 1
     assert stopped.stderr.count("Error: ") == 1
     assert "quota" in stopped.stderr
     assert "the same command continues" in stopped.stderr
     with OpenAIServer([answer(RIGHT)]) as server:
-        resumed = ask(*ask.arguments(server, "--run", "r", "--json"))
+        resumed = ask.inside(*ask.arguments(server, "--run", "r", "--json"))
     result = json.loads(resumed.stdout)
     assert (result["solved"], result["completions"]) == (True, 2)
 
@@ -71,13 +71,13 @@ def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):
 def test_parallel_answers_that_did_arrive_are_kept_when_one_fails(ask):
     with OpenAIServer([answer(WRONG), error(401, "no", "invalid_api_key")]) as server:
         arguments = ask.arguments(server, "--run", "r", "--parallel", "2", "--budget", "2")
-        assert ask(*arguments).returncode == 1
+        assert ask.inside(*arguments).returncode == 1
     assert len((ask.folder / "r" / "nodes.jsonl").read_text().splitlines()) == 1
 
 
 def test_the_cost_limit_reserves_what_an_answer_may_cost(ask):
     with OpenAIServer([answer(WRONG)]) as server:
-        run = ask(*ask.arguments(server, "--max-cost", "0.0001", "--json"))
+        run = ask.inside(*ask.arguments(server, "--max-cost", "0.0001", "--json"))
     assert json.loads(run.stdout)["completions"] == 0
     assert server.requests == []
     assert "--max-cost" in run.stderr
@@ -87,11 +87,12 @@ def test_a_model_of_unknown_price_is_refused_with_a_cost_limit(ask):
     with OpenAIServer([answer(WRONG)]) as server:
         arguments = ask.arguments(server, "--max-cost", "1")
         arguments[2] = "openai/nobody-knows"
-        refused = ask(*arguments)
+        refused = ask.inside(*arguments)
     assert refused.returncode == 1
     assert "known price" in refused.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_search_that_waits_for_an_answer(ask):
     with OpenAIServer([hang]) as server:
         process = ask.start(*ask.arguments(server, "--run", "r"))
