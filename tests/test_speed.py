@@ -124,7 +124,7 @@ class TestTimer:
 
     def test_a_program_that_counts_otherwise_is_found_out(self, sandbox, poles):
         forging = cartpole() + "\nimport sys\nfor m in list(sys.modules.values()):\n"
-        forging += "    if hasattr(m, 'REPLY'): m._taken = lambda *a: (10**6, b'')\n"
+        forging += "    if hasattr(m, 'REPLY'): m._taken = lambda *a: (10**6, '')\n"
         with (
             Timer(sandbox, forging, poles[0][np.arange(9)]) as timer,
             pytest.raises(Broke) as broke,

@@ -39,18 +39,24 @@ def pace(environment: Any, job: Job, views: Columns, channel: int) -> None:
         walks["batched"] = _batched(form.model.batch, job, counter)
     while question := read(channel, QUESTION.size):
         place, steps = QUESTION.unpack(question)
-        write(channel + 1, REPLY.pack(*_taken(walks.get(PACED[place]), steps, form)))
+        name = PACED[place]
+        transitions, reason = _taken(walks[name], steps) if name in walks else (0, _why(form, name))
+        write(channel + 1, REPLY.pack(transitions, reason.encode("utf-8", "replace")))
 
 
-def _taken(walk: Walk | None, steps: int, form: Form) -> tuple[int, bytes]:
-    """Take steps in a form, if there is one."""
+def _taken(walk: Walk, steps: int) -> tuple[int, str]:
+    """Take steps, or say why that cannot be."""
     try:
-        if walk is not None:
-            return walk(steps), b""
-        reason = "; ".join(form.program.notes)
+        return walk(steps), ""
     except Unbatched as error:
-        reason = str(error)
-    return 0, reason.encode("utf-8", "replace")
+        return 0, str(error)
+
+
+def _why(form: Form, name: str) -> str:
+    """Say why there is no form of a name."""
+    notes, prefix = form.program.notes, f"not {name}: "
+    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
+    return "; ".join(own or notes)
 
 
 def _scalar(environment: Any, job: Job, counter: Any) -> Walk:
