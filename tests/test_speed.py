@@ -304,6 +304,14 @@ def test_without_a_model_the_report_says_how_to_ask_one(bench):
     assert "world model all at once" in run.stdout
 
 
+@pytest.mark.slow
+def test_a_terminal_that_knows_only_ascii_gets_the_report_too(bench, cwm):
+    cwm.environment |= {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    run = cwm(*BENCH, "--program", "broken.py")
+    assert run.returncode == 0, run.stderr
+    assert "failed, load error" in run.stdout
+
+
 def test_what_fails_is_reported_and_the_rest_is_measured(bench):
     with OpenAIServer([WRONG_KEY]) as server:
         run = bench("broken.py", "--json", *model(server))

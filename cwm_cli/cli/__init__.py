@@ -1,5 +1,7 @@
 """The `cwm` command line."""
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -48,6 +50,9 @@ def main() -> None:
     """Run the command line with the commands of every plugin."""
     from cwm_cli.registry import plugins as load
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
+            stream.reconfigure(errors="replace")
     with boundary():
         found = load()
         for warning in found.warnings:
