@@ -251,6 +251,7 @@ def test_the_same_command_continues_and_asks_nothing_again(cwm_apps):
     assert "r was started with another seed" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on_with_what_is_not_solved(cwm_apps):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         cwm_apps("--total", "1", "--budget", "1", "--run", "r", server=server)
@@ -305,6 +306,7 @@ def test_a_problem_of_another_process_is_left_to_it(cwm_apps, tmp_path):
     assert [row["completions"] for row in facts(result)["rows"]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_cost_limit_is_for_all_problems_together(cwm_apps, tmp_path):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         arguments = ("--run", "r", "--parallel", "3", "-o", "max_tokens=100")
@@ -415,6 +417,7 @@ def test_an_error_of_the_provider_lets_the_others_in_flight_finish(cwm_apps, tmp
     }
 
 
+@pytest.mark.slow
 def test_judge_only_rewrites_results_without_a_model_and_says_what_changed(cwm_apps, tmp_path):
     with OpenAIServer(solver) as server:
         before = facts(cwm_apps("--run", "r", server=server))
@@ -433,6 +436,7 @@ def test_judge_only_rewrites_results_without_a_model_and_says_what_changed(cwm_a
     assert facts(report)["rows"] == facts(changed)["rows"]
 
 
+@pytest.mark.slow
 def test_solutions_from_elsewhere_are_judged_with_pass_at_k(cwm_apps, tmp_path):
     programs = {
         "10": [RIGHT["sum"], WRONG, GENERAL, BROKEN, RIGHT["sum"]],

@@ -195,6 +195,7 @@ def judge(program, seed=0):
     return outcome(program, starts, rng.integers(0, 3, (3, 23)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
@@ -377,6 +378,7 @@ def test_induced_programs_can_be_batched(name, arguments, sandbox):
     verified(batch(program, *spaces_), model(program, *spaces_), *rows)
 
 
+@pytest.mark.slow
 def test_programs_that_weigh_chances_are_left_to_themselves(sandbox):
     data = collect(cwm_environments()["FrozenLake-v1"](), policy="random")
     program = induced(WorldModelProblem("", data.train, sandbox, Metric.of(data.train)))

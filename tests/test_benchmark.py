@@ -121,6 +121,7 @@ def played(tmp_path_factory, cache):
     return shell, shell(*PLAYED)
 
 
+@pytest.mark.slow
 @together
 def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
     _, done = played

@@ -259,6 +259,7 @@ def test_another_request_is_another_file(cache: Path) -> None:
     assert paths == set(cache.iterdir())
 
 
+@pytest.mark.slow
 def test_a_changed_environment_is_recorded_anew(
     postbox: EnvironmentSpec, cache: Path, tmp_path: Path
 ) -> None:
@@ -278,6 +279,7 @@ def test_a_spoilt_file_is_recorded_anew(cache: Path) -> None:
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(
@@ -287,6 +289,7 @@ def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
     assert len(Dataset.load(found.pop()))
 
 
+@pytest.mark.slow
 def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
     code = """
 from cwm_cli.collection import default_dataset

@@ -163,6 +163,7 @@ def test_half_of_the_episodes_are_random_and_the_efforts_of_the_others_rise(
     assert sum(name.startswith("novelty") for name in policies[:10]) == 2
 
 
+@pytest.mark.slow
 def test_planned_episodes_reach_the_goal() -> None:
     cliff = collect(find("CliffWalking-v1"), policy="planner", episodes=2, test_episodes=1)
     assert returns(cliff) == [-13.0] * 3
@@ -174,6 +175,7 @@ def test_planned_episodes_reach_the_goal() -> None:
     assert pendulum[0] > pendulum[1] + 300
 
 
+@pytest.mark.slow
 def test_looking_for_what_is_new_shows_what_chance_does_not() -> None:
     cliff = episodes(collect(find("CliffWalking-v1"), episodes=6, test_episodes=0))
     assert not any(rows[-1].terminated for rows in cliff[0:5:2])

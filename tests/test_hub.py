@@ -62,6 +62,7 @@ def test_the_file_is_downloaded_once_and_kept_under_its_commit(download, tmp_pat
     assert found(download(server.url)) == path  # nobody answers any more
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off_goes_on_where_it_was(download) -> None:
     with HubServer(LARGE, cuts=2) as server:
         assert found(download(server.url)).read_bytes() == LARGE

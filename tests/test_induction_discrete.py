@@ -146,6 +146,7 @@ def test_larger_lakes_are_exact_where_the_train_rows_went(name: str) -> None:
     assert not mistakes(induce(dataset), dataset.test)[asked].any()
 
 
+@pytest.mark.slow
 def test_a_cliff_is_seen_as_one_stretch_of_cells() -> None:
     dataset = collect(gym.make("CliffWalking-v1"), 1)
     program = induce(dataset)
@@ -323,6 +324,7 @@ def test_places_that_symbols_stand_for_are_shared_and_guessed_where_unseen() -> 
     assert "was not seen" in " ".join(program.split())
 
 
+@pytest.mark.slow
 def test_chance_is_told_apart_from_the_rules() -> None:
     def slip(state: list[int], action: int, rng: Any) -> tuple[list[int], float, bool]:
         down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[(action + rng.integers(-1, 2)) % 4]
@@ -473,6 +475,7 @@ def random_transitions(draw: st.DrawFn) -> Dataset:
     return Dataset.of(rows, observation_space=observations, action_space=choices)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(random_transitions(), st.integers(0, 6))
 def test_every_seen_transition_is_right_after_improving(fit: Dataset, variant: int) -> None:

@@ -128,6 +128,7 @@ def test_a_cost_of_places_and_speeds_is_found():
     assert worth.right == 1.0
 
 
+@pytest.mark.slow
 def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
     samples = arm(400, limits=(LIMIT,))
     behind, effort = latents(samples), Effort(4000, 60)

@@ -303,6 +303,7 @@ def test_a_failure_is_short_and_harmless(patient: Sandbox) -> None:
     assert "\x1b" not in failure.message
 
 
+@pytest.mark.slow
 def test_ten_megabytes_go_in_and_out(patient: Sandbox) -> None:
     text = "123456789\n" * 1_000_000
     program = "import sys\nsys.stdout.write(sys.stdin.read())"

@@ -107,11 +107,13 @@ def test_the_exact_programs_of_these_tests_are_exact() -> None:
             assert (pytest.approx(true_reward, abs=1e-4), ended) == (reward, terminated)
 
 
+@pytest.mark.slow
 def test_the_tree_search_balances_the_pole() -> None:
     side = played(CARTPOLE, gym.make("CartPole-v1", max_episode_steps=60), "mcts")
     assert side.returns == [60.0, 60.0]
 
 
+@pytest.mark.slow
 def test_cem_swings_the_pendulum_up() -> None:
     side = played(PENDULUM, gym.make("Pendulum-v1"), "cem", samples=64, elites=6, replan=3)
     assert side.mean.mean > -400
@@ -169,6 +171,7 @@ def test_people_get_a_table(plan) -> None:
     assert any(line[0] == "episodes" and line[1].endswith(".jsonl") for line in lines if line)
 
 
+@pytest.mark.slow
 def test_failures_of_the_program_are_counted_and_shown(plan) -> None:
     arguments = ("--env", "CartPole-v1", "--program", "broken.py", "--episodes", "2", "--json")
     done = plan(*arguments, "--max-steps", "30", "-o", "simulations=4", "--no-oracle")

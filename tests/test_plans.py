@@ -198,6 +198,7 @@ def written(cwm) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "workers"), [(5, "1"), pytest.param(9, "2", marks=pytest.mark.slow)]
 )

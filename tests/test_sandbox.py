@@ -386,6 +386,7 @@ def test_no_garbage_in_the_arena_breaks_the_trusted_side(seed: int) -> None:
     assert failure.line in (None, 1, 2, 3)
 
 
+@pytest.mark.slow
 def test_many_threads_share_two_places_to_work_at() -> None:
     failures: list[object] = []
     crowds: list[int] = []
@@ -469,6 +470,7 @@ def test_a_worker_that_does_not_start_is_our_fault(monkeypatch: pytest.MonkeyPat
         sandbox.predict(program(), BOX)
 
 
+@pytest.mark.slow
 def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
     hostile = [
         program("os._exit(1)"),
@@ -502,6 +504,7 @@ with Sandbox(Limits(sleep_seconds=60)) as sandbox:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_when_the_command_line_dies_its_workers_and_programs_die(
     number: signal.Signals, tmp_path: Path

@@ -16,6 +16,7 @@ def test_a_thousand_programs_leave_nothing_behind() -> None:
     assert found.after.megabytes < found.before.megabytes + 20
 
 
+@pytest.mark.slow
 def test_every_hostile_program_is_found_out() -> None:
     found = soak(5 * len(HOSTILE), hanging_every=0)
     assert found.wrong == []

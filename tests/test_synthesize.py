@@ -163,6 +163,7 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
     assert len(journal(teacher, "r")) >= 3
 
 
+@pytest.mark.slow
 def test_without_a_run_folder_the_newest_unfinished_equal_run_goes_on(teacher):
     first = json.loads(teacher.inside("synthesize", *FAST, "3", "--json").stdout)["run"]
     longer = teacher.inside("synthesize", *FAST, "5", "--json")
@@ -217,6 +218,7 @@ def test_max_cost_stops_before_it_is_exceeded(teacher):
     assert "--max-cost" in answer.stderr
 
 
+@pytest.mark.slow
 def test_what_programs_print_reaches_neither_terminal_nor_json(teacher):
     answer = teacher("synthesize", *FAST, "10", "--json")
     assert json.loads(answer.stdout)["completions"] == 10
@@ -224,6 +226,7 @@ def test_what_programs_print_reaches_neither_terminal_nor_json(teacher):
     assert "\x1b" not in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_replayed_run_has_the_same_tree(teacher):
     teacher.inside("synthesize", *FAST, "8", "--run", "first")
     arguments = ["--env", "CartPole-v1", "--backend", "replay", "--model", "first"]

@@ -206,6 +206,7 @@ class TestTools:
         assert ["tools", "adder"] in [line.split() for line in shown]
         assert ["protection", "nothing", "open"] in [line.split() for line in shown]
 
+    @pytest.mark.slow
     def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):
         start = (*COMMANDS["synthesize"], "--tool", "sqlite3", "--tool", "adder")
         assert adding.inside(*start, "--tool", "adder").returncode == 0
@@ -277,6 +278,7 @@ class TestLimits:
 
         return judge
 
+    @pytest.mark.slow
     def test_memory_is_what_the_user_says(self, judged):
         assert judged(HUNGRY) is None
         assert judged(HUNGRY, "sandbox.memory_mb=100") == "memory"
@@ -287,6 +289,7 @@ class TestLimits:
         assert judged(SLOW, "stall_seconds=0.04") == "timeout_cpu"
         assert judged(SLOW, "sandbox.cpu_seconds=0.2") == "timeout_cpu"
 
+    @pytest.mark.slow
     def test_a_decision_has_limits_of_its_own_which_can_be_changed(self, adding):
         (adding.folder / "slow.py").write_text(SLOW.replace("0.12", "0.05"))
         slow = (*PLANNED, "--program", "slow.py", "-o", "simulations=8", "-o", "rollout=8")
@@ -296,6 +299,7 @@ class TestLimits:
         assert refused["failures"] > 0
         assert refused["failure"]["kind"] == "timeout_cpu"
 
+    @pytest.mark.slow
     def test_limits_belong_to_a_run_and_its_program_is_judged_by_them_again(self, adding):
         start = (*COMMANDS["synthesize"], "--backend", "teacher", "--tool", "adder")
         assert adding.inside(*start, "-o", "sandbox.memory_mb=300", "-o", "told=").returncode == 0
