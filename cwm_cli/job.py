@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, evaluate, unseen
+from cwm_cli.llm import total
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.runs import Run
 from cwm_cli.search import Node, Search
@@ -76,15 +77,15 @@ class Job:
         parts = {"train": self.dataset.train, "test": self.dataset.test}
         parts["unseen"] = parts["test"][unseen(parts["test"], parts["train"])]
         scores = {name: self._score(best, part) for name, part in parts.items()}
-        tokens = (n.usage.prompt_tokens + n.usage.completion_tokens for n in self.search.nodes)
+        spent = total([node.usage for node in self.search.nodes])
         result = {
             "run": str(self.run.folder),
             "program": str(self.run.folder / "best.py") if best else None,
             "solved": self.search.solved,
             "given_up": self.search.given_up,
             "completions": len(self.search.nodes),
-            "tokens": sum(tokens),
-            "cost": self._cost(),
+            "tokens": spent.tokens,
+            "cost": spent.cost,
             "seconds": round(time.monotonic() - self.started, 3),
             **{name: score.model_dump() if score else None for name, score in scores.items()},
         }
@@ -99,12 +100,6 @@ class Job:
         for key, value in config.env_args.items():
             words += ["--env-arg", f"{key}={json.dumps(value)}"]
         return shlex.join([*words, "--run", str(self.run.folder)])
-
-    def _cost(self) -> float | None:
-        """Add up the costs, None when one of them is unknown."""
-        costs = [node.usage.cost for node in self.search.nodes]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
 
     def _learned(self, node: Node) -> Node:
         """Save a program that is the best so far."""

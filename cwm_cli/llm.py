@@ -1,6 +1,6 @@
 """What a search asks of a backend, and what it gets back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Literal, NamedTuple, Protocol
@@ -81,6 +81,22 @@ class Usage:
     completion_tokens: int = 0
     cost: float | None = 0.0
     seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and of the answer."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """Add up what completions took; the cost is None when one of them is."""
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cost=sum(costs) if len(costs) == len(usages) else None,
+        seconds=sum(usage.seconds for usage in usages),
+    )
 
 
 class Completion(NamedTuple):

@@ -7,19 +7,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, Self, TypeVar
+from typing import IO, Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.errors import CwmError
+from cwm_cli.folders import read_header, replace
 from cwm_cli.sandbox.protection import Protection
 from cwm_cli.search import Node, Record
 from cwm_cli.transitions import Dataset
 
 JOURNAL = "nodes.jsonl"
 DATASET = "dataset.npz"
-
-H = TypeVar("H", bound=BaseModel)
 
 
 class RunConfig(BaseModel):
@@ -200,17 +199,6 @@ def runs_in(parent: Path) -> Iterator[Run]:
             continue
 
 
-def read_header(file: Path, kind: type[H], missing: str) -> H:
-    """Read what a folder is from a file in it; `missing` is the complaint where there is none."""
-    try:
-        return kind.model_validate_json(file.read_text())
-    except FileNotFoundError as error:
-        raise CwmError(missing) from error
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
-
-
 def is_free(folder: Path, *, name: str = DATASET) -> bool:
     """Whether a run may start in a folder: there is nothing, or a start that was cut short."""
     if not folder.exists():
@@ -234,13 +222,6 @@ def differences(before: RunConfig, now: RunConfig) -> list[str]:
 def openings(protection: Protection) -> str:
     """Say what programs can do that they should not, in one line."""
     return f"open: {', '.join(protection.gaps)}" if protection.gaps else "nothing open"
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8", errors="replace")
-    partial.replace(path)
 
 
 def _complete(journal: IO[bytes]) -> int:

@@ -217,7 +217,7 @@ class TestInquiries:
         with OpenAIServer(physicist) as server:
             found = self.ask(server, poles[0])
         assert (found.score.exact, found.score.transitions) == (1.0, 3)
-        assert (found.pace.rounds, found.tokens) == (3, 330)
+        assert (found.pace.rounds, found.spent.tokens) == (3, 330)
         assert found.pace.median > 0
         assert len({request.prompt for request in server.requests}) == 3
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cwm_cli.benchmarking.tables import UNKNOWN, Grid, money, share
 from cwm_cli.coding.scoring import Interval, Outcome, PassAt, Summary, summary
-from cwm_cli.runs import replace
+from cwm_cli.folders import replace
 from cwm_cli.text import clean
 
 ALL = "all"

@@ -12,7 +12,7 @@ from cwm_cli.coding.judging import judge
 from cwm_cli.coding.reading import Malformed, Tasks
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Backend
+from cwm_cli.llm import Backend, total
 from cwm_cli.problems.apps import AppsProblem
 from cwm_cli.runs import BusyError, Run
 from cwm_cli.sandbox import Sandbox
@@ -143,18 +143,17 @@ class Searches:
 
     def _judged(self, task: CodingTask, run: Run, search: Search) -> Found:
         """Judge the best program by all tests, and write the result down."""
-        usages = [node.usage for node in search.nodes]
-        costs = [usage.cost for usage in usages if usage.cost is not None]
+        spent = total([node.usage for node in search.nodes])
         program = search.best.program if search.best else ""
         passed = verdicts(program, task, self.sandbox, seed=self.header.config.seed)
         found = Found(
             id=task.id,
             difficulty=task.difficulty,
             **counts(passed, task),
-            completions=len(usages),
-            tokens=sum(usage.prompt_tokens + usage.completion_tokens for usage in usages),
-            cost=sum(costs) if len(costs) == len(usages) else None,
-            seconds=round(sum(usage.seconds for usage in usages), 3),
+            completions=len(search.nodes),
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=round(spent.seconds, 3),
             run=str(run.folder),
             program=str(run.folder / "best.py") if search.best else None,
             solved=search.solved,
@@ -162,7 +161,7 @@ class Searches:
             digest=run.config.dataset,
         )
         save(run, found)
-        run.log(f"finished with {len(usages)} nodes, all tests passed: {found.strict}")
+        run.log(f"finished with {len(search.nodes)} nodes, all tests passed: {found.strict}")
         return found
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 from cwm_cli.benchmarking.configuration import Header, Trial, changes, slug
 from cwm_cli.errors import CwmError
-from cwm_cli.runs import read_header, replace
+from cwm_cli.folders import read_header, replace
 
 HEADER = "benchmark.json"
 LOCK = "lock"

@@ -13,7 +13,7 @@ from cwm_cli.benchmarking.groups import Group, groups_of
 from cwm_cli.benchmarking.published import LATER, QUOTED, SOURCE
 from cwm_cli.benchmarking.rows import Row, rows_of
 from cwm_cli.benchmarking.tables import Grid, group_grids, job_grids
-from cwm_cli.runs import replace
+from cwm_cli.folders import replace
 
 
 class Report(NamedTuple):

@@ -12,6 +12,7 @@ from cwm_cli.cli.options import (
     AllowGapOption,
     ApiBaseOption,
     JsonOption,
+    ModelBackendOption,
     ModelOption,
     NewOption,
     OptionsOption,
@@ -46,9 +47,7 @@ def apps(
     strategy: StrategyOption = "gif-mcts",
     option: OptionsOption = None,
     model: ModelOption = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
-    ] = None,
+    backend: ModelBackendOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a problem.")] = 20,
     parallel: ParallelOption = 1,
     seed: SeedOption = 0,

@@ -14,6 +14,7 @@ from cwm_cli.cli.options import (
     EnvOption,
     JsonOption,
     MaxCostOption,
+    ModelBackendOption,
     ModelOption,
     OptionsOption,
     ProgramOption,
@@ -36,9 +37,7 @@ def bench_speed(
         int, typer.Option("--examples", min=0, help="Solved transitions in each prompt.")
     ] = 3,
     dataset: DatasetOption = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
-    ] = None,
+    backend: ModelBackendOption = None,
     api_base: ApiBaseOption = None,
     temperature: Annotated[
         float | None,

@@ -19,7 +19,6 @@ from cwm_cli.cli.options import (
     OptionsOption,
     SeedOption,
     ToolOption,
-    parse_env_args,
 )
 
 if TYPE_CHECKING:
@@ -114,20 +113,18 @@ def _open(
     program: Path, env: str, env_arg: list[str] | None, dataset: Path | None, pairs: list[str]
 ) -> Subject:
     """Gather what is judged, which a run has all of, by its own transitions if it is one."""
-    from cwm_cli.cli.data import find_environment, load_dataset, open_run, read_program
+    from cwm_cli.cli.data import find_environment
+    from cwm_cli.cli.subjects import find_subject, transitions_of
     from cwm_cli.registry import Owner, read_options
     from cwm_cli.sandbox import Limits
 
     spec = find_environment(env)
     options = read_options(pairs, [Owner("sandbox", Limits)])["sandbox"]
-    if not program.is_dir():
-        data, _ = load_dataset(spec, parse_env_args(env_arg), dataset)
-        return Subject(read_program(program), data, [], Limits.chosen(options))
-    run = open_run(program, spec, env_arg)
-    config = run.config
-    data = load_dataset(spec, config.env_args, dataset)[0] if dataset else run.dataset()
-    limits = Limits.chosen(config.options.get("sandbox", {}) | options)
-    return Subject(run.best_program(), data, [*config.tools], limits)
+    is_run = program.is_dir()
+    found = find_subject(spec, env_arg, None if is_run else program, program if is_run else None)
+    assert found.text is not None
+    data = transitions_of(spec, found, dataset)
+    return Subject(found.text, data, found.tools, Limits.chosen(found.limits | options))
 
 
 def _judge(

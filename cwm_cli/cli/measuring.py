@@ -79,10 +79,8 @@ class Predictor(NamedTuple):
 
     def ask(
         self, questioner: Questioner, rows: Dataset, metric: Metric, heard: Callable[[int], None]
-    ) -> Asked | None:
-        """Ask for rows, if there is anybody to ask; one that cannot be asked is reported."""
-        if self.factory is None:
-            return None
+    ) -> Asked:
+        """Ask for rows; a language model that cannot be asked is reported."""
         try:
             backend = self.factory(model=self.name, **self.options)
         except CwmError as error:
@@ -110,6 +108,9 @@ class Measuring:
         err = Console(stderr=True)
         with err.status("timing world model and environment"), redirect_stdout(sys.stderr):
             measured = world.measure(self.subject.text, self.sandbox, asked=asked, timed=timed)
+        if predictor.factory is None:
+            return Comparison(measured, None)
+        with redirect_stdout(sys.stderr):
             description = world.description()
         questioner = Questioner(description, train, self.examples, self.seed)
         with err.status(f"asking {escape(predictor.name)}") as status:

@@ -54,6 +54,9 @@ BackendOption = Annotated[
     str | None,
     typer.Option("--backend", help="Who answers. Default: litellm with a model, else induction."),
 ]
+ModelBackendOption = Annotated[
+    str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
+]
 ApiBaseOption = Annotated[
     str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
 ]

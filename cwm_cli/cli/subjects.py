@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.contests import SideName
     from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.runs import Run
     from cwm_cli.transitions import Dataset
 
 FOLDER = "plans"
@@ -33,7 +34,7 @@ class Subject(NamedTuple):
     tools: list[str]
     limits: dict[str, Any]
     folder: Path
-    run: Path | None = None
+    run: Run | None = None
 
     @property
     def side(self) -> SideName:
@@ -79,14 +80,13 @@ def find_subject(
     found = open_run(run, spec, env_arg)
     config, best = found.config, found.best_program()
     limits = config.options.get("sandbox", {})
-    return Subject(str(run), best, config.env_args, [*config.tools], limits, run / FOLDER, run)
+    return Subject(str(run), best, config.env_args, [*config.tools], limits, run / FOLDER, found)
 
 
 def transitions_of(spec: EnvironmentSpec, subject: Subject, dataset: Path | None) -> Dataset:
     """Return the given transitions, or those of a run, or the default ones of the environment."""
     from cwm_cli.cli.data import load_dataset
-    from cwm_cli.runs import Run
 
     if dataset is None and subject.run is not None:
-        return Run.load(subject.run).dataset()
+        return subject.run.dataset()
     return load_dataset(spec, subject.env_args, dataset)[0]

@@ -111,8 +111,8 @@ class Comparison:
             "unread": unread,
             "refused": [{"row": row, "reason": why} for row, why in asked.refused.items()],
             "stopped": asked.stopped or None,
-            "tokens": asked.tokens,
-            "cost": asked.cost,
+            "tokens": asked.spent.tokens,
+            "cost": asked.spent.cost,
         }
 
 

@@ -1,17 +1,16 @@
 """How fast, how right and at what cost a language model predicts transitions."""
 
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
-from cwm_cli.llm import Action, Backend, Completion, Move, Request, Usage
+from cwm_cli.llm import Action, Backend, Completion, Move, Request, Usage, total
 from cwm_cli.speed.pace import Pace
 from cwm_cli.speed.predicted import Predicted
 from cwm_cli.speed.question import Questioner
@@ -49,16 +48,9 @@ class Asked:
         return Pace.of(seconds, len(seconds), seconds[0]) if seconds else None
 
     @property
-    def tokens(self) -> int:
-        """Tokens of prompts and answers."""
-        return sum(usage.prompt_tokens + usage.completion_tokens for usage in self.usages)
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars, None when a price is unknown."""
-        costs = [usage.cost for usage in self.usages]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+    def spent(self) -> Usage:
+        """What all answers took."""
+        return total(self.usages)
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,7 @@ class Inquiry:
     def _complete(self, request: Request, asked: Asked) -> Completion | None:
         """Return the answer; none where it might cost too much."""
         if self.max_cost is not None:
-            worst, spent = self.backend.worst_cost(request), asked.cost
+            worst, spent = self.backend.worst_cost(request), asked.spent.cost
             if worst is None or spent is None:
                 raise CwmError("--max-cost needs a model of known price: leave it out")
             if spent + worst > self.max_cost:
@@ -121,18 +113,13 @@ class Inquiry:
 
 def waited(work: Callable[[], T]) -> T:
     """Return what work returns or raise what it raises; an interrupt ends the wait at once."""
-    done: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+    done: Future[T] = Future()
 
     def attempt() -> None:
         try:
-            result = work()
-            done.put(lambda: result)
+            done.set_result(work())
         except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-            done.put(partial(_raise, error))
+            done.set_exception(error)
 
     threading.Thread(target=attempt, daemon=True).start()
-    return done.get()()
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+    return done.result()

@@ -177,10 +177,11 @@ def _doubts(score: Score | None) -> str:
 
 def _spent(asked: Asked, model: str) -> Iterator[Text]:
     """Say what was answered, at what cost, and what was not."""
-    cost = "unknown" if asked.cost is None else f"${asked.cost:.4f}"
+    spent = asked.spent
+    cost = "unknown" if spent.cost is None else f"${spent.cost:.4f}"
     counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them no prediction"]
     counts += [f"{len(asked.refused)} refused"] if asked.refused else []
-    yield Text(f"{model}: {', '.join(counts)}, {asked.tokens:,} tokens, cost {cost}")
+    yield Text(f"{model}: {', '.join(counts)}, {spent.tokens:,} tokens, cost {cost}")
     for row, reason in [*asked.unread.items()][:MOST_UNREAD]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
     if asked.stopped:

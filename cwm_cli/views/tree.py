@@ -56,7 +56,7 @@ class SearchTree:
     def add(self, node: Node) -> None:
         """Take a node in and tell its ancestors."""
         usage = node.usage
-        self.tokens += usage.prompt_tokens + usage.completion_tokens
+        self.tokens += usage.tokens
         if self.cost is not None:
             self.cost = None if usage.cost is None else self.cost + usage.cost
         rank = (-node.verdict.score, -node.verdict.validation, node.id)
