@@ -6,10 +6,11 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice, starmap
+from itertools import starmap
 from typing import NamedTuple
 
-FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)")
+from cwm_cli.fences import blocks, unfenced
+
 INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 TOP_LEVEL = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 HEADER = re.compile(r"[ \t]*(?:async[ \t]+def|def|class)[ \t]+\w")
@@ -17,10 +18,6 @@ WORLD_MODEL = re.compile(r"^class[ \t]+Environment\b", re.MULTILINE)
 BLANK_START = re.compile(r"\A(?:[ \t]*\n)+")
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 INTERFACE = {"set_state", "step"}
-STRING_MARKS = ('"""', "'''")
-MAX_NESTED = 16
-"""How many fences may be within a string before the first of them closes the block after all."""
-
 MAX_OVERLAP = 20
 """How many of the last lines of a prefix a block may repeat before it continues them."""
 
@@ -50,20 +47,20 @@ def extract_program(text: str, prefix: str = "") -> str:
 
 def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
     """Yield what may be the program, in the order of the text."""
-    blocks = [block for block in _blocks(text) if block.strip()]
-    yield from _assembled(blocks, prefix)
-    for bare in _unfenced(text):
+    fenced = [block for block in blocks(text) if block.strip()]
+    yield from _assembled(fenced, prefix)
+    for bare in unfenced(text):
         candidate = _complete(bare, prefix)
         if _is_code(candidate, prefix):
             yield candidate
-    for block in blocks:
+    for block in fenced:
         yield _complete(block, prefix)
 
 
-def _assembled(blocks: list[str], prefix: str) -> Iterator[Candidate]:
+def _assembled(fenced: list[str], prefix: str) -> Iterator[Candidate]:
     """Yield the world model that was explained piece by piece, if the blocks make one up."""
-    if len(blocks) > 1:
-        parts = _complete("\n".join(blocks), prefix)
+    if len(fenced) > 1:
+        parts = _complete("\n".join(fenced), prefix)
         if len(WORLD_MODEL.findall(parts.text)) == 1 and _read(parts.text).world_model:
             yield parts
 
@@ -80,49 +77,6 @@ def _trim(text: str) -> str:
     return text if text.strip() else ""
 
 
-def _blocks(text: str) -> Iterator[str]:
-    """Yield the contents of the fenced blocks, the last of which may be unclosed."""
-    lines = text.split("\n")
-    start = 0
-    while start < len(lines):
-        opening = FENCE.fullmatch(lines[start])
-        if opening is None:
-            start += 1
-            continue
-        end = _closing(lines, start, opening)
-        yield _content(lines, start, end, opening)
-        start = end + 1
-
-
-def _closing(lines: list[str], start: int, opening: re.Match[str]) -> int:
-    """Return the line that closes a block: the first fence that is not within a string."""
-    mark = opening["mark"]
-    close = re.compile(rf"[ \t]*{re.escape(mark[0])}{{{len(mark)},}}[ \t]*")
-    closing = (n for n in range(start + 1, len(lines)) if close.fullmatch(lines[n]))
-    ends = list(islice(closing, MAX_NESTED))
-    for end in ends:
-        content = "\n".join(lines[start + 1 : end])
-        if all(content.count(quotes) % 2 == 0 for quotes in STRING_MARKS):
-            return end
-    return ends[0] if ends else len(lines)
-
-
-def _content(lines: list[str], start: int, end: int, opening: re.Match[str]) -> str:
-    """Return the lines of a block without the indentation of its fence."""
-    return "\n".join(line.removeprefix(opening["indent"]) for line in lines[start + 1 : end])
-
-
-def _unfenced(text: str) -> Iterator[str]:
-    """Yield the text outside blocks that may be a program: all of it, or what ends at a fence."""
-    lines = text.split("\n")
-    fences = [n for n, line in enumerate(lines) if FENCE.fullmatch(line)]
-    if not fences:
-        yield text
-    elif "".join(lines[: fences[0]]).strip():
-        yield text
-        yield "\n".join(lines[: fences[0]])
-
-
 def _complete(block: str, prefix: str) -> Candidate:
     """Put the prefix in front of a block that only continues it."""
     alone = _dedented(block)
@@ -133,9 +87,12 @@ def _complete(block: str, prefix: str) -> Candidate:
     shorter = prefix + "\n".join(lines[overlap:])
     if any(map(HEADER.match, lines[:overlap])):
         return Candidate(shorter, whole=False)
-    anew = set(TOP_LEVEL.findall(prefix)) & set(TOP_LEVEL.findall(alone))
-    joined = plain if _read(plain).parses or not _read(shorter).parses else shorter
-    if anew or (_read(alone).defines and not _read(joined).parses):
+    names = set(TOP_LEVEL.findall(alone))
+    if names & set(TOP_LEVEL.findall(prefix)):
+        return Candidate(alone, whole=True)
+    repeats = overlap and not _read(plain).parses and _read(shorter).parses
+    joined = shorter if repeats else plain
+    if names and not _read(joined).parses and _read(alone).defines:
         return Candidate(alone, whole=True)
     return Candidate(joined, whole=False)
 

@@ -1,7 +1,6 @@
 """Search for a program: the loop that every strategy and every problem share."""
 
 import queue
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from pydantic import dataclasses as checked
 
+from cwm_cli import daemons
 from cwm_cli.errors import CwmError
 from cwm_cli.extraction import extract_program
 from cwm_cli.llm import ROOT, Action, Backend, Completion, Message, Move, Request, Usage
@@ -175,7 +175,7 @@ class Search:
                 return
             self._asked[key] += 1
             self.pending[step] = Pending(step, move, reserved)
-            threading.Thread(target=self._answer, args=(step, request), daemon=True).start()
+            daemons.start(partial(self._answer, step, request))
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""

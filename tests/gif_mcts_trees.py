@@ -66,7 +66,7 @@ class Grown:
         """
         branch = self.strategy._tree[number]
         found = {}
-        for option in self.strategy._options(branch):
-            children = [entry.id for entry in branch.open[option.start : option.end]]
-            found |= dict.fromkeys([option.action] if option.action else children, option.bound)
+        for bound, action, start, end in self.strategy._options(branch):
+            children = [number for _, _, number in branch.open[start:end]]
+            found |= dict.fromkeys([action] if action else children, bound)
         return found

@@ -194,7 +194,7 @@ class TestWidening:
                 bounds = tree.bounds(0)
                 assert {GENERATE, IMPROVE} <= bounds.keys()
                 here = tree.strategy._tree[0].mean(action)
-                assert here.count == tried
+                assert here.number == tried
                 tree.add(action, 0.5, parent=0)
 
     def test_the_bonus_of_an_action_shrinks_with_the_children_it_has_here(self):

@@ -205,6 +205,19 @@ def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
     assert [record.node.step for record in resumed.run(10)] == [8, 9]
 
 
+def test_searches_use_the_same_threads_again():
+    threads = set()
+
+    class Noting(Writer):
+        def complete(self, request):
+            threads.add(threading.current_thread())
+            return super().complete(request)
+
+    for seed in range(4):
+        assert len(list(searching(backend=Noting(skill=0), seed=seed, parallel=3).run(50))) == 50
+    assert 1 <= len(threads) < 20  # not 200; a thread may be wanted before it says that it is free
+
+
 def test_an_error_keeps_the_other_answers_in_flight():
     script = [CwmError("the key is refused: set another"), program(1), program(2)]
     journal = []

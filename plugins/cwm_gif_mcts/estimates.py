@@ -1,26 +1,26 @@
 """What an action that was not tried yet is expected to be worth."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 SMALLEST = 1e-9
 """Weights that add up to less cannot be divided by."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A running mean."""
+class Mean(NamedTuple):
+    """A running mean of a number of values."""
 
-    count: int = 0
+    number: int = 0
     mean: float = 0.0
 
     def plus(self, value: float) -> "Mean":
         """Return the mean with another value taken in."""
-        count = self.count + 1
-        return Mean(count, self.mean + (value - self.mean) / count)
+        number = self.number + 1
+        return Mean(number, self.mean + (value - self.mean) / number)
 
     def changed(self, old: float, new: float) -> "Mean":
         """Return the mean with one of its values changed."""
-        return Mean(self.count, self.mean + (new - old) / self.count)
+        return Mean(self.number, self.mean + (new - old) / self.number)
 
 
 NOTHING = Mean()
@@ -41,7 +41,7 @@ class Estimate:
     def mix(self, here: Mean) -> float:
         """Return the estimate at a node whose children by this action have the mean `here`."""
         total = self.weight_everywhere + self.weight_here
-        if not here.count or abs(total) < SMALLEST:
+        if not here.number or abs(total) < SMALLEST:
             return self.everywhere.mean
         return (
             self.weight_everywhere * self.everywhere.mean + self.weight_here * here.mean
@@ -53,9 +53,9 @@ class Estimate:
         Without children the estimate does not depend on the weights.
         """
         total = self.weight_everywhere + self.weight_here
-        if here.count and abs(total) >= SMALLEST:
+        if here.number and abs(total) >= SMALLEST:
             estimate = self.mix(here)
-            step = 2 * (estimate - value) / total / (1 + self.everywhere.count)
+            step = 2 * (estimate - value) / total / (1 + self.everywhere.number)
             self.weight_everywhere -= step * (self.everywhere.mean - estimate)
             self.weight_here -= step * (here.mean - estimate)
         self.everywhere = self.everywhere.plus(value)

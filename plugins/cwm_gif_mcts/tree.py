@@ -3,27 +3,18 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 from cwm_cli.llm import Action
 from cwm_gif_mcts.estimates import NOTHING, Mean
 
+Entry = tuple[int, float, int]
+"""A child that can be selected: visits, value, id. Sorted, the best of equally visited ones
+comes last. Plain tuples, here and below, since millions are made."""
 
-class Entry(NamedTuple):
-    """A child that can be selected. Sorted, the best of equally visited ones comes last."""
-
-    visits: int
-    value: float
-    id: int
-
-
-class Group(NamedTuple):
-    """The best of the equally visited children: positions `start` to `end` of `Branch.open`."""
-
-    visits: int
-    value: float
-    start: int
-    end: int
+Group = tuple[int, float, int, int]
+"""The best of the equally visited children: visits, value, and their positions in `Branch.open`
+from a start to an end."""
 
 
 @dataclass(slots=True)
@@ -57,7 +48,7 @@ class Branch:
     @property
     def entry(self) -> Entry:
         """How the parent lists this branch."""
-        return Entry(self.visits, self.value, self.id)
+        return self.visits, self.value, self.id
 
     def mean(self, action: Action) -> Mean:
         """Return the mean value of the children reached by `action`."""
@@ -70,11 +61,13 @@ class Branch:
         Children visited equally often have the same exploration bonus, so only
         the best of them matter: there are at most sqrt(2 * visits) groups.
         """
-        end = len(self.open)
+        children = self.open
+        end = len(children)
         while end:
-            visits, value, _ = self.open[end - 1]
-            yield Group(visits, value, bisect_left(self.open, (visits, value), 0, end), end)
-            end = bisect_left(self.open, (visits,), 0, end)
+            visits, value, _ = children[end - 1]
+            start = bisect_left(children, (visits, value), 0, end)
+            yield visits, value, start, end
+            end = bisect_left(children, (visits,), 0, start)
 
     def copy(self) -> Self:
         """Return a branch that can be changed without changing this one."""
@@ -116,7 +109,7 @@ def revalue(tree: Tree, branch: Branch, *, visits: int, value: float) -> None:
         mean = parent.mean(branch.action).changed(branch.value, value)
         setattr(parent, branch.action, mean)
         if not branch.closed:
-            insort(parent.open, Entry(visits, value, branch.id))
+            insort(parent.open, (visits, value, branch.id))
     branch.visits, branch.value = visits, value
 
 
