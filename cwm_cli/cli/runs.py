@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cwm_cli.cli.boundary import guarded
+from cwm_cli.cli.exporting import export
 from cwm_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ def report(
         print_report(Report.of(found), json=json)
     else:
         _report_run(Run.load(folder), json=json)
+
+
+runs.command("export")(guarded(export))
 
 
 def _is_apps(folder: Path) -> bool:
