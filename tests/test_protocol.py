@@ -140,6 +140,7 @@ def test_no_bytes_are_a_greeting_but_a_greeting(message: bytes) -> None:
     assert all(isinstance(says, str) for says in hello.layers.values())
     assert isinstance(hello.landlock, int)
     assert isinstance(hello.complaint, str)
+    assert hello.twin >= 0, "other numbers stand for groups of processes"
 
 
 @fast
@@ -157,7 +158,7 @@ def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> Non
 
 
 def test_messages_arrive_as_they_were_sent() -> None:
-    hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing")
+    hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing", 7)
     report = Report(False, Ending.ASLEEP, -9)
     with arriving(sent(hello.send)) as control:
         assert Hello.receive(control) == hello
@@ -180,8 +181,9 @@ def test_messages_arrive_as_they_were_sent() -> None:
         struct.pack("<4sI", b"cwm1", 5000) + b"9" * 5000,
         struct.pack("<4sI", b"cwm1", 2) + b"\xff\xff",
         framed({"layers": {}}),
+        framed({"layers": {}, "landlock": 0, "complaint": "", "twin": -1}),
     ],
-    ids=["a giant", "a deep nest", "a long number", "no text", "a part"],
+    ids=["a giant", "a deep nest", "a long number", "no text", "a part", "all processes"],
 )
 def test_a_greeting_that_is_made_to_hurt_is_refused(message: bytes) -> None:
     with arriving(message) as control, little_memory(4 * ROOM), pytest.raises(ValueError):
@@ -190,7 +192,7 @@ def test_a_greeting_that_is_made_to_hurt_is_refused(message: bytes) -> None:
 
 @pytest.mark.parametrize("layers", [5, ["on"], {"user": 1}, None])
 def test_a_greeting_with_parts_of_other_types_is_refused(layers: Any) -> None:
-    message = framed({"layers": layers, "landlock": 0, "complaint": ""})
+    message = framed({"layers": layers, "landlock": 0, "complaint": "", "twin": 0})
     with arriving(message) as control, pytest.raises(ValueError):
         Hello.receive(control)
 
@@ -208,7 +210,7 @@ class Ended:
 @given(message=anything)
 def test_a_worker_that_makes_no_sense_is_our_fault_and_never_the_program_s(message: bytes) -> None:
     worker: Any = object.__new__(Worker)
-    worker.process = Ended()
+    worker.process, worker._second = Ended(), None
     with arriving(message) as worker._control, suppress(SandboxError):
         worker.greet()
     ours, theirs = socket.socketpair()

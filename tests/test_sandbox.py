@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,7 +18,7 @@ from gymnasium import spaces
 
 from candidates import BOX, LIMITS, dataset_of, program
 from cwm_cli.packing import Space
-from cwm_cli.sandbox import Limits, Sandbox, SandboxError
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError, process, starting
 from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.job import Job
@@ -337,6 +338,11 @@ def test_a_program_that_stops_itself_is_ended() -> None:
     assert failure.kind == "timeout_wall"
 
 
+def test_garbage_of_programs_is_looked_for_as_ever(sandbox: Sandbox) -> None:
+    looking = program("return self.state, float(gc.isenabled()), False", top="import gc")
+    assert (sandbox.predict(looking, BOX).columns["rewards"] == 1).all()
+
+
 def test_a_change_to_numpy_does_not_reach_the_next_program(sandbox: Sandbox) -> None:
     vandal = program(
         "return self.state, 1.0, False",
@@ -441,6 +447,68 @@ def test_what_a_program_leaves_behind_without_guards_is_cleared_away(
         folders = list(tmp_path.iterdir())
         assert wait_until(lambda: not any(list(folder.iterdir()) for folder in folders))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def interpreters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The processes of workers that are started from now on, without those that workers fork."""
+    started: list[object] = []
+
+    def start(*arguments: Any) -> object:
+        started.append(starting.start(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(process, "start", start)
+    return started
+
+
+def beside(others: list[psutil.Process]) -> list[psutil.Process]:
+    """Return the children of this process that are none of the others."""
+    return [child for child in children() if child not in others]
+
+
+forked = pytest.mark.skipif(sys.platform != "linux", reason="a worker cannot be forked here")
+
+
+@forked
+def test_the_workers_of_both_sides_come_from_one_interpreter(interpreters: list[object]) -> None:
+    others = children()
+    with Sandbox(LIMITS) as sandbox:
+        for _ in range(2):
+            assert sandbox.predict(program(), BOX).failure is None
+        workers = beside(others)
+        assert (len(workers), len(interpreters)) == (WORKERS, 1)
+        assert {os.getsid(worker.pid) for worker in workers} == {worker.pid for worker in workers}
+        assert len({worker.cwd() for worker in workers}) == WORKERS
+        sandbox.prepare()
+        assert sandbox.predict(program(), BOX).failure is None
+        assert len(interpreters) == 2
+        assert not set(workers) & set(children())
+
+
+@forked
+@pytest.mark.parametrize("number", range(WORKERS))
+def test_a_worker_outlives_the_one_that_it_was_forked_with(number: int) -> None:
+    others, before = children(), len(processes())
+    with Sandbox(LIMITS) as sandbox:
+        sandbox.predict(program(), BOX)
+        workers = beside(others)
+        assert stays(lambda count: count == before + AT_REST)
+        workers[number].kill()
+        assert stays(lambda count: count == before + PER_WORKER)
+        assert beside(others) == [workers[1 - number]]
+        assert sandbox.predict(program(), BOX).failure is None
+
+
+def test_a_process_with_threads_is_not_forked_but_another_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreters: list[object]
+) -> None:
+    text = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    (tmp_path / "busy_tool.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Sandbox(LIMITS, tools=["busy_tool"]) as sandbox:
+        assert sandbox.predict(program(), BOX).failure is None
+    assert len(interpreters) == WORKERS
 
 
 def test_closing_ends_what_is_running() -> None:

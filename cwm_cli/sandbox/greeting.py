@@ -9,11 +9,17 @@ from typing import NamedTuple, Self
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.protocol import receive_exactly
 
-FLAGS = ("-s", "-P", "-B", "-c")
-"""How Python is started: without what the user or the folder would add to it."""
+FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
+"""How Python is started: without what the user or the folder would add to it.
 
-BEGINNING = "import os; os.register_at_fork = lambda **_: None"
-"""Keeps modules from doing work in each forked process: there are no threads, and seeds are set."""
+Bytecode is kept where this process keeps it: some modules are imported nowhere but in a worker.
+"""
+
+BEGINNING = "import gc, os; gc.disable(); os.register_at_fork = lambda **_: None"
+"""Keeps modules from doing work in each forked process: there are no threads, and seeds are set.
+
+Garbage is not looked for until `warm_up` is done: importing leaves next to none.
+"""
 
 _MAGIC = b"cwm1"
 _HEAD = Struct("<4sI")
@@ -53,12 +59,14 @@ class Hello(NamedTuple):
     """What a worker says once it is ready: its guards, or why it will not work.
 
     `layers` says of each guard whether it is on, or why not; `landlock` is the
-    version that the kernel has; `complaint` is what is wrong with a tool.
+    version that the kernel has; `complaint` is what is wrong with a tool; `twin` is
+    the process of the worker that was forked from this one, or 0.
     """
 
     layers: dict[str, str]
     landlock: int = 0
     complaint: str = ""
+    twin: int = 0
 
     def send(self, control: socket.socket) -> None:
         """Send the greeting."""
@@ -76,7 +84,12 @@ class Hello(NamedTuple):
         except RecursionError as error:
             raise ValueError("a greeting of the worker is nested too deeply") from error
         match parts:
-            case {"layers": dict(layers), "landlock": int(landlock), "complaint": str(complaint)}:
-                if all(isinstance(state, str) for state in layers.values()):
-                    return cls(layers, landlock, complaint)
+            case {
+                "layers": dict(layers),
+                "landlock": int(landlock),
+                "complaint": str(complaint),
+                "twin": int(twin),
+            }:
+                if twin >= 0 and all(isinstance(state, str) for state in layers.values()):
+                    return cls(layers, landlock, complaint, twin)
         raise ValueError("a greeting of the worker lacks a part")

@@ -92,7 +92,7 @@ class Pool:
         worker = self._take(side)
         try:
             if worker not in self._vetted:
-                self._vet(worker)
+                self._vet(worker, side)
                 self._vetted.add(worker)
             yield worker
         except BaseException:
@@ -109,12 +109,10 @@ class Pool:
             self._retire(worker)
 
     def _take(self, side: int) -> Worker:
-        """Return a free worker, or a new one; with places for two, one for the other side, too."""
+        """Return a free worker, or a new one."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
-            if not self._alive and self._several:
-                self._free[1 - side].append(self._start())
             free = self._free[side]
             others = [worker for worker in free if worker.setup != self._setup]
             free[:] = [worker for worker in free if worker.setup == self._setup]
@@ -123,9 +121,11 @@ class Pool:
             self._retire(worker)
         return taken
 
-    def _vet(self, worker: Worker) -> None:
-        """Let a new worker in if it is protected as it has to be."""
+    def _vet(self, worker: Worker, side: int) -> None:
+        """Let a new worker in if it is protected as it has to be; a twin is for the other side."""
         hello = worker.greet()
+        if worker.twin:
+            self._keep(worker.twin, 1 - side)
         if hello.complaint:
             complaint = clean(hello.complaint, limit=_COMPLAINT_CHARACTERS)
             raise CwmError(f"the tool {complaint}: mend that, or leave --tool out")
@@ -134,9 +134,20 @@ class Pool:
         self._protection = self._protection or protection
 
     def _start(self) -> Worker:
-        worker = Worker(self._setup)
+        """Start a worker; with places for two the first has a twin."""
+        first = all(worker.setup != self._setup for worker in self._alive)
+        worker = Worker.start(self._setup, doubled=first and self._several)
         self._alive.add(worker)
         return worker
+
+    def _keep(self, twin: Worker, side: int) -> None:
+        """Have a worker that another one has forked, unless all have to end."""
+        with self._lock:
+            if not self._closed:
+                self._alive.add(twin)
+                self._free[side].append(twin)
+                return
+        twin.close()
 
     def _give_back(self, worker: Worker, side: int) -> None:
         """Keep a worker for later."""

@@ -2,20 +2,18 @@
 
 import fcntl
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from cwm_cli.sandbox.greeting import BEGINNING, FLAGS, Hello, Setup
+from cwm_cli.sandbox.greeting import Hello, Setup
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.protocol import Channel, Console, Descriptors, Report, Request
+from cwm_cli.sandbox.starting import Home, Process, Twin, start
 
 LOG_TAIL_BYTES = 1 << 16
 
@@ -23,15 +21,7 @@ GRACE_SECONDS = 10.0
 """How much later than a program a worker that does not end it is given up."""
 
 _START_SECONDS = 60.0
-_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
-_ENVIRONMENT = {
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/bin:/bin",
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-}
+_LAST_WORDS = 1 << 12
 
 
 class SandboxError(RuntimeError):
@@ -53,36 +43,38 @@ class Outcome(NamedTuple):
 class Worker:
     """A warm worker process with a connection to it and an empty folder that it lives in.
 
-    It starts in the background; `greet` waits until it is warm.
+    It starts in the background; `greet` waits until it is warm, and from then on a
+    `doubled` one has a `twin`, which takes next to nothing, where a twin can be made.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self._folder = tempfile.mkdtemp(prefix="cwm-sandbox-")
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, *FLAGS, _COMMAND, str(theirs.fileno()), setup.encode()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
-                env=_environment(),
-                cwd=self._folder,
-                start_new_session=True,
-            )
+    def __init__(
+        self, setup: Setup, process: Process, home: Home, second: Home | None = None
+    ) -> None:
+        self.setup, self.process = setup, process
+        self.twin: Worker | None = None
+        self._home, self._second = home, second
+        self._control = home.control
+
+    @classmethod
+    def start(cls, setup: Setup, *, doubled: bool) -> Self:
+        """Start a process."""
+        homes = [Home.make() for _ in range(1 + doubled)]
+        return cls(setup, start(setup, *homes), *homes)
 
     def greet(self) -> Hello:
         """Wait until the worker is warm and return what it says; to be called once."""
         self._control.settimeout(_START_SECONDS)
         try:
-            return Hello.receive(self._control)
+            hello = Hello.receive(self._control)
         except ValueError as error:
             raise SandboxError(f"a worker did not start: {error}") from error
         except (EOFError, OSError) as error:
             self.process.kill()
             message = self.process.stderr.read() if self.process.stderr else b""
             raise SandboxError(f"a worker did not start: {_text(message)}") from error
+        if hello.twin and self._second:
+            self.twin, self._second = Worker(self.setup, Twin(hello.twin), self._second), None
+        return hello
 
     def run(self, job: bytes, arena_bytes: int, limits: Limits) -> Outcome:
         """Run a job to its end; a worker that raises is to be closed."""
@@ -116,28 +108,18 @@ class Worker:
 
     def close(self) -> None:
         """Hang up, upon which the worker ends with all that it has started."""
-        with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
         try:
-            self.process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
+            self._control.shutdown(socket.SHUT_WR)
+            self._control.settimeout(GRACE_SECONDS)
+            while self._control.recv(_LAST_WORDS):
+                pass
+        except OSError:
             self.process.kill()
-            self.process.wait()
-        self._control.close()
+        self.process.wait()
         if self.process.stderr:
             self.process.stderr.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _environment() -> dict[str, str]:
-    """Return variables that say nothing of ours but where modules and libraries are."""
-    modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-    libraries = {
-        name: os.environ[name]
-        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-        if name in os.environ
-    }
-    return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
+        for home in filter(None, (self._home, self._second)):
+            home.close()
 
 
 @contextmanager

@@ -58,8 +58,8 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     sys.path.clear()
     sys.path_importer_cache.clear()
     os.environ.clear()
-    gc.collect()
     gc.freeze()
+    gc.enable()
     return guards, Hello(guards.layers, landlock_version(), complaint)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn, Self
 
 from cwm_cli.sandbox.arena import CONTROL_BYTES
 from cwm_cli.sandbox.candidate import READY
-from cwm_cli.sandbox.greeting import Setup
-from cwm_cli.sandbox.linux import adopt_orphans
+from cwm_cli.sandbox.greeting import Hello, Setup
+from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
 from cwm_cli.sandbox.spares import ColdSpare, Spare
 from cwm_cli.sandbox.warmth import warm_up
@@ -36,26 +36,55 @@ _LEISURE_SECONDS = 0.05
 """How long there has to be no request before spare processes are made, unless there are none."""
 
 
+class Home(NamedTuple):
+    """Where a worker hears of its jobs, and the empty folder that it lives in."""
+
+    control: socket.socket
+    folder: Path
+
+    @classmethod
+    def of(cls, end: str, folder: str | Path) -> Self:
+        """Return the home with a descriptor as text."""
+        return cls(socket.socket(fileno=int(end)), Path(folder))
+
+
 def main() -> None:
     """Serve requests until the other side hangs up."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    folder = Path.cwd()
-    worker = _ready(control, folder, Setup.decode(sys.argv[2]))
+    end, setup, *second = sys.argv[1:]
+    homes = [Home.of(end, Path.cwd()), *([Home.of(*second)] if second else [])]
+    worker = _ready(Setup.decode(setup), *homes)
     with suppress(HungUp, ConnectionError):
         while received := worker.next_request():
             worker.serve(*received)
-    shutil.rmtree(folder, ignore_errors=True)
     worker.end()
 
 
-def _ready(control: socket.socket, folder: Path, setup: Setup) -> "Worker":
-    """Warm up and greet."""
+def _ready(setup: Setup, home: Home, second: Home | None = None) -> "Worker":
+    """Warm up, have a twin if there is a second home, and greet."""
     adopt_orphans()
     environment = dict(os.environ)
     guards, hello = warm_up(setup)
-    hello.send(control)
+    if second is not None:
+        home, hello = _doubled(home, second, hello)
+    hello.send(home.control)
     make = partial(ColdSpare, setup, environment) if setup.cold else partial(Spare, guards)
-    return Worker(control, folder, make, leave_nothing=guards.leave_nothing)
+    return Worker(*home, make, leave_nothing=guards.leave_nothing)
+
+
+def _doubled(first: Home, second: Home, hello: Hello) -> tuple[Home, Hello]:
+    """Become two workers where that is possible; return the home of this one and how it greets."""
+    twin = None
+    with suppress(OSError):  # upon which the other side starts another worker
+        twin = fork_sibling()
+    if twin != 0:
+        second.control.close()
+        return first, hello._replace(twin=twin or 0)
+    first.control.close()
+    os.setsid()
+    os.chdir(second.folder)
+    os.dup2(sys.stdout.fileno(), 2)  # who waits for last words of the first is to hear its end
+    adopt_orphans()
+    return second, hello
 
 
 class Worker:
@@ -122,7 +151,8 @@ class Worker:
             _empty(self._folder)
 
     def end(self) -> NoReturn:
-        """End, with every process that this one has started."""
+        """End, with every process that this one has started, and its folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
         sweep(())
         os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
 
