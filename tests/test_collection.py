@@ -193,7 +193,7 @@ def test_the_metadata_say_how_the_data_were_made() -> None:
         "max_steps": 100,
         "seed": 5,
         "versions": dict(spec.versions()),
-        "collector": 2,
+        "collector": 3,
     }
 
 

@@ -651,8 +651,10 @@ def test_states_are_compared_in_every_form() -> None:
     here = {"place": np.array([1.0, 2.0]), "rest": (3, "x")}
     near = {"place": np.array([1.0, 2.0 + 1e-5]), "rest": (3, "x")}
     assert close(here, near)
+    assert close(np.array([np.inf, np.nan]), np.array([np.inf, np.nan]))
     for far in (
         {"place": np.array([1.0, 2.001]), "rest": (3, "x")},
+        {"place": np.array([1.0, np.inf]), "rest": (3, "x")},
         {"place": np.array([1.0]), "rest": (3, "x")},
         {"place": np.array([1.0, 2.0]), "rest": (4, "x")},
         {"place": np.array([1.0, 2.0])},

@@ -12,10 +12,14 @@ import pytest
 
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError
+from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import key
+from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.plans import PlanTree
 from cwm_cli.registry import environment
 from cwm_cli.simulators import Attributes, Findings, Remembering, simulator
 from cwm_cli.simulators.chance import fingerprint
+from cwm_cli.simulators.values import content
 from cwm_cli.suites import CWMB
 
 NAMES = [*CWMB, "FrozenLake-v1", "MountainCarContinuous-v0"]
@@ -190,6 +194,36 @@ def test_without_chance_the_generators_are_left_alone(simulators, name):
     assert list(map(fingerprint, rewinder.generators())) != drawn
 
 
+@pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "Board"])
+def test_states_that_hold_the_same_are_equal_whatever_an_instance_went_through(simulators, name):
+    model, real = simulators(name), known(name).make()
+    observation, _ = real.reset(seed=3)
+    copy = stepped(model)[0]
+    copy.reset(seed=2)
+    walk(copy, actions_for(real, 600))
+    model.stand(model.state_of(real, observation))
+    model.step(1)
+    predicted = model.here()
+    assert predicted != model.state_of(real, observation)
+    observation, *_ = real.step(1)
+    state = model.state_of(real, observation)
+    assert predicted == state and hash(predicted) == hash(state)
+
+
+@pytest.mark.parametrize(("push", "kept"), [(0.0, True), (1e-3, False)])
+def test_a_tree_lives_on_where_the_environment_does_what_was_predicted(simulators, push, kept):
+    model, real = simulators("CartPole-v1"), environment("CartPole-v1").make()
+    memory = PlanTree(model, Mcts(simulations=30).effort)
+    observation, _ = real.reset(seed=0)
+    for number in range(9):
+        state = model.state_of(real, observation)
+        before = memory.root
+        memory.search(Situation(state, 100 - number, (0, 0, number)))
+        assert before is None or (memory.root in before.children) == kept
+        observation, *_ = real.step(memory.root.values.index(memory.root.value))
+        real.unwrapped.state += push
+
+
 def test_planning_does_not_foresee_the_luck_of_the_real_environment():
     slippery = environment("FrozenLake-v1")
     real = slippery.make()
@@ -295,8 +329,21 @@ def test_steps_that_are_remembered_are_those_of_the_environment():
 
 def test_only_what_changes_is_copied(simulators):
     assert simulators("Board").rewinder.how == simulators("Taxi-v4").rewinder.how == "attributes"
-    values = simulators("Taxi-v4").rewinder.save()[1]
+    values = simulators("Taxi-v4").rewinder.save().values
     assert "s" in values and "P" not in values
+
+
+def test_contents_are_equal_only_of_values_that_hold_the_same():
+    def made(number):
+        piece = Piece([float("nan"), np.array([np.inf, number])])
+        piece.trail.extend([piece, {"a": {number}}, (piece.place, deque)])
+        return [piece, piece.trail]
+
+    assert content(made(1), {}) == content(made(1), {}) == content(deepcopy(made(1)), {})
+    assert len({content(value, {}) for value in (made(1), made(1), made(2), made(1)[:1])}) == 3
+    strange, other = (iter(lambda: 0, 1) for _ in range(2))
+    assert content([strange], {}) == content([strange], {}) != content([other], {})
+    assert content([[], []], {}) != content([[]] * 2, {})
 
 
 def test_what_is_new_or_replaced_later_is_saved_too():

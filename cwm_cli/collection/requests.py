@@ -12,7 +12,7 @@ from cwm_cli.collection.policies import POLICIES
 from cwm_cli.environments import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 
-COLLECTOR_VERSION = 2
+COLLECTOR_VERSION = 3
 """Raised whenever the same request would be recorded differently."""
 
 

@@ -62,4 +62,4 @@ def _near(left: np.ndarray, right: np.ndarray) -> bool:
     """Whether numbers differ by no more than the tolerance; what is none has to be equal."""
     if {left.dtype.kind, right.dtype.kind} - set("iuf"):
         return np.array_equal(left, right)
-    return bool(np.all(np.abs(left - right) <= TOLERANCE * (1 + np.abs(right))))
+    return np.allclose(left, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

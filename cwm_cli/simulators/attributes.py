@@ -1,6 +1,6 @@
 """Save and restore an environment by its attributes, whatever it is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from operator import is_
@@ -10,7 +10,7 @@ import numpy as np
 
 from cwm_cli.simulators.chance import Generator, restore, saved
 from cwm_cli.simulators.layout import Findings, Layout, beside, laid_out, owned
-from cwm_cli.simulators.values import COPIERS, survey
+from cwm_cli.simulators.values import COPIERS, content, survey
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -24,6 +24,32 @@ class Piece(NamedTuple):
     values: dict[str, Any]
     tokens: list[object]
     belonged: list[Any]
+
+
+class Saved:
+    """A saved state, equal to another one that holds the same, however it is laid out."""
+
+    __slots__ = ("layout", "luck", "piece", "values")
+
+    def __init__(
+        self, layout: Layout, values: dict[str, Any], piece: Piece | None, luck: list[Any] | None
+    ) -> None:
+        self.layout = layout
+        self.values = values
+        self.piece = piece
+        self.luck = luck
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Saved) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> Hashable:
+        piece = self.piece or Piece({}, [], [])
+        held = dict(sorted({**self.values, **piece.values}.items()))
+        tokens = {id(token): (place, token) for place, token in enumerate(piece.tokens)}
+        return *held, content((*held.values(), self.luck), tokens)
 
 
 class Attributes:
@@ -42,7 +68,7 @@ class Attributes:
         self._layout = laid_out(self._env, findings)
         self._arrange()
 
-    def save(self, *, chance: bool = True) -> Any:
+    def save(self, *, chance: bool = True) -> Saved:
         """Return all that decides how the environment goes on; later steps never change it."""
         attributes = self._attributes
         layout = self._layout if self._fits() else self._arrange()
@@ -57,11 +83,11 @@ class Attributes:
             values[name] = copy(values[name])
         piece = self._detached(layout) if layout.together else None
         luck = [saved(generator) for generator in self.generators()] if chance else None
-        return layout, values, piece, luck
+        return Saved(layout, values, piece, luck)
 
-    def load(self, state: Any, *, chance: bool = True) -> None:
+    def load(self, state: Saved, *, chance: bool = True) -> None:
         """Go on from a saved state; without `chance` the random generators stay as they are."""
-        layout, values, piece, luck = state
+        layout, values, piece, luck = state.layout, state.values, state.piece, state.luck
         attributes = self._attributes
         if piece is not None:
             attributes.update(self._attached(piece))

@@ -68,7 +68,8 @@ def simulator(
 def _unchecked(space: "gym.Space[Any]") -> "gym.Space[Any]":
     """Return a space that takes for granted what planners choose from it, which takes time."""
     trusting = copy(space)
-    trusting.contains = lambda x: True  # type: ignore[method-assign]
+    always = object.__instancecheck__  # everything is an object, and C says so
+    trusting.contains = always  # type: ignore[assignment, method-assign]
     return trusting
 
 

@@ -1,7 +1,7 @@
 """What the attributes of an environment hold, and how each kind is copied."""
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -94,6 +94,29 @@ def parts(value: Any) -> Iterator[Any]:
     for name in chain.from_iterable(_slots(cls) for cls in type(value).__mro__):
         if name not in ("__dict__", "__weakref__") and hasattr(value, name):
             yield getattr(value, name)
+
+
+def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
+    """Return something that is equal, and hashed alike, for values that hold the same.
+
+    Values are taken apart as `deepcopy` does it; what cannot be is equal to itself only.
+    A part that was `met` before is told by its number.
+    """
+    if type(value) in ATOMS or isinstance(value, _FIXED):
+        return value if value == value else repr(value)  # NaN does not equal itself
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value.shape, value.tobytes()
+    if isinstance(value, tuple | set | frozenset):
+        kind = tuple if isinstance(value, tuple) else frozenset
+        return kind([content(part, met) for part in value])
+    if id(value) in met:
+        return met[id(value)][0]
+    met[id(value)] = len(met), value
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+        return id(value)
+    return content(tuple(tuple(p) if isinstance(p, Iterator) else p for p in reduced), met)
 
 
 def _slots(cls: type) -> tuple[str, ...]:
