@@ -1,10 +1,23 @@
 """How much work an induction may do."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from cwm_cli.llm import unheard
+
+Answer = TypeVar("Answer")
+
+
+class Done(NamedTuple):
+    """What a search found, what it spent, and the random numbers that come after it."""
+
+    answer: Any
+    spent: list[float]
+    after: Mapping[str, Any]
 
 
 @dataclass
@@ -14,12 +27,14 @@ class Effort:
     A unit is about a million multiplications. The seconds are those of this
     thread on a core, so that a busy machine changes nothing; reaching the cap
     makes the outcome depend on the machine, so it is recorded in `capped`.
-    `tell` is told what is being tried.
+    `tell` is told what is being tried. `done` keeps the searches that several attempts
+    would make alike.
     """
 
     units: float
     seconds: float
     tell: Callable[[str], None] = unheard
+    done: dict[object, Done] = field(default_factory=dict)
     capped: bool = field(default=False, init=False)
     _start: float = field(default_factory=time.thread_time, init=False)
 
@@ -37,11 +52,11 @@ class Effort:
     def part(self, count: int) -> "Effort":
         """Return one of several equal parts of what is left, to be used at the same time."""
         left = self.seconds - (time.thread_time() - self._start)
-        return Effort(self.units / count, left, self.tell)
+        return Effort(self.units / count, left, self.tell, self.done)
 
     def alone(self) -> "Effort":
         """Return the same for a thread of another process, where nobody listens."""
-        return Effort(self.units, self.seconds)
+        return Effort(self.units, self.seconds, done=self.done)
 
 
 @dataclass
@@ -50,8 +65,30 @@ class Share:
 
     whole: Effort
     units: float
+    spent: list[float] = field(default_factory=list)
 
     def spend(self, operations: float) -> bool:
         """Take what some arithmetic needs; return whether it may be done."""
+        self.spent.append(operations)
         self.units -= operations / 1e6
         return self.whole.spend(operations) and self.units > 0
+
+    def once(
+        self, asked: object, rng: np.random.Generator, search: Callable[["Share"], Answer]
+    ) -> Answer:
+        """Search with all of this share, or return what the same search has found.
+
+        It is the same if it was asked for with equal words, given the same random numbers, and
+        neither then nor now is cut short. What it spent is spent again, as if it were made.
+        """
+        key = asked, repr(rng.bit_generator.state)
+        done = self.whole.done.get(key)
+        if done is not None and sum(done.spent) < 1e6 * min(self.units, self.whole.units):
+            for operations in done.spent:
+                self.spend(operations)
+            rng.bit_generator.state = done.after
+            return done.answer  # type: ignore[no-any-return]
+        answer = search(self)
+        if self.spend(0):
+            self.whole.done[key] = Done(answer, self.spent, rng.bit_generator.state)
+        return answer

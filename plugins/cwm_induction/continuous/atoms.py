@@ -14,6 +14,9 @@ Function = Callable[[Array, Array], Array]
 """From values and constants, which broadcast, to values."""
 
 
+EVERY = slice(None)
+
+
 class Part(NamedTuple):
     """An expression in `{x}`, `{k}` and `{shifted}` (x - k), and the function that it writes."""
 
@@ -36,11 +39,11 @@ class Atom:
     shape: Shape
     column: Column
 
-    def values(self, constant: float) -> list[Array]:
-        """Return every part in every row."""
+    def values(self, constant: float, rows: Array | slice = EVERY) -> list[Array]:
+        """Return every part in some rows."""
+        values, constants = self.column.values[rows], np.array(constant)
         with np.errstate(all="ignore"):
-            constants = np.array(constant)
-            return [part.function(self.column.values, constants) for part in self.shape.parts]
+            return [part.function(values, constants) for part in self.shape.parts]
 
     def texts(self, constant: float) -> list[str]:
         """Write every part."""

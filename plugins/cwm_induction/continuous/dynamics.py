@@ -146,14 +146,14 @@ class Explainer:
 
     def _mechanism(self, least: float) -> None:
         """Look for a mechanism that moves something unexplained."""
-        open_names = self._open()
         joints, time = joints_of(self.samples, self.variables)
-        joints = [j for j in joints if {j.position.name, j.velocity.name} & open_names]
+        joints = [j for j in joints if {j.position.name, j.velocity.name} & self._open()]
         if not joints:
             return
         for inputs in self._pushes():
-            effort = self.effort.share(0.5)
-            found = fit(self.samples, joints, inputs, time, self.rng, effort)
+            asked = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
+            search = partial(fit, self.samples, joints, inputs, time, self.rng)
+            found = self.effort.share(0.5).once(asked, self.rng, search)
             best = self.found.mechanics
             least = least if best is None else best.right
             if found is not None and found.right > least:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.atoms import Atom, atoms
+from cwm_induction.continuous.bases import beside, left_by, orthonormal
 from cwm_induction.continuous.descent import descended
 from cwm_induction.continuous.mixture import Target
+from cwm_induction.continuous.products import Products
 from cwm_induction.continuous.regression import SLACK, Formula, Search, exact, fitted
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import Column, Term, distinct
@@ -24,6 +26,8 @@ from cwm_induction.writing.rounding import rounded
 MOST_ROWS = 300
 REFINED = 8
 """How many of the shapes that look best have their constants refined."""
+AT_ONCE = 8
+"""Constants that are tried together."""
 MOST_ATOMS = 3
 CALL = 2e4
 """What a small decomposition costs however small it is, in multiplications."""
@@ -85,9 +89,9 @@ class Scan:
             single = 2.0 * basis.size * (len(self.factors) + 2) + CALL
             if not self.effort.spend(single * len(grid)):
                 return []
-            sizes = [self._left(basis, rest, atom, constant) for constant in grid.tolist()]
+            sizes = self._left(basis, rest, atom, grid.tolist())
             best = int(np.argmin(sizes))
-            ranked.append((sizes[best], index, float(grid[best])))
+            ranked.append((float(sizes[best]), index, float(grid[best])))
         found: list[tuple[float, int, Inner]] = []
         for _, index, constant in sorted(ranked)[:REFINED]:
             wider = Inner((*inner.atoms, candidates[index][0]), (*inner.constants, constant))
@@ -102,12 +106,12 @@ class Scan:
         if not inner.constants:
             return inner
         start = np.array(inner.constants)
-        constants = descended(lambda constants: self._rest(inner, constants), start)
+        constants = descended(lambda constants: self._rest(inner, constants.tolist()), start)
         return inner._replace(constants=tuple(constants.tolist()))
 
     def worst(self, inner: Inner) -> tuple[float, float]:
         """Return the largest residual and the size of all, in units of the tolerance."""
-        rest = self._basis(inner)[1]
+        rest = self._rest(inner, inner.constants)
         return float(np.abs(rest).max()), float(np.linalg.norm(rest))
 
     def expanded(self, inner: Inner) -> list[Term]:
@@ -126,9 +130,6 @@ class Scan:
                     for factor in self.factors
                 ]
         return found
-
-    def _rest(self, inner: Inner, constants: Array) -> Array:
-        return self._basis(inner._replace(constants=tuple(constants.tolist())))[1]
 
     def _base(self) -> list[Term]:
         """Return the terms without those that rows are too few for."""
@@ -151,7 +152,7 @@ class Scan:
         columns = [term.values[self._rows] for term in self.terms]
         matrix = np.stack(columns, 1) if columns else np.zeros((len(self._rows), 0))
         self.effort.spend(4.0 * matrix.size * matrix.shape[1])
-        basis = _orthonormal(matrix * self._scale[:, None])
+        basis = orthonormal(matrix * self._scale[:, None])
         wanted = self.target.values[self._rows] * self._scale
         return basis, wanted - basis @ (basis.T @ wanted)
 
@@ -162,29 +163,42 @@ class Scan:
         mean: Array = self.weights @ values.reshape(len(self.weights), -1)
         return mean
 
+    @cached_property
+    def _products(self) -> Products:
+        return Products(self.factors, self._rows, self._scale, self.weights)
+
+    def _group(self, inner: Inner, constants: Sequence[float]) -> Array:
+        """Return all products of some atoms with other constants."""
+        return self._products.of_all(inner.atoms, constants)
+
+    def _added(self, inner: Inner, constants: Sequence[float]) -> Array:
+        """Return an orthonormal basis of what atoms with these constants add to the terms."""
+        basis, group = self._plain[0], self._group(inner, constants)
+        if not group.size:
+            return group
+        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
+        return beside(basis, group)
+
     def _basis(self, inner: Inner) -> tuple[Array, Array]:
         """Return an orthonormal basis of all terms, and what they leave of the target."""
+        if not inner.atoms:
+            return self._plain
         basis, rest = self._plain
-        terms = self.expanded(inner)
-        if not terms:
-            return basis, rest
-        group = np.stack([term.values[self._rows] for term in terms], 1) * self._scale[:, None]
-        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
-        group = _beside(basis, np.nan_to_num(group, posinf=0, neginf=0))
+        group = self._added(inner, inner.constants)
         return np.column_stack([basis, group]), rest - group @ (group.T @ rest)
 
-    def _left(self, basis: Array, rest: Array, atom: Atom, constant: float) -> float:
-        """Return how much an atom with this constant leaves unexplained."""
-        parts = [
-            self._mean(values * factor)
-            for values in atom.values(constant)
-            for factor in [np.array(1.0), *(f.values for f in self.factors)]
-        ]
-        group = np.stack([part[self._rows] for part in parts], 1) * self._scale[:, None]
-        if not np.isfinite(group).all():
-            return np.inf
-        group = _beside(basis, group)
-        return float(np.linalg.norm(rest - group @ (group.T @ rest)))
+    def _rest(self, inner: Inner, constants: Sequence[float]) -> Array:
+        """Return what all terms leave of the target."""
+        _, rest = self._plain
+        group = self._added(inner, constants)
+        left: Array = rest - group @ (group.T @ rest)
+        return left
+
+    def _left(self, basis: Array, rest: Array, atom: Atom, constants: Sequence[float]) -> Array:
+        """Return how much an atom leaves unexplained with every constant."""
+        groups = [self._products.of(atom, constant) for constant in constants]
+        parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
+        return np.concatenate([left_by(basis, rest, np.stack(part)) for part in parts])
 
     def written(self, inner: Inner) -> Formula | None:
         """Leave out what is not needed, then shorten the numbers."""
@@ -231,18 +245,5 @@ class _Chosen(Scan):
         """Return the products that were chosen."""
         return [t for t, kept in zip(super().expanded(inner), self.mask, strict=True) if kept]
 
-
-def _beside(basis: Array, group: Array) -> Array:
-    """Return an orthonormal basis of what some columns add to a basis."""
-    group = group / (np.linalg.norm(group, axis=0) + 1e-300)
-    group = group - basis @ (basis.T @ group)
-    return _orthonormal(group - basis @ (basis.T @ group), 1e-7)
-
-
-def _orthonormal(matrix: Array, least: float = 1e-10) -> Array:
-    """Return an orthonormal basis of the columns, without directions that are too short."""
-    if least < 1e-9:
-        matrix = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
-    left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
-    basis: Array = left[:, sizes > least]
-    return basis
+    def _group(self, inner: Inner, constants: Sequence[float]) -> Array:
+        return np.compress(self.mask, super()._group(inner, constants), axis=1)

@@ -1,6 +1,6 @@
 """Equations with few terms that hold for every row, with numbers of few digits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,11 +70,13 @@ STANDARD = Search()
 
 
 class _State(NamedTuple):
-    """A support, an orthonormal basis of its columns, and what they leave unexplained."""
+    """A support, an orthonormal basis of its columns in two parts, and what these leave."""
 
     support: tuple[int, ...]
-    basis: Array
+    earlier: Array
+    latest: Array
     rest: Array
+    rank: float
 
 
 def exact(
@@ -153,7 +155,8 @@ def _support(
         return ()
     norms = np.linalg.norm(matrix, axis=0)
     unit = matrix / np.where(norms > 0, norms, 1)
-    states = [_State((), np.zeros((len(target), 0)), target)]
+    none = np.zeros((len(target), 0))
+    states = [_State((), none, none, target, 0.0)]
     for size in range(1, min(search.size, len(target) // 3) + 1):
         if not effort.spend(2.0 * len(states) * matrix.size * (size + 1)):
             return None
@@ -183,25 +186,42 @@ def _extended(unit: Array, states: Sequence[_State], costs: Array, search: Searc
     """Return the supports with one more column, best first."""
     found: dict[tuple[int, ...], _State] = {}
     for state in states:
-        remaining = unit - state.basis @ (state.basis.T @ unit)
+        basis = np.column_stack([state.earlier, state.latest])
+        remaining = basis @ (basis.T @ unit)
+        np.subtract(unit, remaining, out=remaining)
         norms = np.einsum("ij,ij->j", remaining, remaining)
         fresh = norms > 1e-11
         gain = np.where(fresh, (remaining.T @ state.rest) ** 2 / np.where(fresh, norms, 1), -1.0)
-        for index in np.argsort(-gain, kind="stable")[: search.branch].tolist():
-            support = tuple(sorted((*state.support, index)))
-            if gain[index] > 0 and support not in found:
-                found[support] = _grown(state, support, remaining[:, index] / np.sqrt(norms[index]))
-    penalty = {support: 1 + 0.02 * costs[list(support)].sum() for support in found}
-    return sorted(found.values(), key=lambda s: (s.rest @ s.rest) * penalty[s.support])
+        best = np.argsort(-gain, kind="stable")[: search.branch]
+        every = {tuple(sorted((*state.support, i))): i for i in best[gain[best] > 0].tolist()}
+        new = {support: i for support, i in every.items() if support not in found}
+        if new:
+            chosen = list(new.values())
+            directions = np.ascontiguousarray(remaining[:, chosen].T)
+            directions /= np.sqrt(norms[chosen])[:, None]
+            grown = _grown(basis, state.rest, list(new), directions, costs)
+            found.update({wider.support: wider for wider in grown})
+    return sorted(found.values(), key=lambda state: state.rank)
 
 
-def _grown(state: _State, support: tuple[int, ...], direction: Array) -> _State:
-    """Add a direction to the basis, orthogonalised twice for the sake of small residuals."""
-    direction = direction - state.basis @ (state.basis.T @ direction)
-    direction /= np.linalg.norm(direction)
-    rest = state.rest - direction * (direction @ state.rest)
-    rest = rest - direction * (direction @ rest)
-    return _State(support, np.column_stack([state.basis, direction]), rest)
+def _grown(
+    basis: Array, rest: Array, supports: Sequence[tuple[int, ...]], directions: Array, costs: Array
+) -> Iterator[_State]:
+    """Add each direction to a basis, orthogonalised twice for the sake of small residuals."""
+    directions = directions - (basis @ (basis.T @ directions[..., None]))[..., 0]
+    directions /= np.sqrt(_dots(directions, directions))
+    rests = rest - directions * _dots(directions, np.broadcast_to(rest, directions.shape))
+    rests = rests - directions * _dots(directions, rests)
+    penalties = 1 + 0.02 * costs[np.array(supports)].sum(axis=1)
+    ranks = _dots(rests, rests)[:, 0] * penalties
+    for support, direction, left, rank in zip(supports, directions, rests, ranks, strict=True):
+        yield _State(support, basis, direction, left, float(rank))
+
+
+def _dots(first: Array, second: Array) -> Array:
+    """Return the inner product of every pair of rows (rows, 1)."""
+    products: Array = (first[:, None] @ second[..., None])[..., 0]
+    return products
 
 
 def _with_fixed(

@@ -87,12 +87,11 @@ def distinct(terms: Iterable[Term]) -> list[Term]:
     if not usable:
         return []
     unit = np.stack([term.values / np.linalg.norm(term.values) for term in usable], 1)
-    alike = np.abs(unit.T @ unit) > 1 - 1e-13
-    kept: list[int] = []
-    for index in range(len(usable)):
-        if not alike[index, kept].any():
-            kept.append(index)
-    return [usable[index] for index in kept]
+    alike = np.tril(np.abs(unit.T @ unit) > 1 - 1e-13, -1)
+    kept = np.ones(len(usable), bool)
+    for index in np.flatnonzero(alike.any(axis=1)).tolist():
+        kept[index] = not alike[index, kept].any()
+    return [term for term, is_kept in zip(usable, kept.tolist(), strict=True) if is_kept]
 
 
 def _cheapest(terms: list[Term]) -> list[Term]:
@@ -102,7 +101,7 @@ def _cheapest(terms: list[Term]) -> list[Term]:
 
 
 def _usable(values: Array) -> bool:
-    return bool(np.isfinite(values).all()) and float(np.abs(values).max()) > 1e-14
+    return bool(1e-14 < np.abs(values).max() < np.inf)
 
 
 def _powers(columns: Sequence[Column]) -> Iterator[Term]:

@@ -10,6 +10,8 @@ from cwm_induction.discrete.tables import Bound, Box, Examples, Rules, Table
 MAX_LAYERS = 3
 LEAST_RUN = 3
 MOST_RUN_KINDS = 6
+MOST_GAPS = 10
+"""Codes per row up to which keys are counted in a table of all codes, which needs no sorting."""
 
 
 class _Layer(NamedTuple):
@@ -44,10 +46,10 @@ def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> Rules:
 
 def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float) -> _Layer | None:
     """Return the table that shortens the description most, if any does."""
-    best, least = None, limit - 1e-9
+    best, least, wrong = None, limit - 1e-9, labels != examples.labels
     for chosen, bits in examples.pool.subsets(most):
         if bits < least:
-            prices = _prices(examples, labels, chosen)
+            prices = _prices(examples, wrong, chosen)
             total = bits + np.minimum(prices.stay, prices.change).sum()
             if total < least:
                 best, least = chosen, total
@@ -60,39 +62,47 @@ def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float)
 
 def _table(examples: Examples, labels: np.ndarray, chosen: tuple[int, ...]) -> Table:
     """Keep the keys that pay for themselves."""
-    stay, change, first, top = _prices(examples, labels, chosen)
+    stay, change, counts = _prices(examples, labels != examples.labels, chosen)
+    _, first = np.unique(examples.pool.codes(chosen), return_index=True)
     columns = tuple(examples.pool.columns[index] for index in chosen)
     rows = examples.pool.values[first][:, chosen].tolist()
     keys = {
         tuple(row): int(label)
-        for row, label, worth in zip(rows, top, change < stay, strict=True)
+        for row, label, worth in zip(rows, counts.argmax(axis=1), change < stay, strict=True)
         if worth
     }
     return Table(columns, chosen, keys)
 
 
 class _Prices(NamedTuple):
-    """Per key: bits without it, bits with it, a row that has it, its commonest label."""
+    """Per key: bits without it, bits with it, how often it has every label."""
 
     stay: np.ndarray
     change: np.ndarray
-    first: np.ndarray
-    top: np.ndarray
+    counts: np.ndarray
 
 
-def _prices(examples: Examples, labels: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
-    """Price every key of a table over the given columns."""
-    codes = examples.pool.codes(chosen)
-    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+def _prices(examples: Examples, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
+    """Price every key of a table over the given columns, given the rows that are wrong so far."""
+    group, keys = _grouped(examples.pool.codes(chosen))
     kinds = examples.kinds
     counts = np.bincount(
-        group * kinds + examples.labels, weights=examples.weights, minlength=len(first) * kinds
+        group * kinds + examples.labels, weights=examples.weights, minlength=keys * kinds
     ).reshape(-1, kinds)
-    wrong = examples.weights * (labels != examples.labels)
-    stay = np.bincount(group, weights=wrong, minlength=len(first)) * examples.error_bits
+    weights = examples.weights * wrong
+    stay = np.bincount(group, weights=weights, minlength=keys) * examples.error_bits
     missed = counts.sum(axis=1) - counts.max(axis=1)
     change = missed * examples.error_bits + examples.key_bits
-    return _Prices(stay, change, first, counts.argmax(axis=1))
+    return _Prices(stay, change, counts)
+
+
+def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the number of the key of every row, and how many keys there are."""
+    if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_GAPS * len(codes):
+        values, group = np.unique(codes, return_inverse=True)
+        return group, len(values)
+    numbers = np.cumsum(np.bincount(codes) > 0)
+    return numbers[codes] - 1, int(numbers[-1]) if len(numbers) else 0
 
 
 def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:

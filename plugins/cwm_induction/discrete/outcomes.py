@@ -130,7 +130,7 @@ class _Fitting:
         more = self.sizes.columns(scene, *CLAIMED) if self.sizes.named else ()
         columns = usual.columns + more
         pool = scene.pool(columns, self.sizes)
-        claims = fit_claims(examples._replace(pool=pool))
+        claims = fit_claims(replace(examples, pool=pool))
         if claims is None or claims.bits >= table_bits(usual.rules, KEY_BITS):
             return usual
         if examples.loss(claims.apply(pool)) > examples.loss(usual.rules.apply(examples.pool)):

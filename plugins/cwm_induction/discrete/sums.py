@@ -45,6 +45,26 @@ class Found(NamedTuple):
         return self.bits + MISS_BITS * self.misses
 
 
+class _Tried(NamedTuple):
+    """What is added to each of several sums by some key of the action, their bits and misses."""
+
+    deltas: np.ndarray
+    keys: np.ndarray
+    bits: np.ndarray
+    misses: np.ndarray
+
+    @property
+    def costs(self) -> np.ndarray:
+        """Bits of every sum and of what it misses."""
+        costs: np.ndarray = self.bits + MISS_BITS * self.misses
+        return costs
+
+    def found(self, place: int) -> Found:
+        """Return one of the sums, for all actions."""
+        places, deltas = np.full(len(self.keys), place), self.deltas[place][self.keys]
+        return Found(places, deltas, float(self.bits[place]), float(self.misses[place]))
+
+
 @dataclass(frozen=True)
 class Sums:
     """Transitions in factors and the next values of the factor `own`, which wrap around or stop.
@@ -80,12 +100,14 @@ class Sums:
         return list(self._sums())
 
     @cached_property
-    def _bases(self) -> list[np.ndarray]:
-        """What every choice gives in every row."""
-        return [
-            (self.factors * choice.weights[self.action]).sum(axis=1) + choice.added[self.action]
-            for choice in self._choices
-        ]
+    def _bases(self) -> np.ndarray:
+        """What every choice gives in every row (choices, rows)."""
+        return np.stack(
+            [
+                (self.factors * choice.weights[self.action]).sum(axis=1) + choice.added[self.action]
+                for choice in self._choices
+            ]
+        )
 
     def _grow(self, actions: np.ndarray, free: tuple[int, ...], known: dict[bytes, Found]) -> Found:
         """Return the cheaper of one sum for some actions and one for every value of a part.
@@ -124,31 +146,28 @@ class Sums:
     def _leaf(self, actions: np.ndarray, free: tuple[int, ...]) -> Found:
         """Find the best sum for some actions; what is added may depend on one part that is free."""
         rows = np.flatnonzero(actions[self.action])
-        plain = self._sum(0, rows, None)
-        if not plain.cost:
-            return plain
-        found = [
-            self._sum(place, rows, part)
-            for place in range(len(self._choices))
-            for part in (None, *free)
-        ]
-        return min(found, key=lambda one: one.cost)
+        plain = self._tried(rows, None, 1)
+        if not plain.costs[0]:
+            return plain.found(0)
+        tried = [self._tried(rows, part, len(self._choices)) for part in (None, *free)]
+        cheapest = int(np.argmin(np.stack([one.costs for one in tried], axis=1)))
+        place, part = divmod(cheapest, len(tried))
+        return tried[part].found(place)
 
-    def _sum(self, place: int, rows: np.ndarray, part: int | None) -> Found:
-        """Fit what is added to one sum."""
-        radix, base, after = self.radices[self.own], self._bases[place][rows], self.after[rows]
+    def _tried(self, rows: np.ndarray, part: int | None, count: int) -> "_Tried":
+        """Fit what is added to each of the first sums."""
+        radix, after = self.radices[self.own], self.after[rows]
+        base = np.take(self._bases[:count], rows, axis=1)
         size = 1 if part is None else self.sizes[part]
         keys = np.zeros(len(self.parts), dtype=np.int64) if part is None else self.parts[:, part]
-        key, changes = (
-            keys[self.action[rows]],
-            (after - base) % radix if self.wraps else after - base,
-        )
-        deltas = _commonest(changes, key, size)
-        target = base + deltas[key]
+        key = keys[self.action[rows]]
+        deltas = _commonest((after - base) % radix if self.wraps else after - base, key, size)
+        target = base + np.take(deltas, key, axis=1)
         right = (target % radix if self.wraps else np.clip(target, 0, radix - 1)) == after
-        misses = float(np.where(right, 0.0, 1 - BLOCKED_WORTH * self.stays[rows]).sum())
-        bits = np.count_nonzero(deltas) * (log2(radix) + 2) + SUM_BITS * (place != 0)
-        return Found(np.full(len(keys), place), deltas[keys], bits, misses)
+        misses = np.where(right, 0.0, 1 - BLOCKED_WORTH * self.stays[rows]).sum(axis=1)
+        bits = np.count_nonzero(deltas, axis=1) * (log2(radix) + 2)
+        bits += SUM_BITS * (np.arange(count) != 0)
+        return _Tried(deltas, keys, bits, misses)
 
     def _sums(self) -> Iterator[Sum]:
         """Yield the factor itself, then amounts, multiples, other factors and sums with them."""
@@ -190,13 +209,17 @@ class Sums:
 
 
 def _commonest(changes: np.ndarray, key: np.ndarray, size: int) -> np.ndarray:
-    """Return the commonest change of every key, no change where that is as common."""
-    low = min(0, int(changes.min(initial=0)))
-    span = max(0, int(changes.max(initial=0))) - low + 1
-    if span * size > MOST_CELLS:
-        return np.zeros(size, dtype=np.int64)
-    counts = np.bincount(key * span + changes - low, minlength=size * span).reshape(size, span)
-    common = counts.argmax(axis=1)
-    best = counts[np.arange(size), common] > counts[:, -low]
-    result: np.ndarray = np.where(best, common + low, 0)
-    return result
+    """Return the commonest change of every key (sums, keys), no change where that is as common."""
+    low = int(changes.min(initial=0))
+    span = int(changes.max(initial=0)) - low + 1
+    count = len(changes)
+    if count * size * span > MOST_CELLS:
+        if count == 1:
+            return np.zeros((1, size), dtype=np.int64)
+        halves = np.array_split(changes, 2)
+        return np.concatenate([_commonest(half, key, size) for half in halves])
+    cells = (np.arange(count)[:, None] * size + key) * span + changes - low
+    counts = np.bincount(cells.ravel(), minlength=count * size * span).reshape(count, size, span)
+    best = counts.max(axis=2) > counts[:, :, -low]
+    common: np.ndarray = np.where(best, counts.argmax(axis=2) + low, 0)
+    return common

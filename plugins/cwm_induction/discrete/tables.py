@@ -7,6 +7,7 @@ that ignores it claims something about states that were never seen.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from math import comb, log2
 from typing import NamedTuple, Self
@@ -102,9 +103,14 @@ class Pool:
             ignored += log2(self.actions)
             ignored -= sum(log2(column.size) for column in columns if column.kind == "part")
         share = 0.5 if kinds >= {"action", "same"} else 1.0
-        mixed = MIXED_BITS * max(0, len({self._time(column) for column in columns} - {""}) - 1)
+        times = {self._times[index] for index in chosen} - {""}
+        mixed = MIXED_BITS * max(0, len(times) - 1)
         claims = share * min(IGNORED_BITS * ignored, MOST_IGNORED_BITS)
         return 1 + 0.5 * len(chosen) + mixed + self.caution * claims + relations
+
+    @cached_property
+    def _times(self) -> list[str]:
+        return [self._time(column) for column in self.columns]
 
     def _time(self, column: Column) -> str:
         """Say whether a column is about the state before or after, empty if both are the same."""
@@ -183,7 +189,8 @@ class Rules:
         return labels
 
 
-class Examples(NamedTuple):
+@dataclass(frozen=True)
+class Examples:
     """Rows to explain: what a rule sees, the labels, their weights and the price of an error."""
 
     pool: Pool
@@ -191,7 +198,7 @@ class Examples(NamedTuple):
     weights: np.ndarray
     error_bits: float
 
-    @property
+    @cached_property
     def kinds(self) -> int:
         """Number of labels, label 0 included."""
         return max(2, int(self.labels.max(initial=0)) + 1)
@@ -200,7 +207,7 @@ class Examples(NamedTuple):
         """Bits that the rows with another label cost."""
         return float(self.weights[predicted != self.labels].sum() * self.error_bits)
 
-    @property
+    @cached_property
     def key_bits(self) -> float:
         """Price of one key and its label."""
         return KEY_BITS + log2(self.kinds)

@@ -15,6 +15,9 @@ Residuals = Callable[[Array], Array]
 NEAR = 1e-3
 """Residuals this small need not become smaller."""
 
+AT_ONCE = 16_000
+"""Residuals that are computed together: the arrays of more leave the cache."""
+
 RIGHT = 4.0
 """Residuals up to this count as right."""
 
@@ -68,7 +71,10 @@ def slopes(residuals: Residuals, point: Array, rest: Array, active: Array) -> Ar
     steps = 1e-6 * np.maximum(np.abs(point[active]), 1e-2)
     points = np.repeat(point[None], len(active), 0)
     points[np.arange(len(active)), active] += steps
-    derivatives: Array = (residuals(points) - rest) / steps[:, None, None]
+    size = 1 + AT_ONCE // rest.size
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    moved = np.concatenate([residuals(part) for part in parts])
+    derivatives: Array = (moved - rest) / steps[:, None, None]
     return derivatives
 
 

@@ -73,8 +73,8 @@ class _Push:
     def _ease(self) -> float:
         """Return the acceleration of the joint by a unit of force on it, all joints at 0."""
         form, rest = self.found.form, np.zeros((1, 1, self.found.form.coordinates))
-        laws = form.laws(form.arrays(self.found.point[None]), rest, rest, self.motion.u[:1])
-        return float(np.linalg.inv(laws.mass)[0, 0, self.joint, self.joint])
+        mass = form.mass(form.arrays(self.found.point[None]), rest)
+        return float(np.linalg.inv(mass)[0, 0, self.joint, self.joint])
 
     def _residuals(self, points: Array) -> Array:
         """Return the errors for the logarithms of the numbers of a limit."""

@@ -52,7 +52,20 @@ def solved(mass: Array, force: Array) -> Array:
         det = a * d - b * b
         det = np.where(np.abs(det) < 1e-12, 1e-12, det)
         return np.stack([(d * f - b * g) / det, (a * g - b * f) / det], -1)
-    singular = np.abs(np.linalg.det(mass)) < 1e-14
-    safe = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
-    solution: Array = np.linalg.solve(safe, force[..., None])[..., 0]
+    singular = _is_singular(mass)
+    if singular.any():
+        mass = np.where(singular[..., None, None], np.eye(force.shape[-1]), mass)
+    solution: Array = np.linalg.solve(mass, force[..., None])[..., 0]
     return solution
+
+
+def _is_singular(mass: Array) -> Array:
+    """Mask the masses of three joints that are singular: only near 0 determinants need care."""
+    flat = np.ascontiguousarray(mass.reshape(-1, 9).T)
+    a, b, c, _, d, e, _, _, f = flat
+    rough = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
+    near = ~(np.abs(rough) > 1e-9 * np.abs(flat).max() ** 3 + 1e-13)
+    singular: Array = near.reshape(mass.shape[:-2])
+    if near.any():
+        singular[singular] = np.abs(np.linalg.det(mass[singular])) < 1e-14
+    return singular

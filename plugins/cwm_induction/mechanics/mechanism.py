@@ -76,12 +76,12 @@ class Mechanism:
     @cached_property
     def waves(self) -> Array:
         """The combinations of angles (K, coordinates), the constant first."""
-        rows = [np.zeros(self.coordinates, int)]
+        rows = [np.zeros(self.coordinates)]
         span = range(-self.harmonics, self.harmonics + 1)
         for factors in product(span, repeat=len(self.angles)):
             leading = next((factor for factor in factors if factor), 0)
             if leading > 0 and (self.harmonics == 1 or sum(map(abs, factors)) <= 2):
-                row = np.zeros(self.coordinates, int)
+                row = np.zeros(self.coordinates)
                 row[list(self.angles)] = factors
                 rows.append(row)
         return np.array(rows)
@@ -120,31 +120,62 @@ class Mechanism:
             "spring": (joints,),
             "push": (joints, self.inputs),
         }
-        arrays = {kind: np.zeros((*shape, len(points))) for kind, shape in shapes.items()}
-        for index, parameter in enumerate(self.parameters):
-            array, place = arrays[parameter.kind], parameter.place
-            array[place] = points[:, index]
-            if parameter.kind.startswith("mass"):
-                array[place[0], place[2], place[1]] = points[:, index]
-        return {kind: np.moveaxis(array, -1, 0).copy() for kind, array in arrays.items()}
+        arrays = {kind: np.zeros((len(points), *shape)) for kind, shape in shapes.items()}
+        for kind, (numbers, places) in self._places.items():
+            arrays[kind][:, *places] = points[:, numbers]
+        return arrays
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Array, Array]]:
+        """Which parameters every array holds, and where: masses stand on both sides."""
+        found: dict[str, list[tuple[int, ...]]] = {}
+        for number, (kind, place) in enumerate(self.parameters):
+            rows = found.setdefault(kind, [])
+            rows.append((number, *place))
+            if kind.startswith("mass"):
+                rows.append((number, place[0], place[2], place[1]))
+        tables = {kind: np.array(rows).T for kind, rows in found.items()}
+        return {kind: (table[0], table[1:]) for kind, table in tables.items()}
+
+    def mass(self, arrays: dict[str, Array], q: Array) -> Array:
+        """Return the masses for every parameter vector and row."""
+        return self._mass(arrays, q @ self.waves.T)
+
+    def _mass(self, arrays: dict[str, Array], phase: Array) -> Array:
+        mass = _weighed(np.cos(phase), arrays["mass_cos"])
+        return mass + _weighed(np.sin(phase), arrays["mass_sin"]) if self.odd else mass
 
     def laws(self, arrays: dict[str, Array], q: Array, v: Array, u: Array) -> Laws:
-        """Return masses and forces for every parameter vector and row."""
-        phase, spin = q @ self.waves.T, v @ self.waves.T
-        cos, sin = np.cos(phase), np.sin(phase)
-        mass = _weighed(cos, arrays["mass_cos"])
-        moved = _times_velocity(arrays["mass_cos"], v)
-        bent = -sin[..., None] * moved
-        slope = -sin * arrays["potential_cos"][:, None]
+        """Return masses and forces for every parameter vector and row.
+
+        States that all vectors share stand there once. Products of matrices have rows
+        before the last axis; all else has them last, to be fast.
+        """
+        phase = q @ self.waves.T
+        mass = self._mass(arrays, phase)
+        phase, spin = _rows_last(phase), _rows_last(v @ self.waves.T)
+        wave = -np.sin(phase)
+        bent = [wave * part for part in _times_velocity(arrays["mass_cos"], v)]
+        slope = wave * arrays["potential_cos"].T[..., None]
         if self.odd:
-            mass = mass + _weighed(sin, arrays["mass_sin"])
-            bent = bent + cos[..., None] * _times_velocity(arrays["mass_sin"], v)
-            slope = slope + cos * arrays["potential_sin"][:, None]
-        energy = (bent * v[:, :, None]).sum(-1)
-        force = arrays["offset"][:, None] - arrays["damping"][:, None] * v
-        force = force - arrays["spring"][:, None] * q - slope @ self.waves
-        force = force + u @ arrays["push"].transpose(0, 2, 1) + 0.5 * energy @ self.waves
-        return Laws(mass, force, (spin[..., None] * bent).sum(2))
+            wave, moved = np.cos(phase), _times_velocity(arrays["mass_sin"], v)
+            bent = [part + wave * more for part, more in zip(bent, moved, strict=True)]
+            slope += wave * arrays["potential_sin"].T[..., None]
+        energy = bent[0] * v[..., 0]
+        for joint in range(1, self.coordinates):
+            energy += bent[joint] * v[..., joint]
+        pull = _rows_first(slope) @ self.waves
+        push = u @ arrays["push"].transpose(0, 2, 1)
+        lift = _rows_first(0.5 * energy) @ self.waves
+        force, turning = np.empty(pull.shape), np.empty(pull.shape)
+        for joint in range(self.coordinates):
+            own = (
+                arrays["offset"][:, joint, None] - arrays["damping"][:, joint, None] * v[..., joint]
+            )
+            own -= arrays["spring"][:, joint, None] * q[..., joint]
+            force[..., joint] = own - pull[..., joint] + push[..., joint] + lift[..., joint]
+            turning[..., joint] = (spin * bent[joint]).sum(0)
+        return Laws(mass, force, turning)
 
     def step(
         self,
@@ -157,7 +188,7 @@ class Mechanism:
         """Advance every row under every parameter vector."""
         time, integrator, limits = stepping
         arrays = self.arrays(points)
-        q, v = (np.broadcast_to(x, (len(points), *x.shape)) for x in (q, v))
+        q, v = q[None], v[None]
         h, stage = time / integrator.parts, q
 
         def push(q: Array, v: Array) -> Array:
@@ -176,7 +207,7 @@ class Mechanism:
                 q = stage = q + h * v
             else:
                 q, v, stage = _runge_kutta(push, q, v, h)
-        return Moved(q, v, stage)
+        return Moved(np.broadcast_to(q, v.shape), v, stage)
 
 
 def _runge_kutta(push: Callable[[Array, Array], Array], q: Array, v: Array, h: float) -> Moved:
@@ -201,9 +232,19 @@ def _weighed(waves: Array, masses: Array) -> Array:
     return total
 
 
-def _times_velocity(masses: Array, v: Array) -> Array:
-    """Return the masses of every wave times the velocities: (B, rows, K, coordinates)."""
+def _times_velocity(masses: Array, v: Array) -> list[Array]:
+    """Return the masses of every wave times the velocities, for each coordinate (K, B, rows)."""
     count, waves, joints, _ = masses.shape
     flat = masses.transpose(0, 2, 1, 3).reshape(count, joints, waves * joints)
-    moved: Array = (v @ flat).reshape(count, v.shape[1], waves, joints)
-    return moved
+    moved = (v @ flat).reshape(count, -1, waves, joints)
+    return list(moved.transpose(3, 2, 0, 1))
+
+
+def _rows_last(values: Array) -> Array:
+    """Turn (B, rows, K) into (K, B, rows)."""
+    return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _rows_first(values: Array) -> Array:
+    """Turn (K, B, rows) into (B, rows, K)."""
+    return np.ascontiguousarray(values.transpose(1, 2, 0))

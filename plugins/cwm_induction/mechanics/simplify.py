@@ -4,7 +4,7 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.least_squares import Options, importance, minimise
+from cwm_induction.mechanics.least_squares import Options, Residuals, importance, minimise
 from cwm_induction.mechanics.mechanism import Integrator, Mechanism
 from cwm_induction.mechanics.motion import Motion
 from cwm_induction.writing.rounding import rounded
@@ -27,16 +27,14 @@ def simplified(
 
     limit = max(1.5 * error(point), 0.3)
     active = np.array([i for i in range(len(point)) if i != form.unit])
-    size = max(len(active) // 2, 1)
+    size, order = max(len(active) // 2, 1), _by_importance(residuals, point, active)
     while size >= 1 and len(active) > 1 and effort.spend(0):
         size = min(size, len(active) - 1)
-        fewer = np.sort(
-            active[np.argsort(importance(residuals, point, active), kind="stable")][size:]
-        )
+        fewer = np.sort(order[size:])
         trial = np.where(np.isin(np.arange(len(point)), [*fewer, form.unit]), point, 0.0)
         trial = minimise(residuals, trial, fewer, effort, Options(12, 1e-4))
         if error(trial) <= limit:
-            active, point = fewer, trial
+            active, point, order = fewer, trial, _by_importance(residuals, trial, fewer)
         else:
             size //= 2
     point = minimise(residuals, point, active, effort, Options(10, 1e-6))
@@ -49,3 +47,9 @@ def simplified(
                 point = trial
                 break
     return point
+
+
+def _by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
+    """Return the active parameters, those that the fit would miss least first."""
+    order: Array = active[np.argsort(importance(residuals, point, active), kind="stable")]
+    return order

@@ -42,7 +42,7 @@ def start(
         off = _off(form, learn, point, columns).max(1)
         point = _solved(form, columns[:, off <= 5 * np.quantile(off, 0.6)])
     columns = (_jumps if jumps else _momenta)(form, check)
-    mass = form.laws(form.arrays(point[None]), check.q[None], check.v[None], check.u).mass
+    mass = form.mass(form.arrays(point[None]), check.q[None])
     possible = np.linalg.eigvalsh(mass).min() > 0
     error = float(np.median(_off(form, check, point, columns)))
     return Start(point, error if possible else np.inf)
@@ -107,9 +107,7 @@ def _momenta(form: Mechanism, motion: Motion) -> Array:
 
 def _laws(form: Mechanism, motion: Motion, q: Array, v: Array) -> Laws:
     """Return the laws with every number 1 in turn."""
-    ones = np.eye(len(form.parameters))
-    q, v = (np.broadcast_to(x, (len(ones), *x.shape)) for x in (q, v))
-    return form.laws(form.arrays(ones), q, v, motion.u)
+    return form.laws(form.arrays(np.eye(len(form.parameters))), q[None], v[None], motion.u)
 
 
 def _times(mass: Array, v: Array) -> Array:
@@ -120,7 +118,7 @@ def _times(mass: Array, v: Array) -> Array:
 def _off(form: Mechanism, motion: Motion, point: Array, columns: Array) -> Array:
     """Return how far the velocities (rows, n) are off, in tolerances."""
     force = np.tensordot(point, columns, 1)
-    mass = form.laws(form.arrays(point[None]), motion.q[None], motion.v[None], motion.u).mass[0]
+    mass = form.mass(form.arrays(point[None]), motion.q[None])[0]
     with np.errstate(all="ignore"):
         error = np.abs(solved(mass, force)) * motion.time
     off: Array = np.nan_to_num(error / motion.tolerance[:, form.coordinates :], posinf=1e12)

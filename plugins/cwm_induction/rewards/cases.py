@@ -1,6 +1,5 @@
 """Where a reward differs from its formula: other values or formulas, and what is added."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -64,12 +63,15 @@ def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> l
     first = formula.values(len(rewards))
     remaining = ~np.any([right(first, rewards), *(other.rows for other in known)], axis=0)
     found = list(known)
+    plain = all(term.text == ONE for term in formula.terms)
+    whole, beside = _Amounts.of(rewards), _Amounts.of(rewards - first)
     while remaining.any() and len(found) < MOST_CASES:
-        paid = _commonest(rewards, rewards, remaining)
-        extra = _commonest(rewards - first, rewards, remaining)
-        plain = all(term.text == ONE for term in formula.terms)
-        added = not plain and _commonness(extra, rewards - first) > _commonness(paid, rewards)
-        value, rows = extra if added else paid
+        value, rows = paid = _commonest(whole, rewards, remaining)
+        added = False
+        if not plain:
+            extra = _commonest(beside, rewards, remaining)
+            added = _commonness(extra, beside.values) > _commonness(paid, rewards)
+            value, rows = extra if added else paid
         remaining = remaining & ~rows
         if rows.sum() > 1 or (rows & samples.terminated).any():
             found.append(Other(constant(value, len(rewards)), added, rows))
@@ -96,15 +98,31 @@ def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case,
     return tuple(result)
 
 
-def _commonest(values: Array, rewards: Array, rows: Array) -> tuple[float, Array]:
+class _Amounts(NamedTuple):
+    """What is paid in every row, the same rounded, and a number for each rounded amount."""
+
+    values: Array
+    short: Array
+    kinds: Array
+
+    @classmethod
+    def of(cls, values: Array) -> "_Amounts":
+        """Round amounts and number them."""
+        short = np.round(values, 6)
+        return cls(values, short, np.unique(short, return_inverse=True)[1])
+
+
+def _commonest(amounts: _Amounts, rewards: Array, rows: Array) -> tuple[float, Array]:
     """Return the shortest form of the value that most rows share, and those rows."""
-    indices = np.flatnonzero(rows)
-    ((value, _),) = Counter(np.round(values[indices], 6).tolist()).most_common(1)
+    values, indices = amounts.values, np.flatnonzero(rows)
+    kinds = amounts.kinds[indices]
+    value = amounts.short[indices[np.argmax(np.bincount(kinds)[kinds])]]
     near = rows & (np.abs(values - value) <= MATCH * (1 + np.abs(rewards)))
     value = float(np.median(values[near]))
+    shared, tolerance = values[near], MATCH * (1 + np.abs(rewards[near]))
     for digits in range(1, 10):
         short = rounded(value, digits)
-        if (np.abs(values - short) <= MATCH * (1 + np.abs(rewards)))[near].all():
+        if (np.abs(shared - short) <= tolerance).all():
             return short, near
     return value, near
 
