@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from itertools import pairwise
 
 import gymnasium
@@ -225,8 +226,13 @@ print(len(set(episodes)), episodes)
 
 @pytest.fixture
 def env(poles_facts, monkeypatch):
+    module, name = poles_facts["module"], poles_facts["id"]
     monkeypatch.syspath_prepend(poles_facts["folder"])
-    return gymnasium.make(f"{poles_facts['module']}:{poles_facts['id']}")
+    with closing(gymnasium.make(f"{module}:{name}")) as env:
+        yield env
+    gymnasium.registry.pop(name)
+    for part in [part for part in sys.modules if part.split(".")[0] == module]:
+        del sys.modules[part]
 
 
 class TestEnvironment:
