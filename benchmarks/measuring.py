@@ -10,6 +10,8 @@ from statistics import median
 from types import FrameType
 from typing import NamedTuple
 
+from cwm_cli import daemons
+
 Side = Callable[[int], object]
 """Does the work of one side in the round of a number."""
 
@@ -69,17 +71,21 @@ def calls(work: Callable[[], object]) -> int:
     Those in threads that begin meanwhile are counted too, those in other processes are
     not. What libraries do among themselves is left out, as it depends on their versions.
     """
-    counter = count()
+    counter, is_done = count(), threading.Event()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and (_is_ours(frame) or _is_ours(frame.f_back)):
+        if is_done.is_set():
+            sys.setprofile(None)  # in a thread that goes on
+        elif event == "call" and (_is_ours(frame) or _is_ours(frame.f_back)):
             next(counter)
 
+    daemons.free.clear()  # threads that began before would not be counted
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
         work()
     finally:
+        is_done.set()
         sys.setprofile(None)
         threading.setprofile(None)
     return next(counter)

@@ -6,14 +6,14 @@ from threading import Thread
 
 Call = Callable[[], object]
 
-_free: list[SimpleQueue[Call]] = []
+free: list[SimpleQueue[Call]] = []
 """Where the threads that have nothing to do wait, each at a queue of its own."""
 
 
 def start(call: Call) -> None:
     """Begin a call in a thread that is free, or in a new one: to start one takes far longer."""
     try:
-        calls = _free.pop()
+        calls = free.pop()
     except IndexError:
         calls = SimpleQueue()
         Thread(target=_work, args=(calls,), daemon=True).start()
@@ -24,4 +24,4 @@ def _work(calls: SimpleQueue[Call]) -> None:
     """Carry out one call after the other."""
     while True:
         calls.get()()
-        _free.append(calls)
+        free.append(calls)

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -16,6 +16,7 @@ from benchmarks.measuring import calls, in_turn
 from benchmarks.results import Result
 from benchmarks.script import main
 from benchmarks.suite import SCRIPTS
+from cwm_cli import daemons
 from cwm_cli.text import clean
 
 CLAIM = Claim(
@@ -151,6 +152,17 @@ def test_calls_in_threads_that_begin_meanwhile_are_counted() -> None:
         thread.join()
 
     assert calls(work) == calls(lambda: clean("word", limit=10))
+
+
+def test_calls_in_threads_that_are_used_again_are_counted_every_time() -> None:
+    def work() -> None:
+        done = Event()
+        daemons.start(lambda: (clean("word", limit=10), done.set()))
+        done.wait()
+
+    once = calls(lambda: clean("word", limit=10))
+    work()
+    assert [calls(work) > once for _ in range(3)] == [True] * 3
 
 
 def test_both_sides_take_turns_and_the_first_round_does_not_count() -> None:

@@ -154,7 +154,7 @@ class Sums:
         place, part = divmod(cheapest, len(tried))
         return tried[part].found(place)
 
-    def _tried(self, rows: np.ndarray, part: int | None, count: int) -> "_Tried":
+    def _tried(self, rows: np.ndarray, part: int | None, count: int) -> _Tried:
         """Fit what is added to each of the first sums."""
         radix, after = self.radices[self.own], self.after[rows]
         base = np.take(self._bases[:count], rows, axis=1)
