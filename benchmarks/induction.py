@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=1, help="completions")
     parser.add_argument("--folder", type=Path, default=Path("runs/induction"))
     chosen = parser.parse_args()
+    for unknown in set(chosen.suites) - set(SUITES):
+        parser.error(f"there is no suite {unknown}: choose from {', '.join(SUITES)}")
     chosen.folder.mkdir(parents=True, exist_ok=True)
     for suite in chosen.suites:
         cases = [case._replace(seed=seed) for seed in chosen.seeds for case in SUITES[suite]]

@@ -91,7 +91,9 @@ def _played(env: str, way: Way, *, model: bool) -> dict[str, Any]:
 def _cwm(*arguments: str) -> dict[str, Any]:
     """Run a command and return what it prints as JSON."""
     command = [sys.executable, "-m", "cwm_cli", *arguments, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)  # it has said why
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

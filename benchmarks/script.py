@@ -16,6 +16,10 @@ def main(claims: Sequence[Claim], arguments: Sequence[str] | None = None) -> Non
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sides")
     parser.add_argument("--json", action="store_true", help="a JSON object per line")
     chosen = parser.parse_args(arguments)
+    for word in chosen.claims:
+        if not any(claim.name.startswith(word) for claim in claims):
+            names = ", ".join(claim.name for claim in claims)
+            parser.error(f"no claim begins with {word}: there are {names}")
     for claim in claims:
         named = claim.name.startswith(tuple(chosen.claims)) if chosen.claims else True
         if named and (claim.in_quick or not chosen.quick):

@@ -131,6 +131,14 @@ def test_a_script_measures_the_claims_that_are_named_and_can_be_quick(
     assert measured("sl") == ["slow"]
 
 
+def test_words_that_no_claim_begins_with_are_refused_with_the_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main([CLAIM, SLOW], ["slaw"])
+    assert f"slaw: there are {CLAIM.name}, {SLOW.name}" in capsys.readouterr().err
+
+
 def test_the_spread_of_many_rounds_leaves_out_the_outermost() -> None:
     ratios = [float(number) for number in range(101)]
     many = replace(CLAIM, measure=lambda quick: Measured(ratios, {}))
