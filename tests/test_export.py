@@ -58,11 +58,12 @@ true = gymnasium.make(NAME, **ARGUMENTS).unwrapped
 assert env.observation_space == true.observation_space
 assert env.action_space == true.action_space
 ends = 0
+env.action_space.seed(0)
 for seed in range(4):
     seen, _ = env.reset(seed=seed)
     true.reset(seed=seed)
-    STAND
     for step in range(100):
+        STAND  # where `env` is: over many steps the rounding of a program adds up
         action = env.action_space.sample()
         answer, expected = env.step(action), true.step(action)
         assert np.allclose(answer[0], expected[0], 1e-4, 1e-4), (step, answer, expected)
@@ -70,6 +71,7 @@ for seed in range(4):
         assert answer[2] == expected[2]
         assert np.asarray(answer[0]).dtype == env.observation_space.dtype
         assert type(answer[1]) is float and type(answer[2]) is bool
+        seen = answer[0]
         if answer[2]:
             ends += 1
             break
