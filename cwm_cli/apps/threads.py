@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from cwm_cli import daemons
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -43,7 +45,7 @@ def stream(
             arrivals.put(_Ended())
 
     for _ in range(threads):
-        threading.Thread(target=labour, daemon=True).start()
+        daemons.start(labour)
     try:
         yield from _heard(arrivals, threads)
     finally:

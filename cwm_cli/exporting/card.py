@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cwm_cli import __version__
+from cwm_cli.benchmarking.tables import money, share
 from cwm_cli.evaluation import Score
 from cwm_cli.exporting.names import Names
 from cwm_cli.exporting.publishing import MARK, template
@@ -67,7 +68,7 @@ def _scores(run: Run, findings: Findings) -> str:
         "|---" + "|---:" * (len(columns) + 1) + "|",
     ]
     for part, score in findings.scores.items():
-        shares = [_share(getattr(score, name)) for name in columns]
+        shares = [share(getattr(score, name)) for name in columns]
         lines.append(f"| {' | '.join([titles[part], *shares, f'{score.transitions:,}'])} |")
     return "\n".join(lines) + "\n" + EXPLAINED.rstrip()
 
@@ -89,7 +90,7 @@ def _facts(run: Run, dataset: Dataset, findings: Findings) -> Iterator[tuple[str
     yield "seed", str(config.seed)
     yield "completions", f"{len(findings.nodes)}{'' if findings.result else ', so far'}"
     yield "tokens", f"{spent.tokens:,}"
-    yield "cost", "unknown" if spent.cost is None else f"${spent.cost:.4f}"
+    yield "cost", money(spent.cost)
     yield "started", clean(header.created)
     yield "versions", clean(versions)
 
@@ -97,8 +98,3 @@ def _facts(run: Run, dataset: Dataset, findings: Findings) -> Iterator[tuple[str
 def _code(text: str) -> str:
     """Write foreign text as code, which no table and no page takes for anything else."""
     return f"`{clean(text).replace('`', ' ').replace('|', '¦')}`"
-
-
-def _share(value: float | None) -> str:
-    """Write a share of one."""
-    return "–" if value is None else f"{value:.3f}"  # noqa: RUF001

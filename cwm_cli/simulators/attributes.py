@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,18 +26,14 @@ class Piece(NamedTuple):
     belonged: list[Any]
 
 
+@dataclass(slots=True, eq=False)
 class Saved:
     """A saved state, equal to another one that holds the same, however it is laid out."""
 
-    __slots__ = ("layout", "luck", "piece", "values")
-
-    def __init__(
-        self, layout: Layout, values: dict[str, Any], piece: Piece | None, luck: list[Any] | None
-    ) -> None:
-        self.layout = layout
-        self.values = values
-        self.piece = piece
-        self.luck = luck
+    layout: Layout
+    values: dict[str, Any]
+    piece: Piece | None
+    luck: list[Any] | None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Saved) and self._content() == other._content()

@@ -1,6 +1,5 @@
 """How fast, how right and at what cost a language model predicts transitions."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from cwm_cli import daemons
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.llm import Action, Backend, Completion, Move, Request, Usage, total
@@ -121,5 +121,5 @@ def waited(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
             done.set_exception(error)
 
-    threading.Thread(target=attempt, daemon=True).start()
+    daemons.start(attempt)
     return done.result()
