@@ -20,9 +20,9 @@ from benchmarks.claims import Claim, Measured
 from benchmarks.journal import Drawn
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
-from cwm_cli.llm import Action, Move, Request
 from cwm_cli.registry import find
-from cwm_cli.search import Search
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.loop import Search
 from tests.openai_server import Handler, OpenAIServer, answer
 
 MODEL = "gpt-4o-mini"

@@ -19,13 +19,13 @@ from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
 from benchmarks.shipped_data import FOLDER
-from cwm_cli.collection import shipped_name
+from cwm_cli.agents.collection import shipped_name
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Metric
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Move, Request
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.reading import extract_program
 from cwm_induction import backend
 from cwm_induction.effort import Effort
 

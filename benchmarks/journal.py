@@ -14,13 +14,14 @@ import numpy as np
 from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
-from cwm_cli.llm import Completion, Message, Move, Request, Usage
-from cwm_cli.packing import Space
-from cwm_cli.programs import Failure, Verdict
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.registry import find
-from cwm_cli.runs import JOURNAL, Header, Run, RunConfig
-from cwm_cli.search import Search
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Completion, Message, Move, Request, Usage
+from cwm_cli.search.loop import Search
+from cwm_cli.search.verdict import Verdict
 
 NODES, FEWER = 10_000, 300
 LINES = 60

@@ -23,12 +23,12 @@ from benchmarks.charts import chart
 from benchmarks.curves import Curve, curve
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.collection import collect
+from cwm_cli.agents.collection import collect
 from cwm_cli.evaluation import Metric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search import Search
+from cwm_cli.search.loop import Search
 from cwm_simulated.backend import Simulated
 
 STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")

@@ -19,9 +19,10 @@ from rich.text import Text
 from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
-from cwm_cli.llm import ROOT, Action, Completion, Move, Request, Usage
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Node, Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import ROOT, Action, Completion, Move, Request, Usage
+from cwm_cli.search.loop import Node, Search
+from cwm_cli.search.verdict import Verdict
 from cwm_cli.views.live import Screen
 from cwm_cli.views.pane import REFRESHES_PER_SECOND, Pane
 

@@ -10,7 +10,7 @@ from statistics import median
 from types import FrameType
 from typing import NamedTuple
 
-from cwm_cli import daemons
+from cwm_cli.search import threads as daemons
 
 Side = Callable[[int], object]
 """Does the work of one side in the round of a number."""

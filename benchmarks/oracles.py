@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.published import ENTROPY
-from cwm_cli.suites import CWMB
+from cwm_cli.bench.suites import CWMB
 
 DISCRETE = (*CWMB[:6], *CWMB[18:])
 THOROUGH = ("Pendulum-v1", "Reacher-v5", "InvertedPendulum-v5", "HalfCheetah-v5")

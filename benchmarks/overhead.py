@@ -25,10 +25,11 @@ from benchmarks.claims import Claim, Measured
 from benchmarks.journal import Drawn, start
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
-from cwm_cli.llm import Action, Completion, Message, Move, Request
-from cwm_cli.programs import Failure, Verdict
 from cwm_cli.registry import find
-from cwm_cli.search import Record, Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Completion, Message, Move, Request
+from cwm_cli.search.loop import Record, Search
+from cwm_cli.search.verdict import Verdict
 
 STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
 NODES, FEWER = 10_000, 1_000

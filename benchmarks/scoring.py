@@ -13,9 +13,9 @@ import numpy as np
 from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset, Transition
 
 ROWS = 1000
 PROGRAM = '''

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cwm_cli.collection import collect, shipped_name
+from cwm_cli.agents.collection import collect, shipped_name
+from cwm_cli.bench.suites import CWMB
 from cwm_cli.registry import environment
-from cwm_cli.suites import CWMB
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
 

@@ -13,8 +13,8 @@ import psutil
 
 from benchmarks.machine import machine
 from benchmarks.scoring import PROGRAM, cartpole
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.transitions import Dataset
 
 ROWS = 100
 LIMITS = Limits(stall_seconds=0.5, memory_mb=128)

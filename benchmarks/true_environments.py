@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.published import Copied, Entropy, cem, mcts
 from benchmarks.world_models import Act
+from cwm_cli.envs.simulators import simulator
 from cwm_cli.planning import PLANNERS, Decider, Moment
 from cwm_cli.registry import environment
-from cwm_cli.simulators import simulator
 
 
 def trees(env_id: str) -> Act:

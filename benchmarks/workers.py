@@ -14,8 +14,8 @@ from benchmarks.cores import on
 from benchmarks.measuring import calls
 from benchmarks.scoring import PROGRAM, ROWS, cartpole
 from benchmarks.script import main
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset
 
 PROGRAMS = 40
 """Programs judged on each side in a round."""

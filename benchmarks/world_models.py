@@ -11,11 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.published import Copied, Entropy, cem, mcts
-from cwm_cli.environments import space_of
+from cwm_cli.agents.samples import random_rows
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
-from cwm_cli.samples import random_rows
 from cwm_cli.sandbox import Limits, Sandbox, Session
-from cwm_cli.tasks import Task
 
 PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
 

@@ -10,9 +10,9 @@ import pluggy
 if TYPE_CHECKING:
     import typer
 
-    from cwm_cli.environments import EnvironmentSpec
-    from cwm_cli.llm import Backend
-    from cwm_cli.search import Strategy
+    from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.search.backend import Backend
+    from cwm_cli.search.loop import Strategy
 
 hookspec = pluggy.HookspecMarker("cwm")
 

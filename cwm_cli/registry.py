@@ -13,7 +13,7 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
 
 if TYPE_CHECKING:
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.envs.spec import EnvironmentSpec
 
 Kind = Literal["environment", "backend", "strategy"]
 HOOKS: Mapping[Kind, str] = {

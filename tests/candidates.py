@@ -3,10 +3,10 @@
 import gymnasium as gym
 from gymnasium import spaces
 
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Plan, Session
-from cwm_cli.transitions import Dataset, Transition
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
 

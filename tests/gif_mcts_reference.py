@@ -4,8 +4,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from math import log, sqrt
 
-from cwm_cli.llm import ROOT, Action, Move
-from cwm_cli.search import Node
+from cwm_cli.search.backend import ROOT, Action, Move
+from cwm_cli.search.loop import Node
 
 C, EPSILON, LINES, FIXES = 0.1, 1.0, 2, 3
 BUG_VALUES = [0.0, 0.33, 0.66, 0.99]

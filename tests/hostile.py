@@ -29,12 +29,12 @@ import psutil
 from gymnasium import spaces
 
 from adversaries import ERRORS, GOOD, KEY, LAYERS, PROGRAMS, Adversary
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.client import Predictions
 from cwm_cli.sandbox.linux import adopt_orphans, landlock_version
 from cwm_cli.sandbox.protection import GAPS
-from cwm_cli.transitions import Dataset, Transition
 from processes import PER_WORKER, WORKERS, wait_until
 
 LIMITS = Limits(

@@ -3,11 +3,11 @@
 import gymnasium
 import numpy as np
 
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import Metric
-from cwm_cli.packing import Space
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.transitions import Dataset, Transition
 
 COUNTER = Space("discrete", low=(0,), high=(99,))
 POINT = Space("box", "float64", (2,), (-np.inf, -np.inf), (np.inf, np.inf))

@@ -4,9 +4,9 @@ import pytest
 
 from cwm_cli.coding.judging import LIMITS
 from cwm_cli.coding.tasks import Case, CodingTask
-from cwm_cli.llm import Action, Move
 from cwm_cli.problems.apps import AppsProblem
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.search.backend import Action, Move
 
 TESTS = tuple(Case(f"{n} {n + 1}\n", f"{2 * n + 1}\n") for n in (1, 20, 300, 4000, 50000))
 SUM = CodingTask(id=1, question="Add $two numbers.", difficulty="interview", tests=TESTS)

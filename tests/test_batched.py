@@ -10,16 +10,16 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cwm_cli.collection import collect
-from cwm_cli.environments import space_of
+from cwm_cli.agents.collection import collect
+from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import Metric
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Move, Request
 from cwm_cli.planning.batched import Transformed, batched, returns, verified
 from cwm_cli.planning.batched import lanes as lane_functions
 from cwm_cli.planning.model import Unbatched
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.reading import extract_program
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
 from world_models import expressions

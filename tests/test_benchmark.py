@@ -12,32 +12,24 @@ import pytest
 from rich.console import Console
 
 from conftest import Shell
-from cwm_cli.benchmarking.configuration import (
-    Access,
-    Configuration,
-    Header,
-    Terms,
-    Trial,
-    changes,
-    slug,
-)
-from cwm_cli.benchmarking.folder import Folder
-from cwm_cli.benchmarking.groups import groups_of
-from cwm_cli.benchmarking.options import check, options_of
-from cwm_cli.benchmarking.overview import Overview, Standing
-from cwm_cli.benchmarking.report import Report
-from cwm_cli.benchmarking.rows import Play, Row, ratio_error, side_of
-from cwm_cli.benchmarking.running import Benchmark
-from cwm_cli.benchmarking.tables import Grid, group_grids
-from cwm_cli.benchmarking.tail import Tail
-from cwm_cli.benchmarking.tasks import left
-from cwm_cli.benchmarking.work import TASKS, Work, group_of
+from cwm_cli.agents.contests import Mean, relative_return
+from cwm_cli.bench.configuration import Access, Configuration, Header, Terms, Trial, changes, slug
+from cwm_cli.bench.folder import Folder
+from cwm_cli.bench.groups import groups_of
+from cwm_cli.bench.options import check, options_of
+from cwm_cli.bench.overview import Overview, Standing
+from cwm_cli.bench.report import Report
+from cwm_cli.bench.rows import Play, Row, ratio_error, side_of
+from cwm_cli.bench.running import Benchmark
+from cwm_cli.bench.tables import Grid, group_grids
+from cwm_cli.bench.tail import Tail
+from cwm_cli.bench.tasks import left
+from cwm_cli.bench.work import TASKS, Work, group_of
 from cwm_cli.cli.runs import report
-from cwm_cli.contests import Mean, relative_return
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.packing import Space
-from cwm_cli.runs import JOURNAL
+from cwm_cli.runs.store import JOURNAL
 from cwm_cli.views.benchmark import chosen, overview
 from cwm_cli.views.grids import GridTable, chunks
 from processes import wait_until
@@ -61,7 +53,7 @@ class Moody:
     pause: float = 0.0
 
     def complete(self, request):
-        from cwm_cli.llm import Completion
+        from cwm_cli.search.backend import Completion
 
         time.sleep(self.pause)
         with Path("asked.txt").open("a") as file:
@@ -215,7 +207,7 @@ def test_other_choices_are_refused_by_name_and_other_terms_are_not(played):
 
 
 def test_a_folder_with_something_else_and_one_that_is_in_use_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("cwm_cli.benchmarking.folder.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("cwm_cli.bench.folder.PATIENCE_SECONDS", 0.1)
     folder, header = (
         Folder(tmp_path),
         Header(configuration=SIMPLE, terms=Terms(), version="1", created="now"),

@@ -16,7 +16,7 @@ from benchmarks.measuring import calls, in_turn
 from benchmarks.results import Result
 from benchmarks.script import main
 from benchmarks.suite import SCRIPTS
-from cwm_cli import daemons
+from cwm_cli.search import threads as daemons
 from cwm_cli.text import clean
 
 CLAIM = Claim(

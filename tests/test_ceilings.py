@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cwm_cli.ceilings import ceiling, reach
-from cwm_cli.collection import collect
-from cwm_cli.environments import EnvironmentSpec, space_of
+from cwm_cli.agents.collection import collect
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import Metric
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.evaluation.ceilings import ceiling, reach
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import published
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import EFFORTS, Cem
 from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.noise import coloured

@@ -12,10 +12,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.collection import collect, default_dataset
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.agents.collection import collect, default_dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.transitions import Dataset
 from cwm_gymnasium import cwm_environments
 
 SMALL = [
@@ -292,7 +292,7 @@ def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
 @pytest.mark.slow
 def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
     code = """
-from cwm_cli.collection import default_dataset
+from cwm_cli.agents.collection import default_dataset
 from cwm_gymnasium import cwm_environments
 print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
 """

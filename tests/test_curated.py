@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.collection import collect, default_dataset, shipped_name
-from cwm_cli.environments import EnvironmentSpec
-from cwm_cli.simulators import checking, opening
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.agents.collection import collect, default_dataset, shipped_name
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.simulators import checking, opening
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_gymnasium import cwm_environments
 
 SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from conftest import Shell
-from cwm_cli.runs import Run
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.runs.store import Run
 from cwm_cli.sandbox.protection import GAPS
-from cwm_cli.transitions import Dataset, Transition
 from old_kernel import available, on_old_kernel
 from recordings import COUNTER, MOVES
 

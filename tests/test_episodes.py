@@ -7,16 +7,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.contests import Mean, Side, mean_of, relative_return
-from cwm_cli.crews import dealt, in_processes, in_this_process, in_threads
-from cwm_cli.environments import space_of
-from cwm_cli.episodes import Episode, play
+from cwm_cli.agents.contests import Mean, Side, mean_of, relative_return
+from cwm_cli.agents.crews import dealt, in_processes, in_this_process, in_threads
+from cwm_cli.agents.episodes import Episode, play
+from cwm_cli.agents.pilots import Planning
+from cwm_cli.agents.samples import ROWS, random_rows
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
-from cwm_cli.pilots import Planning
-from cwm_cli.programs import Failure
-from cwm_cli.samples import ROWS, random_rows
 from cwm_cli.sandbox import Plan, Report
-from cwm_cli.tasks import LONGEST, Setting, Task, seeds_of, step_limit
+from cwm_cli.sandbox.failure import Failure
 
 SETTING = Setting("CartPole-v1", {}, 3, 500)
 FAILURE = Failure(kind="step_error", message="division by zero")

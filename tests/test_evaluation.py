@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.evaluation import Metric, evaluate, rollouts
-from cwm_cli.transitions import Dataset, Transition
 from recordings import COUNTER, MOVES, POINT, dataset
 
 COUNTING = """

@@ -19,17 +19,18 @@ import recordings
 import test_rtfm
 import worlds
 from conftest import Shell
-from cwm_cli.environments import space_of
-from cwm_cli.exporting import Export, export_of, publish
-from cwm_cli.exporting.names import names_of
-from cwm_cli.exporting.templates import environment as template
-from cwm_cli.exporting.world import LETTERS, world_of
-from cwm_cli.llm import Action, Usage
-from cwm_cli.packing import Space
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.runs import Header, Run, RunConfig
-from cwm_cli.search import Node, Record
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.export import Export, export_of, publish
+from cwm_cli.export.names import names_of
+from cwm_cli.export.templates import environment as template
+from cwm_cli.export.world import LETTERS, world_of
+from cwm_cli.runs.store import Header, Run, RunConfig
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Usage
+from cwm_cli.search.loop import Node, Record
+from cwm_cli.search.verdict import Verdict
 from test_apps import PROBLEMS
 from test_packing import SPACES, quickly, same
 from test_simulated import LAKE, WORLD_MODELS
@@ -501,7 +502,7 @@ class Adder:
     model: str = ""
 
     def complete(self, request):
-        from cwm_cli.llm import Completion
+        from cwm_cli.search.backend import Completion
         return Completion("```python\\nprint(sum(map(int, input().split())))\\n```")
 """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cwm_cli.extraction import extract_program
+from cwm_cli.search.reading import extract_program
 
 PROGRAM = '''\
 import math
@@ -244,7 +244,7 @@ def test_tabs_and_trailing_spaces_inside_a_program_stay():
 
 def test_reading_a_program_says_nothing_about_its_warnings():
     text = r"PATTERN = '\d'"
-    code = f"from cwm_cli.extraction import extract_program\nprint(extract_program({text!r}))"
+    code = f"from cwm_cli.search.reading import extract_program\nprint(extract_program({text!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout == text + "\n\n"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Metric
-from cwm_cli.packing import Space
 from cwm_cli.problems.feedback import counterexample, report, worst
-from cwm_cli.transitions import Dataset, Transition
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, record, said
 
 

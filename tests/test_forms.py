@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.published import Copied, Entropy, cem
-from cwm_cli.environments import space_of
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Plan, Report, Sandbox
 

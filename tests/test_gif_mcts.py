@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cwm_cli.llm import ROOT, Action, Move
+from cwm_cli.search.backend import ROOT, Action, Move
 from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.strategy import GifMcts
 from gif_mcts_reference import Reference

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from candidates import BOX, LIMITS, dataset_of, program
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.arena import Layout, Phase
 from cwm_cli.sandbox.halves import REPEATED_ROWS, Half, halves, may_outlast
 from cwm_cli.sandbox.job import Job
-from cwm_cli.transitions import Dataset
 from recordings import cartpole, record
 
 

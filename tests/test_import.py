@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from cwm_cli.agents.collection import collect
 from cwm_cli.cli import app
-from cwm_cli.collection import collect
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.importing import (
     MisfitError,
@@ -30,7 +31,6 @@ from cwm_cli.importing import (
 from cwm_cli.importing.arrays import plain
 from cwm_cli.importing.inert import load
 from cwm_cli.registry import environment
-from cwm_cli.transitions import Dataset
 from recordings import cartpole
 
 CAPACITY = 7

@@ -11,15 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import cwm_induction
-from cwm_cli.collection import collect
-from cwm_cli.environments import space_of
+from cwm_cli.agents.collection import collect
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Move, Request
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.reading import extract_program
+from cwm_cli.search.verdict import Verdict
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
 from cwm_induction.continuous.regression import snapped

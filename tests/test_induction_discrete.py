@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cwm_cli.environments import space_of
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_induction import discrete
 from cwm_induction.discrete import layouts, moves
 from cwm_induction.discrete.moves import Fit
@@ -442,7 +442,7 @@ def test_the_text_depends_on_nothing_but_the_data(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     collect(KeyAndDoor(), 0).save(path)
     script = (
-        "import sys, numpy, pathlib; from cwm_cli.transitions import Dataset;"
+        "import sys, numpy, pathlib; from cwm_cli.data.dataset import Dataset;"
         "from cwm_induction import discrete; fit = Dataset.load(pathlib.Path(sys.argv[1]));"
         "print(discrete.induce(fit, variant=5, rng=numpy.random.default_rng(0)))"
     )

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from cwm_cli.environments import space_of
+from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.chains import inputs_of
 from cwm_induction.continuous.dynamics import Explainer
 from cwm_induction.continuous.ending import Ending

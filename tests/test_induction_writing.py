@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cwm_induction
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Metric, unseen
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Move, Request
-from cwm_cli.packing import Space
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.reading import extract_program
+from cwm_cli.search.verdict import Verdict
 from cwm_induction.arrangements import Arrangement
 from cwm_induction.backend import Induction
 from cwm_induction.cores import answers

@@ -9,8 +9,8 @@ import pytest
 
 from cwm_cli.coding.judging import CHARACTERS, LIMITS, judge
 from cwm_cli.coding.tasks import Case, CodingTask
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.failure import Failure
 
 HASTY = Limits(wall_seconds=20.0, cpu_seconds=0.3, stall_seconds=0.3, output_bytes=1 << 16)
 

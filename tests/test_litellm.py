@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Action, Message, Move, Request
+from cwm_cli.search.backend import Action, Message, Move, Request
 from cwm_litellm.backend import LiteLLM
 from openai_server import (
     OUT_OF_QUOTA,

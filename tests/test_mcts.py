@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cwm_cli.environments import space_of
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import lockstep
 from cwm_cli.planning.draws import DEPTHS, Draws, changed, numbers, persistent, pick
 from cwm_cli.planning.mcts import EFFORTS, Mcts, choose

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, close, match
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset
 from recordings import COUNTER, MOVES, POINT, dataset, predictions, truth
 
 

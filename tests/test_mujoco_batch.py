@@ -4,8 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from cwm_cli.bench.suites import CWMB
 from cwm_cli.registry import environment
-from cwm_cli.suites import CWMB
 from cwm_gymnasium import mujoco_lanes, mujoco_rewards
 from cwm_gymnasium.rewinding import rewinder
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cwm_cli.environments import space_of
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.packing import Space
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, max_side=3)
 KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)

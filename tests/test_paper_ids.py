@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.environments import space_of
+from cwm_cli.envs.spec import space_of
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.documentation import changes
 

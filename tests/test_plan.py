@@ -10,16 +10,16 @@ import numpy as np
 import psutil
 import pytest
 
+from cwm_cli.agents.contests import Side
+from cwm_cli.agents.episodes import play
+from cwm_cli.agents.pilots import WorldModel
 from cwm_cli.cli.planners import DECISION, choose
-from cwm_cli.contests import Side
-from cwm_cli.environments import space_of
-from cwm_cli.episodes import play
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError
-from cwm_cli.packing import Space
-from cwm_cli.pilots import WorldModel
 from cwm_cli.planning import PLANNERS
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.tasks import Task, step_limit
 from worlds import CARTPOLE, COUNTER, PENDULUM
 
 BROKEN = CARTPOLE.replace(
@@ -47,7 +47,7 @@ def sealed():
 def spec(name, actions, hidden=False, valid=None):
     import gymnasium as gym
     import numpy as np
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.envs.spec import EnvironmentSpec
 
     class Counter(gym.Env):
         observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))

@@ -16,10 +16,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli.contests import Side
-from cwm_cli.episodes import Cost, Episode, Played, Round, Standing
-from cwm_cli.programs import Failure
+from cwm_cli.agents.contests import Side
+from cwm_cli.agents.episodes import Cost, Episode, Played, Round, Standing
 from cwm_cli.sandbox import Report
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.views.planning import following
 from cwm_cli.views.sides import side_table
 

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from candidates import plan_at
-from cwm_cli.environments import space_of
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import PLANNERS, fitting
 from cwm_cli.sandbox import Limits, Plan, Sandbox, SandboxError, Session
 from cwm_cli.sandbox.messages import Record

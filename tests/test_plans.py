@@ -9,11 +9,11 @@ import time
 import psutil
 import pytest
 
-from cwm_cli.episodes import Episode
+from cwm_cli.agents.episodes import Episode
+from cwm_cli.agents.plans import Identity, Journal, Key
 from cwm_cli.errors import CwmError
-from cwm_cli.plans import Identity, Journal, Key
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox import Report
+from cwm_cli.sandbox.failure import Failure
 from worlds import CARTPOLE
 
 IDENTITY = Identity(

@@ -25,7 +25,7 @@ class Greedy:
         self.nodes = []
 
     def select(self, rng, pending):
-        from cwm_cli.llm import Action, Move
+        from cwm_cli.search.backend import Action, Move
         if not self.nodes:
             return Move(Action.GENERATE)
         best = max(self.nodes, key=lambda node: node.verdict.score)

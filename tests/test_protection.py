@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from candidates import BOX, plan_at, program
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.packing import Space
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, probe, protection
 from cwm_cli.sandbox.confinement import LAYERS, ON
 from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected

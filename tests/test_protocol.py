@@ -22,13 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from candidates import BOX, LIMITS, dataset_of, plan_at, program
-from cwm_cli.environments import space_of
-from cwm_cli.packing import Space
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.arena import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.halves import Half, contradiction, merged
@@ -37,7 +38,6 @@ from cwm_cli.sandbox.messages import SIZE, Record, Reply
 from cwm_cli.sandbox.process import Outcome, Worker
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
 from cwm_cli.sandbox.session import Session
-from cwm_cli.transitions import Dataset
 
 fast = settings(deadline=1000, max_examples=100)
 

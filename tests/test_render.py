@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.envs.films import Camera
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.rendering import Camera
 
 
 class Lamp(gym.Env):
@@ -123,7 +123,7 @@ def test_a_missing_package_is_named_with_what_to_install(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "cwm_cli.rendering.find_spec",
+        "cwm_cli.envs.films.find_spec",
         lambda asked: None if asked == package else asked if name == "a.mp4" else found(asked),
     )
     with pytest.raises(CwmError, match=rf"needs {package}: pip install 'cwm-cli\[render\]'"):
@@ -155,7 +155,7 @@ from test_render import Lamp
 
 @hookimpl
 def cwm_environments():
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.envs.spec import EnvironmentSpec
     return {"Lamp-v0": lambda: EnvironmentSpec("Lamp-v0", Lamp, lambda env: "a lamp", lambda: {})}
 """
 

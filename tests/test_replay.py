@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Request, Usage
-from cwm_cli.packing import Space
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.runs import JOURNAL, Header, Run, RunConfig
-from cwm_cli.search import Node, Record, Search
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Request, Usage
+from cwm_cli.search.loop import Node, Record, Search
+from cwm_cli.search.verdict import Verdict
 from cwm_replay.backend import Replay
 from cwm_zero_shot.strategy import ZeroShot
 

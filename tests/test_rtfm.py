@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.simulators import simulator
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.packing import Space
-from cwm_cli.simulators import simulator
-from cwm_cli.transitions import Dataset, Transition
 from cwm_rtfm import cwm_environments
 
 PLAIN, SHUFFLED = "RTFM-v0", "RTFM-shuffled-v0"

@@ -6,13 +6,14 @@ import os
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Action, Usage
-from cwm_cli.packing import Space
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.runs import JOURNAL, Header, Run, RunConfig, differences, is_free, runs_in
-from cwm_cli.search import Node, Record
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig, differences, is_free, runs_in
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Usage
+from cwm_cli.search.loop import Node, Record
+from cwm_cli.search.verdict import Verdict
 
 CONFIG = RunConfig(
     env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}

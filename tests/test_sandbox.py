@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 
 from candidates import BOX, LIMITS, dataset_of, program
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, process, starting
 from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failures import failure_of
@@ -176,7 +176,7 @@ def test_what_is_not_computing_is_refused_in_the_line_that_asks_for_it(
 
 
 @pytest.mark.parametrize(
-    "name", ["sqlite3", "torch", "pydantic", "cwm_cli.environments", "numpy.f2py"]
+    "name", ["sqlite3", "torch", "pydantic", "cwm_cli.envs.spec", "numpy.f2py"]
 )
 def test_what_is_not_loaded_is_not_imported(sandbox: Sandbox, name: str) -> None:
     failure = sandbox.predict(program(f"import {name}"), BOX).failure

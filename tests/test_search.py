@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Request, Usage
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Request, Usage
+from cwm_cli.search.loop import Search
+from cwm_cli.search.verdict import Verdict
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot

@@ -15,10 +15,11 @@ from benchmarks.charts import chart
 from benchmarks.curves import curve
 from benchmarks.laboratory import Kept
 from cwm_cli.errors import CwmError
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Message, Move, Request
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Message, Move, Request
+from cwm_cli.search.loop import Search
+from cwm_cli.search.reading import extract_program
+from cwm_cli.search.verdict import Verdict
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_simulated.backend import Simulated
 from cwm_simulated.edits import CRASHES

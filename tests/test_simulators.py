@@ -10,17 +10,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.bench.suites import CWMB
+from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
+from cwm_cli.envs.simulators.chance import fingerprint
+from cwm_cli.envs.simulators.values import content
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import key
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.plans import PlanTree
 from cwm_cli.registry import environment
-from cwm_cli.simulators import Attributes, Findings, Remembering, simulator
-from cwm_cli.simulators.chance import fingerprint
-from cwm_cli.simulators.values import content
-from cwm_cli.suites import CWMB
 
 NAMES = [*CWMB, "FrozenLake-v1", "MountainCarContinuous-v0"]
 

@@ -9,15 +9,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from cwm_cli.environments import space_of
+from cwm_cli.bench.speed import Inquiry, Questioner, Ratio, World, paces
+from cwm_cli.bench.speed.environment import walks_of
+from cwm_cli.bench.speed.pace import FEWEST_ROUNDS, ROUNDS
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Setting
 from cwm_cli.evaluation import Metric
 from cwm_cli.registry import environment
 from cwm_cli.sandbox.timing import FORGED, Broke, Timer
-from cwm_cli.speed import Inquiry, Questioner, Ratio, World, paces
-from cwm_cli.speed.environment import walks_of
-from cwm_cli.speed.pace import FEWEST_ROUNDS, ROUNDS
-from cwm_cli.tasks import Setting
-from cwm_cli.transitions import Dataset, Transition
 from cwm_cli.views.speed import ratio_words, seconds_words
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang

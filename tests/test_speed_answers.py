@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cwm_cli.bench.speed import Questioner
+from cwm_cli.bench.speed.answer import Answer, Unreadable, read_answer
+from cwm_cli.bench.speed.predicted import Predicted
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Metric
-from cwm_cli.packing import Space
-from cwm_cli.speed import Questioner
-from cwm_cli.speed.answer import Answer, Unreadable, read_answer
-from cwm_cli.speed.predicted import Predicted
-from cwm_cli.transitions import Dataset, Transition
 from recordings import COUNTER, MOVES, POINT, dataset
 
 PLAIN = Answer([1.0, -2.5], 1.0, False)

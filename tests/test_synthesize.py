@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.runs import Run
+from cwm_cli.runs.store import Run
 from cwm_cli.sandbox import Sandbox
 
 TEACHER = '''
@@ -45,7 +45,7 @@ class Teacher:
     price: float = 0.01
 
     def complete(self, request):
-        from cwm_cli.llm import Completion, Usage
+        from cwm_cli.search.backend import Completion, Usage
         time.sleep(self.delay)
         draw = random.Random(request.seed)
         bug = draw.choice(["pass", "pass", "undefined_name", "print('\\\\x1b[2J garbage')"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cwm_cli.environments import space_of
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import tabular
 from cwm_cli.planning.induction import Dynamics
 from cwm_cli.planning.model import Step

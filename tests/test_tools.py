@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.packing import Space
-from cwm_cli.runs import Run
+from cwm_cli.runs.store import Run
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import GAPS
-from cwm_cli.transitions import Dataset, Transition
 from recordings import COUNTER, MOVES
 
 SWING = """
@@ -145,7 +145,7 @@ class Teacher:
     told: str = ""
 
     def complete(self, request):
-        from cwm_cli.llm import Completion, Usage
+        from cwm_cli.search.backend import Completion, Usage
         assert self.told in request.messages[-1].content, request.messages[-1].content
         return Completion("""```python{ADDING}```""", Usage())
 '''

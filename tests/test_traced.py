@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.batched import Transformed
 from cwm_cli.planning.model import LARGEST, Unbatched
 from cwm_cli.planning.program import Checks, Program

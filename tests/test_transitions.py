@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cwm_cli.data.dataset import VECTORS, Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.packing import Space
-from cwm_cli.transitions import VECTORS, Dataset, Transition
 
 STATES = Space("discrete", low=(0,), high=(15,))
 ACTIONS = Space("discrete", low=(0,), high=(3,))

@@ -9,14 +9,14 @@ import pytest
 from gymnasium import spaces
 
 from candidates import plan_at
-from cwm_cli.environments import space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.llm import Action, Move, Request
 from cwm_cli.problems.feedback import report
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search import ROOT
-from cwm_cli.transitions import Dataset, Transition
+from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.loop import ROOT
 from cwm_induction.backend import Induction
 
 STATES = space_of(spaces.Discrete(6))

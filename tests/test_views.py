@@ -20,9 +20,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cwm_cli.evaluation import Score
-from cwm_cli.llm import ROOT, Action, Completion, Message, Move, Usage
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Node, Pending, Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Usage
+from cwm_cli.search.loop import Node, Pending, Search
+from cwm_cli.search.verdict import Verdict
 from cwm_cli.views import finished_tree, live, score_table
 from cwm_cli.views.live import Screen
 from cwm_cli.views.tree import SearchTree
@@ -434,9 +435,10 @@ def test_the_score_table_holds_the_published_score_when_asked_for_and_dashes_for
 SCRIPT = r"""
 import sys, time
 from rich.console import Console
-from cwm_cli.llm import Action, Completion, Message, Move, Usage
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Search
+from cwm_cli.search.backend import Action, Completion, Message, Move, Usage
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.loop import Search
 from cwm_cli.views import live
 
 class Noisy:

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.llm import Action, Move
-from cwm_cli.packing import Space
 from cwm_cli.problems.interface import component_names, describe
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.programs import Failure, Verdict
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Move
+from cwm_cli.search.verdict import Verdict
 from recordings import PENDULUM, cartpole, problem, record, said
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import ROOT, Action, Move, Usage
-from cwm_cli.programs import Failure, Verdict
 from cwm_cli.registry import Owner, read_options
-from cwm_cli.search import Node
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import ROOT, Action, Move, Usage
+from cwm_cli.search.loop import Node
+from cwm_cli.search.verdict import Verdict
 from cwm_worldcoder.strategy import WorldCoder
 
 GENERATE, IMPROVE, FIX = Action

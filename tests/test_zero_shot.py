@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from cwm_cli.llm import Action, Completion, Message, Move, unheard
-from cwm_cli.programs import Failure, Verdict
-from cwm_cli.search import Search
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Action, Completion, Message, Move, unheard
+from cwm_cli.search.loop import Search
+from cwm_cli.search.verdict import Verdict
 from cwm_zero_shot.strategy import ZeroShot
 from recordings import dataset, problem
 

@@ -8,16 +8,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_cli.agents.job import Choices
+from cwm_cli.agents.synthesizing import check_flags
 from cwm_cli.coding.judging import LIMITS
 from cwm_cli.coding.reading import shipped
 from cwm_cli.errors import CwmError
-from cwm_cli.job import Choices
-from cwm_cli.llm import Backend
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs import RunConfig
+from cwm_cli.runs.store import RunConfig
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search import Strategy
-from cwm_cli.synthesis import check_flags
+from cwm_cli.search.backend import Backend
+from cwm_cli.search.loop import Strategy
 
 ENVIRONMENT = "apps"
 """What stands for an environment in the configuration of a run."""

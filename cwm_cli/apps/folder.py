@@ -14,9 +14,9 @@ from cwm_cli.coding.reading import digest, from_record, to_record
 from cwm_cli.coding.scoring import Outcome
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.errors import CwmError
-from cwm_cli.folders import read_header, replace
-from cwm_cli.runs import Header as RunHeader
-from cwm_cli.runs import Run, RunConfig, differences, is_free, read_journal
+from cwm_cli.runs.files import read_header, replace
+from cwm_cli.runs.store import Header as RunHeader
+from cwm_cli.runs.store import Run, RunConfig, differences, is_free, read_journal
 from cwm_cli.sandbox.protection import Protection
 
 HEADER = "apps.json"

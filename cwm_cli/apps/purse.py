@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Action, Backend, Completion, Message, Move, Request
+from cwm_cli.search.backend import Action, Backend, Completion, Message, Move, Request
 
 
 class OutOfMoneyError(CwmError):

@@ -10,7 +10,7 @@ from cwm_cli.apps.folder import Folder, Found, save
 from cwm_cli.apps.overview import JUDGING, SKIPPED, Standing
 from cwm_cli.apps.running import counts, ended, verdicts
 from cwm_cli.apps.threads import stream
-from cwm_cli.runs import BusyError, Run
+from cwm_cli.runs.store import BusyError, Run
 from cwm_cli.sandbox import Sandbox
 
 

@@ -12,11 +12,11 @@ from cwm_cli.coding.judging import judge
 from cwm_cli.coding.reading import Malformed, Tasks
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Backend, total
 from cwm_cli.problems.apps import AppsProblem
-from cwm_cli.runs import BusyError, Run
+from cwm_cli.runs.store import BusyError, Run
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search import Record, Search, Strategy
+from cwm_cli.search.backend import Backend, total
+from cwm_cli.search.loop import Record, Search, Strategy
 
 
 class ChangedError(CwmError):

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from cwm_cli import daemons
+from cwm_cli.search import threads as daemons
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -23,8 +23,8 @@ from cwm_cli.cli.options import (
 from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
-    from cwm_cli.benchmarking.report import Report
-    from cwm_cli.benchmarking.running import Benchmark
+    from cwm_cli.bench.report import Report
+    from cwm_cli.bench.running import Benchmark
 
 
 def benchmark(
@@ -108,11 +108,11 @@ def benchmark(
     import time
 
     from cwm_cli import __version__
-    from cwm_cli.benchmarking.configuration import Access, Configuration, Header, Terms
-    from cwm_cli.benchmarking.opening import choose_folder
-    from cwm_cli.benchmarking.options import check
-    from cwm_cli.benchmarking.report import Report
-    from cwm_cli.benchmarking.running import Benchmark
+    from cwm_cli.bench.configuration import Access, Configuration, Header, Terms
+    from cwm_cli.bench.opening import choose_folder
+    from cwm_cli.bench.options import check
+    from cwm_cli.bench.report import Report
+    from cwm_cli.bench.running import Benchmark
 
     answers, models = answering(backend, model or [])
     configuration = Configuration(
@@ -170,7 +170,7 @@ def _work(benchmark: Benchmark, *, json: bool) -> None:
 
     from rich.console import Console
 
-    from cwm_cli.benchmarking.overview import Overview
+    from cwm_cli.bench.overview import Overview
     from cwm_cli.views.benchmark import overview
 
     state = Overview(benchmark)
@@ -191,7 +191,7 @@ def _work(benchmark: Benchmark, *, json: bool) -> None:
 
 def _environments(suite: str, env: list[str] | None) -> tuple[str, ...]:
     """Return the environments, each once."""
-    from cwm_cli.suites import CWMB
+    from cwm_cli.bench.suites import CWMB
 
     suites = {"cwmb": CWMB}
     if not env and suite not in suites:

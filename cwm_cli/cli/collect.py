@@ -18,7 +18,7 @@ from cwm_cli.errors import CwmError
 if TYPE_CHECKING:
     from typing import Any
 
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.data.dataset import Dataset
 
 
 def collect(
@@ -54,7 +54,7 @@ def collect(
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
-    from cwm_cli import collection
+    from cwm_cli.agents import collection
     from cwm_cli.cli.data import find_environment
 
     spec = find_environment(env)
@@ -84,7 +84,7 @@ def collect(
 
 def _recorded(file: Path, asked: dict[str, Any]) -> Dataset | None:
     """Return the file if it holds what is asked for; any other file is not touched."""
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.data.dataset import Dataset
 
     if not file.exists():
         return None

@@ -13,10 +13,10 @@ from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, parse_env_a
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.importing import Buffer
-    from cwm_cli.runs import Run
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.runs.store import Run
 
 MOST_VERSIONS = 10
 """Versions of an environment that are tried, from 0, when a file fits none that was named."""
@@ -83,7 +83,7 @@ def show(
     Example: cwm data show CartPole-v1.npz
     """
     from cwm_cli.cli.output import emit
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.data.dataset import Dataset
 
     emit(_facts(file, Dataset.load(file)), json=json)
 
@@ -108,7 +108,7 @@ def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
 def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
     """Write a dataset, but over no file that holds something else."""
     from cwm_cli.cli.output import writing
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.data.dataset import Dataset
 
     if file.exists() and not force:
         hint = "--force replaces it, --out names another"
@@ -172,9 +172,9 @@ def load_dataset(
     spec: EnvironmentSpec, env_args: dict[str, Any], file: Path | None, data_seed: int = 0
 ) -> tuple[Dataset, Path]:
     """Return the given dataset, or the default one of the environment, and the file it is in."""
+    from cwm_cli.agents.collection import DEFAULTS, default_dataset
     from cwm_cli.cli.output import recording
-    from cwm_cli.collection import DEFAULTS, default_dataset
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.data.dataset import Dataset
 
     if file is None:
         with recording(spec.id, DEFAULTS["episodes"] + DEFAULTS["test_episodes"]) as progress:
@@ -215,7 +215,7 @@ def read_program(file: Path) -> str:
 
 def open_run(folder: Path, spec: EnvironmentSpec, env_arg: list[str] | None) -> Run:
     """Open a run of an environment; another one is refused."""
-    from cwm_cli.runs import Run
+    from cwm_cli.runs.store import Run
 
     run = Run.load(folder)
     if run.config.env != spec.id:

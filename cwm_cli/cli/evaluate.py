@@ -24,10 +24,10 @@ from cwm_cli.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cwm_cli.data.dataset import Dataset
     from cwm_cli.evaluation import Evaluation, Metric, Rollout
-    from cwm_cli.programs import Failure
     from cwm_cli.sandbox import Limits, Sandbox
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.sandbox.failure import Failure
 
 WORST = 3
 """How many mismatches are shown."""

@@ -11,7 +11,7 @@ from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from cwm_cli.exporting import Export
+    from cwm_cli.export import Export
 
 
 def export(
@@ -32,7 +32,7 @@ def export(
     from contextlib import redirect_stdout
 
     from cwm_cli.cli.output import writing
-    from cwm_cli.exporting import export_of, publish
+    from cwm_cli.export import export_of, publish
 
     with redirect_stdout(sys.stderr):  # environments may print
         made = export_of(folder)

@@ -15,24 +15,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cwm_cli.agents.synthesizing import check_flags
+from cwm_cli.bench.speed import INTERRUPTED, Asked, Comparison, Inquiry, Questioner, World
 from cwm_cli.cli.answering import answering
 from cwm_cli.cli.output import console
 from cwm_cli.cli.subjects import Subject
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.speed import (
-    INTERRUPTED,
-    Asked,
-    Comparison,
-    Inquiry,
-    Questioner,
-    World,
-)
-from cwm_cli.synthesis import check_flags
-from cwm_cli.transitions import Dataset
 from cwm_cli.views.speed import comparison_parts
 
 TIMED = 1000

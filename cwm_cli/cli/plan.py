@@ -22,7 +22,7 @@ from cwm_cli.cli.options import (
 
 if TYPE_CHECKING:
     from cwm_cli.cli.playing import Contest
-    from cwm_cli.rendering import Camera
+    from cwm_cli.envs.films import Camera
 
 
 def plan(
@@ -93,15 +93,15 @@ def plan(
 
     Example: cwm plan --env CartPole-v1 --run runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
+    from cwm_cli.agents.plans import Journal
     from cwm_cli.cli.data import find_environment
     from cwm_cli.cli.planned import report
     from cwm_cli.cli.planners import choose
     from cwm_cli.cli.playing import Contest, check_oracle, play_through
     from cwm_cli.cli.protecting import check_form, protected
     from cwm_cli.cli.subjects import find_subject
-    from cwm_cli.environments import space_of
-    from cwm_cli.plans import Journal
-    from cwm_cli.tasks import Setting, step_limit
+    from cwm_cli.envs.spec import space_of
+    from cwm_cli.envs.tasks import Setting, step_limit
 
     spec = find_environment(env)
     subject = find_subject(spec, env_arg, program, run, real_env=real_env)
@@ -142,7 +142,7 @@ def plan(
 
 def _camera(file: Path | None, contest: Contest) -> Camera | None:
     """Return what films an episode, once it has shown that it can."""
-    from cwm_cli.rendering import Camera
+    from cwm_cli.envs.films import Camera
 
     if file is None:
         return None

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from cwm_cli.agents.contests import Side, SideName
+    from cwm_cli.agents.plans import Journal
     from cwm_cli.cli.playing import Contest
-    from cwm_cli.contests import Side, SideName
-    from cwm_cli.plans import Journal
 
 
 def report(contest: Contest, journal: Journal, *, render: Path | None, json: bool) -> None:
@@ -45,7 +45,7 @@ def report(contest: Contest, journal: Journal, *, render: Path | None, json: boo
 
 def _facts(contest: Contest, sides: Mapping[SideName, Side]) -> dict[str, Any]:
     """Return what `--json` prints."""
-    from cwm_cli.contests import relative_return
+    from cwm_cli.agents.contests import relative_return
 
     subject, random, oracle = sides[contest.subject.side], sides["random"], sides.get("oracle")
     compared = oracle is not None and contest.subject.side == "model"

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from cwm_cli.packing import Space
-    from cwm_cli.pilots import Planning
+    from cwm_cli.agents.pilots import Planning
+    from cwm_cli.data.spaces import Space
     from cwm_cli.sandbox import Limits
 
 AUTOMATIC = ("tabular", "mcts", "icem")
@@ -80,7 +80,7 @@ def is_finite(space: Space) -> bool:
 
 def _planning(name: str, options: dict[str, Any]) -> Planning:
     """Return a planner with all of its options, also those that nobody set."""
-    from cwm_cli.pilots import Planning
+    from cwm_cli.agents.pilots import Planning
     from cwm_cli.planning import PLANNERS
     from cwm_cli.registry import Owner
 

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from cwm_cli.agents.contests import Side, SideName
+    from cwm_cli.agents.crews import Heard, Hearing
+    from cwm_cli.agents.episodes import Rounds
+    from cwm_cli.agents.pilots import Planning
+    from cwm_cli.agents.plans import Identity, Journal, Key
     from cwm_cli.cli.planners import Choice
     from cwm_cli.cli.subjects import Subject
-    from cwm_cli.contests import Side, SideName
-    from cwm_cli.crews import Heard, Hearing
-    from cwm_cli.environments import EnvironmentSpec
-    from cwm_cli.episodes import Rounds
-    from cwm_cli.packing import Space
-    from cwm_cli.pilots import Planning
-    from cwm_cli.plans import Identity, Journal, Key
-    from cwm_cli.rendering import Camera
+    from cwm_cli.data.spaces import Space
+    from cwm_cli.envs.films import Camera
+    from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.envs.tasks import Setting
     from cwm_cli.sandbox import Sandbox
     from cwm_cli.sandbox.client import How
-    from cwm_cli.tasks import Setting
     from cwm_cli.views.planning import View
 
 
@@ -52,14 +52,14 @@ class Contest:
     @property
     def asked(self) -> list[Key]:
         """Every episode that is asked for."""
-        from cwm_cli.plans import Key
+        from cwm_cli.agents.plans import Key
 
         return [Key(side, number) for side in self.sides for number in range(self.episodes)]
 
     def identity(self, tools: list[str]) -> Identity:
         """Return all that decides how an episode goes."""
         from cwm_cli import __version__
-        from cwm_cli.plans import Identity
+        from cwm_cli.agents.plans import Identity
 
         setting, (name, planners, limits) = self.setting, self.choice
         return Identity(
@@ -78,7 +78,7 @@ class Contest:
 
     def prepare(self, journal: Journal, *, filmed: bool) -> None:
         """Settle which episodes are played: those that are missing, or all of them again."""
-        from cwm_cli.plans import Key
+        from cwm_cli.agents.plans import Key
 
         missing = journal.missing(self.asked)
         if not missing:
@@ -119,7 +119,7 @@ class Contest:
 
     def film(self, camera: Camera) -> None:
         """Film the first episode of what is asked about."""
-        from cwm_cli.tasks import seeds_of
+        from cwm_cli.envs.tasks import seeds_of
 
         reset, _ = seeds_of(self.setting.seed, 0)
         camera.film(reset, self.actions)
@@ -142,8 +142,8 @@ class Contest:
         sandbox: Sandbox | None,
     ) -> Hearing:
         """Have the episodes of a side played."""
-        from cwm_cli.crews import alone, dealt, in_processes, in_this_process, in_threads
-        from cwm_cli.episodes import play
+        from cwm_cli.agents.crews import alone, dealt, in_processes, in_this_process, in_threads
+        from cwm_cli.agents.episodes import play
 
         shares = dealt(numbers, self.workers)
         if side == "random":
@@ -157,9 +157,9 @@ class Contest:
 
     def _modelled(self, shares: Sequence[Sequence[int]], sandbox: Sandbox) -> list[Rounds]:
         """Return the rounds of each share of the episodes, planned in a world model."""
-        from cwm_cli.episodes import play
-        from cwm_cli.pilots import WorldModel
-        from cwm_cli.samples import random_rows
+        from cwm_cli.agents.episodes import play
+        from cwm_cli.agents.pilots import WorldModel
+        from cwm_cli.agents.samples import random_rows
 
         task = self.setting.task(self.spec)
         rows = random_rows(task, self.spaces)
@@ -185,7 +185,7 @@ def check_oracle(contest: Contest) -> None:
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.simulators import simulator
+    from cwm_cli.envs.simulators import simulator
 
     if "oracle" not in contest.sides:
         return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cwm_cli.apps.folder import Folder
-    from cwm_cli.runs import Run
+    from cwm_cli.runs.store import Run
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 
@@ -34,7 +34,7 @@ def list_(
 
     from cwm_cli.apps.folder import folders_in
     from cwm_cli.cli.output import console
-    from cwm_cli.runs import runs_in
+    from cwm_cli.runs.store import runs_in
 
     table = Table("run", "environment", "strategy", "answers", "nodes", "best")
     table.columns[0].overflow = "fold"  # so that the folder can be copied
@@ -65,7 +65,7 @@ def show(
 
     from cwm_cli.apps.folder import Folder
     from cwm_cli.cli.output import console, emit
-    from cwm_cli.runs import Run
+    from cwm_cli.runs.store import Run
     from cwm_cli.views import finished_tree
 
     if (apps := Folder(folder)).is_apps:
@@ -103,10 +103,10 @@ def report(
 
     Example: cwm runs report runs/benchmark-20260101-120000
     """
-    from cwm_cli.benchmarking.folder import Folder
-    from cwm_cli.benchmarking.report import Report
+    from cwm_cli.bench.folder import Folder
+    from cwm_cli.bench.report import Report
     from cwm_cli.cli.benchmark import print_report
-    from cwm_cli.runs import Run
+    from cwm_cli.runs.store import Run
 
     if others or _is_apps(folder):
         _report_apps([folder, *(others or [])], json=json)
@@ -174,7 +174,7 @@ def _report_run(run: Run, *, json: bool) -> None:
     """Print what came of a run, as far as it went."""
     import json as jsonlib
 
-    from cwm_cli.benchmarking.folder import Folder
+    from cwm_cli.bench.folder import Folder
     from cwm_cli.cli.output import console, emit
     from cwm_cli.evaluation import Score
     from cwm_cli.views import PARTS, score_table, titled

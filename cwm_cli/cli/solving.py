@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from cwm_cli import __version__
+from cwm_cli.agents.job import Choices
 from cwm_cli.apps.configuration import Source, judging, make, now, sandbox, searching, source
 from cwm_cli.apps.folder import Folder, Header
 from cwm_cli.apps.gathering import Gathered, gather
@@ -27,8 +28,7 @@ from cwm_cli.cli.output import console
 from cwm_cli.cli.protecting import warn
 from cwm_cli.coding.reading import Tasks, chosen, read
 from cwm_cli.errors import CwmError
-from cwm_cli.job import Choices
-from cwm_cli.runs import RunConfig
+from cwm_cli.runs.store import RunConfig
 from cwm_cli.sandbox.protection import Protection
 from cwm_cli.views.apps import overview
 from cwm_cli.views.grids import report_parts

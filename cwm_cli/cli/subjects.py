@@ -12,10 +12,10 @@ from cwm_cli.errors import CwmError
 if TYPE_CHECKING:
     from typing import Any
 
-    from cwm_cli.contests import SideName
-    from cwm_cli.environments import EnvironmentSpec
-    from cwm_cli.runs import Run
-    from cwm_cli.transitions import Dataset
+    from cwm_cli.agents.contests import SideName
+    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.runs.store import Run
 
 FOLDER = "plans"
 """The folder of a run, or of all runs, with what was played."""

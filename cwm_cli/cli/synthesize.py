@@ -34,7 +34,7 @@ from cwm_cli.errors import CwmError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cwm_cli.job import Job
+    from cwm_cli.agents.job import Job
 
 
 def synthesize(
@@ -75,10 +75,10 @@ def synthesize(
     """
     from rich.console import Console
 
+    from cwm_cli.agents.job import Choices
+    from cwm_cli.agents.synthesizing import Order, open_job
     from cwm_cli.cli.data import find_environment, load_dataset, recorded_args
     from cwm_cli.cli.protecting import warn
-    from cwm_cli.job import Choices
-    from cwm_cli.synthesis import Order, open_job
 
     spec = find_environment(_environment(env, idx))
     answers, (named,) = answering(backend, [model or ""])
@@ -113,7 +113,7 @@ def synthesize(
 
 def _environment(env: str | None, idx: int | None) -> str:
     """Return the id that was asked for, by name or by position in the benchmark."""
-    from cwm_cli.suites import CWMB
+    from cwm_cli.bench.suites import CWMB
 
     if (env is None) == (idx is None):
         raise CwmError("name one environment: --env CartPole-v1, or --idx 3")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cwm_cli.coding.matching import equals, matches
 from cwm_cli.coding.tasks import Case, CodingTask
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox import Limits, Printed, Sandbox
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Columns
-from cwm_cli.transitions import VALID, Dataset
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
 
 TOLERANCE = 1e-5
 """Numbers are equal when they differ by at most this much, absolutely plus relatively."""

@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.matching import TOLERANCE, Matches, close, match
-from cwm_cli.packing import Columns
-from cwm_cli.transitions import VALID, Dataset
 
 MetricKind = Literal["accuracy", "paper"]
 

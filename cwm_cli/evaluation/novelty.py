@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 
 
 def unseen(rows: Dataset, known: Dataset) -> np.ndarray:

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation.matching import match
 from cwm_cli.evaluation.metric import Metric, Score
-from cwm_cli.packing import Columns
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset
+from cwm_cli.sandbox.failure import Failure
 
 
 class Evaluation(NamedTuple):

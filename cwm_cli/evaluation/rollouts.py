@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Leaf
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns, Leaf
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset
 
 HORIZONS = (1, 5, 20, 100)
 

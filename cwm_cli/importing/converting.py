@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.environments import EnvironmentSpec, space_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.importing.arrays import plain
 from cwm_cli.importing.buffer import Buffer, Column
 from cwm_cli.importing.fitting import fit, weight
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset, Transition
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.ceilings import reach
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation.ceilings import reach
 from cwm_cli.evaluation.matching import components
-from cwm_cli.transitions import Dataset
 
 FEW = 0.1
 """Share of first rows that may be off for other reasons, such as what an observation hides."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from cwm_cli.data.spaces import Space
 from cwm_cli.importing.arrays import plain
 from cwm_cli.importing.inert import Inert
-from cwm_cli.packing import Space
 
 
 def fit(value: Any, space: Space) -> Any:

@@ -6,7 +6,7 @@ They run in the process of the program, so they know numpy and plain spaces only
   time. `batched` translates its text to numpy on many states at once, `traced` to
   plain arithmetic (run once with symbols), `compiled` makes machine code of that.
   `forms` makes and checks them, `choosing` takes the quicker one. True
-  environments are models, too: `cwm_cli.simulators`.
+  environments are models, too: `cwm_cli.envs.simulators`.
 - Who plans (`planner`): `mcts` (the published search is `tree`, many at once
   `lockstep`; its own are `plans`, where states never come again, and `graph`),
   `tabular` (values from `induction`), `cem` and `icem`. `deciding` asks them.
@@ -14,7 +14,7 @@ They run in the process of the program, so they know numpy and plain spaces only
 
 from collections.abc import Mapping
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import Cem
 from cwm_cli.planning.deciding import Decider
 from cwm_cli.planning.icem import Icem

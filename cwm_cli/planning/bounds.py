@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 
 LARGEST = 8_000_000
 """Numbers that the plans tried at once may hold, so that they fit in the memory of a sandbox."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 
 DEPTHS = 32
 """How many numbers each simulation has for breaking ties; deeper ones use them again."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning import compiled
 from cwm_cli.planning.batched import Transformed, batched, verified
 from cwm_cli.planning.choosing import quicker

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Any, ClassVar, Literal
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning import lockstep
 from cwm_cli.planning.draws import Draws
 from cwm_cli.planning.graph import Graph

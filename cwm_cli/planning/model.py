@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 
 FORMS = ("scalar", "arithmetic", "batched", "compiled")
 """What a program is used as: itself, its plain arithmetic, many states at once, machine code."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.batched.returns import returns
 from cwm_cli.planning.model import LARGEST, Batch, Counter, Step, Unbatched, copied
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.induction import Dynamics
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation, Unsuited

@@ -6,10 +6,10 @@ from typing import Any
 
 from cwm_cli.coding.judging import judge
 from cwm_cli.coding.tasks import CodingTask
-from cwm_cli.llm import Message, Move
 from cwm_cli.problems.templates import messages, template
-from cwm_cli.programs import Verdict
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.search.backend import Message, Move
+from cwm_cli.search.verdict import Verdict
 from cwm_cli.text import clean
 
 MOST_EXAMPLES = 3

@@ -5,7 +5,7 @@ from math import isfinite
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 
 MOST_BOUNDS = 12
 """Bounds of more components than this are not listed one by one."""

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from cwm_cli.llm import Message, Move
+from cwm_cli.search.backend import Message, Move
 
 
 @cache

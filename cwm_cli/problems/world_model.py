@@ -5,15 +5,16 @@ from typing import Literal
 
 import numpy as np
 
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, evaluate
-from cwm_cli.llm import Message, Move
-from cwm_cli.packing import Columns
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.interface import describe
 from cwm_cli.problems.templates import messages, template
-from cwm_cli.programs import Failure, Verdict
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.transitions import Dataset
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.backend import Message, Move
+from cwm_cli.search.verdict import Verdict
 
 OPTIONS = ("feedback",)
 """The fields that a user may set with `-o`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox.arena import NEVER
 
 Write = Callable[[int, Any], None]

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Space
+from cwm_cli.data.spaces import Columns, Space
 
 CONTROL_BYTES = 4096
 """Size of the first page, the only one that the worker looks at."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Space
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.answers import (
     Complaint,
     mask_writer,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, Unp
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Space
-from cwm_cli.programs import Failure
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, failure_of, overflow
 from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
@@ -20,7 +21,6 @@ from cwm_cli.sandbox.process import Worker, memory_file, read_all
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import Console
 from cwm_cli.sandbox.results import Predictions, Printed
-from cwm_cli.transitions import Dataset
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox.session import Session

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from cwm_cli.programs import Failure
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits

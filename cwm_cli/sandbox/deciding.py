@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Space
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.planning import PLANNERS, Decider, Unsuited
 from cwm_cli.planning.forms import Form, Rows, Source, fastest
 from cwm_cli.planning.model import LARGEST

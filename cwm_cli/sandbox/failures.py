@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Columns
-from cwm_cli.programs import Failure, FailureKind
+from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.arena import KINDS, Phase
+from cwm_cli.sandbox.failure import Failure, FailureKind
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import Outcome

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Columns
-from cwm_cli.programs import Failure
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.arena import Layout
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import asked_for, shown
 from cwm_cli.sandbox.job import Job
-from cwm_cli.transitions import Dataset
 
 REPEATED_ROWS = 64
 """How many rows of a half are asked again, in another order."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Space
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.arena import Layout
 
 _ALIGNMENT = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Columns
+from cwm_cli.data.spaces import Columns
 from cwm_cli.planning.forms import Form
 from cwm_cli.planning.model import Batch, Unbatched, copied
 from cwm_cli.sandbox.deciding import formed, read, rows_of, write

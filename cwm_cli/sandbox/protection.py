@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.packing import Space
 from cwm_cli.sandbox import probe
 from cwm_cli.sandbox.confinement import NOT_HERE
 from cwm_cli.sandbox.greeting import Hello

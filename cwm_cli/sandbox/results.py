@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from cwm_cli.packing import Columns
-from cwm_cli.programs import Failure
+from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox.failure import Failure
 
 
 class Predictions(NamedTuple):

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Columns
+from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.answers import Complaint
 from cwm_cli.sandbox.arena import Phase
 from cwm_cli.sandbox.job import Job

@@ -5,11 +5,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
-from cwm_cli.programs import Failure
 from cwm_cli.sandbox.conversation import Conversation, Lender
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import KILLED_WORKERS, clean
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.messages import (

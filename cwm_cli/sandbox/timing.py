@@ -5,13 +5,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.programs import Failure
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.conversation import Conversation
+from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.pacing import LONGEST_NOTE, PACED, QUESTION, REPLY
-from cwm_cli.transitions import Dataset
 
 FORGED = Failure(
     kind="wrong_output",

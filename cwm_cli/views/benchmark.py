@@ -17,8 +17,8 @@ from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, printable
 
 if TYPE_CHECKING:
-    from cwm_cli.benchmarking.overview import Overview, Standing
-    from cwm_cli.benchmarking.running import Event
+    from cwm_cli.bench.overview import Overview, Standing
+    from cwm_cli.bench.running import Event
 
 GAP = "  "
 

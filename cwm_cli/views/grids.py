@@ -15,7 +15,7 @@ from rich.text import Text
 from cwm_cli.views.words import printable
 
 if TYPE_CHECKING:
-    from cwm_cli.benchmarking.tables import Grid
+    from cwm_cli.bench.tables import Grid
 
 BETWEEN = 3
 """Columns of the terminal between two of a table, and around it."""

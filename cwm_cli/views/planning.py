@@ -11,8 +11,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.contests import Mean, Side, SideName, mean_of
-from cwm_cli.episodes import Cost, Episode, Round, Standing
+from cwm_cli.agents.contests import Mean, Side, SideName, mean_of
+from cwm_cli.agents.episodes import Cost, Episode, Round, Standing
 from cwm_cli.sandbox import Report
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from rich import box
 from rich.table import Table
 
-from cwm_cli.contests import Mean, Side, SideName
-from cwm_cli.episodes import Cost
+from cwm_cli.agents.contests import Mean, Side, SideName
+from cwm_cli.agents.episodes import Cost
 from cwm_cli.sandbox import Report
 from cwm_cli.views.words import printable
 

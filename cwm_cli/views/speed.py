@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.speed.environment import LANES
+from cwm_cli.bench.speed.environment import LANES
 from cwm_cli.views.tables import UNKNOWN
 from cwm_cli.views.words import first_line, printable
 
 if TYPE_CHECKING:
+    from cwm_cli.bench.speed import Asked, Comparison, Pace, Ratio
     from cwm_cli.evaluation import Score
-    from cwm_cli.speed import Asked, Comparison, Pace, Ratio
 
 WORLD_MODEL, ENVIRONMENT = "world model", "environment"
 NOBODY = "language model"

@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cwm_cli.llm import ROOT
-from cwm_cli.search import Node
+from cwm_cli.search.backend import ROOT
+from cwm_cli.search.loop import Node
 
 Rank = tuple[float, float, int]
 """Orders nodes: the smallest rank is the best score, and of equal ones the earliest."""

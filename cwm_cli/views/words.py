@@ -5,7 +5,8 @@ from unicodedata import category, east_asian_width
 
 from rich.cells import cell_len
 
-from cwm_cli.programs import Failure, Verdict
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.verdict import Verdict
 from cwm_cli.text import clean
 
 UNSURE = "\ufffd"

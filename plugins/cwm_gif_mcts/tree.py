@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from cwm_cli.llm import Action
+from cwm_cli.search.backend import Action
 from cwm_gif_mcts.estimates import NOTHING, Mean
 
 Entry = tuple[int, float, int]

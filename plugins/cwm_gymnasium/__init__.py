@@ -9,7 +9,7 @@ from cwm_cli import hookimpl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.envs.spec import EnvironmentSpec
 
 
 @hookimpl

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.environments import EnvironmentSpec, Rewinder
+from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_gymnasium.describing import describe
 from cwm_gymnasium.making import make, needs, versions

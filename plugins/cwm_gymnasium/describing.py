@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.environments import space_of
+from cwm_cli.envs.spec import space_of
 from cwm_gymnasium.documentation import changes, clean
 from cwm_gymnasium.quiet import load
 from cwm_gymnasium.wording import words

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cwm_cli.simulators import Attributes, Findings
+from cwm_cli.envs.simulators import Attributes, Findings
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -6,7 +6,7 @@ from math import isinf
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 
 MAX_LINES = 40
 """The bounds of an array are listed in at most this many lines."""

@@ -5,8 +5,8 @@ from json import dumps
 
 import numpy as np
 
-from cwm_cli.packing import Columns, Leaf, Space
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns, Leaf, Space
 
 FIELDS = ("observations", "next_observations")
 _BEGINS = "class Numbers:"

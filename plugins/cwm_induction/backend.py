@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Completion, Request, Usage
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.transitions import Dataset
+from cwm_cli.search.backend import Completion, Request, Usage
 from cwm_induction.arrangements import names_of
 from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 
 _PROGRAM = '''class Environment:
     """A model in which nothing changes, for transitions that no rule was found for.

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cwm_cli.packing import Columns
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_induction import discrete
 from cwm_induction.arrangements import Arrangement, is_numeric, is_whole
 from cwm_induction.continuous.hypothesis import Hypothesis

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cwm_cli.llm import Action, Request
-from cwm_cli.packing import Columns
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.transitions import Dataset
+from cwm_cli.search.backend import Action, Request
 from cwm_induction import families
 from cwm_induction.cores import answers
 from cwm_induction.effort import Effort

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 
 CHECK_SHARE = 0.2
 """Share of the fit part, in whole trajectories, that is held back to choose between programs."""

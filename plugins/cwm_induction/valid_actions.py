@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import replace
 
-from cwm_cli.llm import Request
+from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.transitions import VALID, Dataset
+from cwm_cli.search.backend import Request
 
 _BEGINS = "class Transitions(Environment):"
 

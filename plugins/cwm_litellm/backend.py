@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cwm_cli.llm import Completion, Request, Usage
+from cwm_cli.search.backend import Completion, Request, Usage
 from cwm_litellm.loading import check, load
 
 NOT_IDENTITY = {"identity": False}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwm_cli.errors import CwmError
-from cwm_cli.llm import Completion, Request
-from cwm_cli.runs import read_journal
+from cwm_cli.runs.store import read_journal
+from cwm_cli.search.backend import Completion, Request
 
 SUFFIXES = (".md", ".txt")
 

@@ -10,7 +10,7 @@ from cwm_cli import hookimpl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cwm_cli.environments import EnvironmentSpec
+    from cwm_cli.envs.spec import EnvironmentSpec
 
 SHUFFLED = {"RTFM-v0": False, "RTFM-shuffled-v0": True}
 """The environments by id, and whether each episode has a manual and a goal of its own."""

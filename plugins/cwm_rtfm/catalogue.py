@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
-from cwm_cli.environments import EnvironmentSpec
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_rtfm.describing import describe
 from cwm_rtfm.game import REVISION, Rtfm

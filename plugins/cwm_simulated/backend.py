@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from cwm_cli.errors import CwmError
-from cwm_cli.extraction import extract_program
-from cwm_cli.llm import Action, Completion, Move, Request, Usage
+from cwm_cli.search.backend import Action, Completion, Move, Request, Usage
+from cwm_cli.search.reading import extract_program
 from cwm_simulated.edits import CRASHES, Edit
 from cwm_simulated.original import Errors, Original
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.llm import ROOT, Action, Move
-from cwm_cli.search import Node
+from cwm_cli.search.backend import ROOT, Action, Move
+from cwm_cli.search.loop import Node
 
 
 @dataclass

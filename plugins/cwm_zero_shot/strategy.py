@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cwm_cli.llm import Action, Move
-from cwm_cli.search import Node
+from cwm_cli.search.backend import Action, Move
+from cwm_cli.search.loop import Node
 
 
 @dataclass

@@ -19,7 +19,7 @@ in some lanes, another in others). `tables.gather` looks constants up, with
 
 from typing import Any
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.batched.batch import LaneBatch
 from cwm_cli.planning.batched.returns import Returns, returns
 from cwm_cli.planning.batched.transformed import Transformed

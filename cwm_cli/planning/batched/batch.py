@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.batched.creation import lane_array
 from cwm_cli.planning.batched.lanes import Maybe, Value, has_lanes, kind, only, refuse
 from cwm_cli.planning.batched.sharing import is_shared, owner_of

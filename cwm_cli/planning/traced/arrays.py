@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Unbatched
 from cwm_cli.planning.traced.node import Node
 from cwm_cli.planning.traced.rewriting import ordered

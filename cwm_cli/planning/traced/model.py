@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST, Batch, Step
 from cwm_cli.planning.program import Program
 from cwm_cli.planning.traced.plain import Plain, State

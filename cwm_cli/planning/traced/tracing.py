@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Unbatched
 from cwm_cli.planning.traced.functions import FUNCTIONS
 from cwm_cli.planning.traced.graph import Graph

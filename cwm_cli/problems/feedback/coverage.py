@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cwm_cli.packing import Columns
+from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.feedback.comparison import Comparison
 
 MOST_NAMES = 4

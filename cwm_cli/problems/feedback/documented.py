@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cwm_cli.packing import Space
+from cwm_cli.data.spaces import Space
 from cwm_cli.text import clean
 
 LONGEST_NAME = 40

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation import Metric
-from cwm_cli.packing import Columns, Space
 from cwm_cli.problems.feedback.comparison import Comparison
 from cwm_cli.problems.feedback.regimes import actions_taken, failing
 from cwm_cli.text import clean
-from cwm_cli.transitions import VALID, Dataset
 
 MOST_EXAMPLES = 8
 MOST_COMPONENTS = 6

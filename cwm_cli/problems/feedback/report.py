@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
-from cwm_cli.packing import Columns
 from cwm_cli.problems.feedback.comparison import Comparison, percent, share
 from cwm_cli.problems.feedback.coverage import coverage
 from cwm_cli.problems.feedback.ends import ends
@@ -13,7 +14,6 @@ from cwm_cli.problems.feedback.examples import examples
 from cwm_cli.problems.feedback.regimes import FAR, actions_taken, error_ratio, failing, worse_parts
 from cwm_cli.problems.feedback.terms import Terms, best_term, candidate_terms, correlations
 from cwm_cli.text import clean
-from cwm_cli.transitions import Dataset
 
 LENGTH = 4000
 """About how many characters a report has."""

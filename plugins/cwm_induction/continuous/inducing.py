@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.chains import inputs_of
 from cwm_induction.continuous.dynamics import Explainer
 from cwm_induction.continuous.ending import ending

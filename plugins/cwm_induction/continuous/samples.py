@@ -5,8 +5,8 @@ from typing import Self
 
 import numpy as np
 
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 
 Array = np.ndarray
 

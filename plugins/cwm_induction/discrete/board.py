@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.transitions import Transitions
 
 MOST_CODES = 16

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 from cwm_induction.discrete.formulas import EXACT
 from cwm_induction.discrete.transitions import Transitions
 

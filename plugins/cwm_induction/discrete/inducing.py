@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
 from cwm_induction.discrete.board import fit_board
 from cwm_induction.discrete.board_outcomes import board_outcomes
 from cwm_induction.discrete.board_text import write_board

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.packing import Space
-from cwm_cli.transitions import Dataset
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.conditions import wrapped
 
 Memory = dict[tuple[Any, Any], tuple[Any, float, bool]]

@@ -1,0 +1,1 @@
+"""Acting in environments and searching for programs: what the commands do."""

@@ -1,0 +1,1 @@
+"""Rows and the spaces of their values: what everything else is about."""

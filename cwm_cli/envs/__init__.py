@@ -1,0 +1,1 @@
+"""Environments: what a plugin provides, saving and restoring, episodes and their films."""

@@ -1,0 +1,136 @@
+"""Film an episode: its actions are replayed in an environment that draws itself."""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+EXTRA = "pip install 'cwm-cli[render]'"
+NEEDED = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
+"""Packages that write a kind of file."""
+
+USUAL_FPS = 30
+GIF_FPS = 50
+"""Viewers play a GIF that asks for more much more slowly."""
+
+QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+"""Settings with which pygame needs no screen and says nothing."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Films an episode of an environment into a .gif or .mp4 file."""
+
+    file: Path
+    spec: EnvironmentSpec
+    env_args: dict[str, Any]
+
+    def check(self) -> None:
+        """Refuse what is sure to fail, before anything is played: the first frame is drawn."""
+        packages = NEEDED.get(self.file.suffix.lower())
+        if packages is None:
+            raise CwmError(f"{self.file} is no film: name a .gif or a .mp4 file")
+        for package in packages:
+            if find_spec(package) is None:
+                raise CwmError(f"--render {self.file} needs {package}: {EXTRA}")
+        if not self.file.parent.is_dir():
+            raise CwmError(f"there is no folder {self.file.parent}: make it, or name another")
+        with self._recording() as env:
+            next(_frames(env, 0, ()))
+
+    def film(self, seed: int, actions: Sequence[Any]) -> None:
+        """Replay the actions from a reset with a seed, and write what there is to see."""
+        partial = self.file.with_name(f".{self.file.stem}.part{self.file.suffix}")
+        write = _write_gif if self.file.suffix.lower() == ".gif" else _write_mp4
+        try:
+            with self._recording() as env:
+                fps = float(env.metadata.get("render_fps") or USUAL_FPS)
+                write(partial, _frames(env, seed, actions), len(actions) + 1, fps)
+                partial.replace(self.file)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _recording(self) -> "Iterator[gym.Env[Any, Any]]":
+        """Make an environment that draws itself; whatever goes wrong with it is said in a line."""
+        os.environ.update({name: text for name, text in QUIET.items() if name not in os.environ})
+        env: gym.Env[Any, Any] | None = None
+        try:
+            with warnings.catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
+                env = self.spec.make(**self.env_args | {"render_mode": "rgb_array"})
+                with closing(env):
+                    yield env
+        except CwmError:
+            raise
+        except Exception as error:
+            raise CwmError(self._advice(env, error)) from error
+
+    def _advice(self, env: "gym.Env[Any, Any] | None", error: Exception) -> str:
+        """Say what went wrong, and what to do."""
+        what = f"{self.spec.id} cannot be rendered"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if find_spec("pygame") is None and "pygame" in reason:
+            return f"{what} without pygame: {EXTRA}"
+        if env is not None and hasattr(env.unwrapped, "mujoco_renderer"):
+            return f"{what} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        return f"{what} ({reason}): leave --render out"
+
+
+def _frames(env: "gym.Env[Any, Any]", seed: int, actions: Sequence[Any]) -> Iterator[np.ndarray]:
+    """Yield a picture of the start, and one after every action."""
+    env.reset(seed=seed)
+    yield _picture(env)
+    for action in actions:
+        env.step(deepcopy(action))
+        yield _picture(env)
+
+
+def _picture(env: "gym.Env[Any, Any]") -> np.ndarray:
+    """Have an environment draw itself."""
+    frame = env.render()
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+        raise ValueError(f"it draws {type(frame).__name__}, no picture")
+    return frame
+
+
+def _write_gif(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
+    """Write a GIF, whose times are hundredths of a second, leaving out what no viewer shows."""
+    from PIL import Image
+
+    every = ceil(fps / GIF_FPS)
+    starts = [10 * round(100 * frame / fps) for frame in range(0, count + every, every)]
+    images = (Image.fromarray(frame) for number, frame in enumerate(frames) if number % every == 0)
+    next(images).save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=images,
+        duration=[later - start for start, later in pairwise(starts)],
+        loop=0,
+    )
+
+
+def _write_mp4(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
+    """Write an MP4."""
+    from imageio.v2 import get_writer
+
+    options = {"fps": fps, "macro_block_size": 2}
+    with closing(get_writer(file, format="FFMPEG", mode="I", **options)) as writer:
+        for frame in frames:
+            writer.append_data(frame)

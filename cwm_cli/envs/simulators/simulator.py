@@ -1,0 +1,116 @@
+"""The environment itself as a model that planners plan with."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import Rewinder, space_of
+from cwm_cli.planning.model import Batch, Counter, Step, copied
+from cwm_cli.planning.states import Named
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Binder = Callable[["gym.Env[Any, Any]"], Rewinder]
+"""Makes the rewinder of an environment."""
+
+
+class Simulator:
+    """Steps an instance of its own; states are what its rewinder saves.
+
+    Its random generators go on wherever it stands, so that planning does not
+    foresee what chance brings in the environment that is played. Only
+    `terminated` ends an episode, never a time limit. `observed` says that
+    observations tell states from each other.
+    """
+
+    batch: Batch | None = None
+
+    def __init__(
+        self,
+        env: "gym.Env[Any, Any]",
+        bind: Binder,
+        *,
+        valid_actions: Callable[["gym.Env[Any, Any]"], Sequence[int] | None] | None = None,
+        deterministic: bool = False,
+        observed: bool = False,
+    ) -> None:
+        self.action_space: Space = space_of(env.action_space, "actions")
+        self.deterministic = deterministic
+        self.counter: Counter = [0]
+        self.rewinder = bind(env)
+        self._env = env.unwrapped
+        self._step = self._env.step
+        self._bind = bind
+        self._valid_actions = valid_actions
+        self._observed = observed
+        self._seen: Any = None
+        self._played: WeakKeyDictionary[Any, Rewinder] = WeakKeyDictionary()
+
+    def state_of(self, env: "gym.Env[Any, Any]", observation: Any) -> Any:
+        """Return the state in which an environment is that was made with the same arguments."""
+        if env not in self._played:
+            self._played[env] = self._bind(env)
+        return self._named(observation, self._played[env].save(chance=False))
+
+    def stand(self, state: Any) -> None:
+        """Stand at a state."""
+        if isinstance(state, Named):
+            self._seen, state = state, state.state
+        self.rewinder.load(state, chance=False)
+
+    def here(self) -> Any:
+        """Return the state in which the simulator is."""
+        if isinstance(self._seen, Named):
+            return self._seen
+        return self._named(self._seen, self.rewinder.save(chance=False))
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        self.counter[0] += 1
+        observation, reward, terminated, _, _ = self._step(action)
+        self._seen = observation
+        return Step(copied(observation), _number(reward), bool(terminated), self._valid())
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        step, count, total, factor = self._step, 0, 0.0, 1.0
+        for action in actions:
+            count += 1
+            self._seen, reward, terminated, _, _ = step(action)
+            total += factor * (reward if type(reward) is float else _number(reward))
+            if terminated:
+                break
+            factor *= discount
+        self.counter[0] += count
+        return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return the sums of rewards of plans from each state, all at once where that is known."""
+        answer = self.rewinder.returns(states, plans)
+        if answer is not None:
+            self.counter[0] += answer[1]
+            return answer[0]
+        returns = np.empty(plans.shape[:2])
+        for index, state in enumerate(states):
+            for number, plan in enumerate(plans[index]):
+                self.stand(state)
+                returns[index, number] = self.play(plan.tolist() if plan.ndim == 1 else plan.copy())
+        return returns
+
+    def _named(self, observation: Any, state: Any) -> Any:
+        """Return a state by the name of its observation, if that tells it from others."""
+        return Named(observation, state) if self._observed else state
+
+    def _valid(self) -> tuple[int, ...] | None:
+        """Return the actions that are allowed now, None where all are."""
+        valid = self._valid_actions(self._env) if self._valid_actions else None
+        return None if valid is None else tuple(valid)
+
+
+def _number(reward: Any) -> float:
+    """Return a reward as a number."""
+    return float(reward.item() if isinstance(reward, np.ndarray) else reward)

@@ -1,0 +1,147 @@
+"""What an environment plugin provides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    import numpy as np
+
+MAX_COMPONENTS = 10_000
+"""Observations with more components than this are refused."""
+
+SMALLEST_PICTURE = 16
+"""Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
+
+LONGEST_TEXT = 2_000
+"""Characters of a text from a space that sets no limit."""
+
+
+class Rewinder(Protocol):
+    """Saves and restores an environment, beneath its wrappers.
+
+    What it saved can be loaded into another instance that was made with the
+    same arguments. `how` names its way in a word.
+    """
+
+    how: str
+
+    def save(self, *, chance: bool = True) -> Any:
+        """Return all that decides how the environment goes on; later steps never change it.
+
+        Without `chance` the states of the random generators are left out.
+        """
+
+    def load(self, state: Any, *, chance: bool = True) -> None:
+        """Go on from a saved state; without `chance` the random generators stay as they are."""
+
+    def generators(self) -> Sequence[Any]:
+        """Return the random generators that the environment draws from, each once."""
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """Return the sums of rewards of plans from saved states, and how many steps that took.
+
+        `plans` are (states, plans, steps, *shape of an action), the sums
+        (states, plans). None where there is no faster way than to step.
+        """
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """An environment and the text that describes it to a language model.
+
+    `make` takes the environment's own arguments (`--env-arg`). `describe`
+    takes a made environment. `versions` names the packages, with their
+    versions, that decide how the environment behaves. `note` is said once
+    when the environment is looked up. `rewinder` takes a made environment,
+    and where it returns nothing the attributes are copied, as for any
+    environment. `valid_actions` returns the actions that are allowed where an
+    environment stands, None where all are. `restore` stands a made environment,
+    without its wrappers, at an observation, or returns False where the
+    observation does not tell the state; it may reset the environment.
+    """
+
+    id: str
+    make: Callable[..., gym.Env[Any, Any]]
+    describe: Callable[[gym.Env[Any, Any]], str]
+    versions: Callable[[], Mapping[str, str]]
+    note: str = ""
+    rewinder: Callable[[gym.Env[Any, Any]], Rewinder | None] | None = None
+    valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
+    restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
+
+
+def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
+    """Describe a Gymnasium space in plain data, or say why `cwm` cannot serve it."""
+    from gymnasium import spaces
+
+    readers: list[tuple[type[gym.Space[Any]], Callable[..., Space]]] = [
+        (spaces.Tuple, _tuple),
+        (spaces.Dict, _dict),
+        (spaces.Text, _text),
+        (spaces.Discrete, _discrete),
+        (spaces.MultiDiscrete, _multidiscrete),
+        (spaces.MultiBinary, _multibinary),
+        (spaces.Box, _box),
+    ]
+    for kind, read in readers:
+        if isinstance(space, kind):
+            return read(space, what)
+    if isinstance(space.sample(), str):
+        return Space("text", max_length=LONGEST_TEXT)
+    known = ", ".join(kind.__name__ for kind, _ in readers)
+    raise CwmError(
+        f"{what} of a space {type(space).__name__} are not served: choose one with {known}"
+    )
+
+
+def _tuple(space: gym.spaces.Tuple[Any], what: str) -> Space:
+    return Space("tuple", children=tuple(space_of(child, what) for child in space.spaces))
+
+
+def _dict(space: gym.spaces.Dict, what: str) -> Space:
+    if not all(isinstance(key, str) for key in space.spaces):
+        raise CwmError(f"{what} have keys that are not text: choose one with text keys")
+    children = tuple(space_of(child, what) for child in space.spaces.values())
+    return Space("dict", keys=tuple(space.spaces), children=children)
+
+
+def _text(space: gym.spaces.Text, what: str) -> Space:
+    return Space("text", max_length=int(space.max_length))
+
+
+def _discrete(space: gym.spaces.Discrete, what: str) -> Space:
+    return Space("discrete", low=(int(space.start),), high=(int(space.start + space.n - 1),))
+
+
+def _multidiscrete(space: gym.spaces.MultiDiscrete, what: str) -> Space:
+    low = tuple(int(start) for start in space.start.ravel())
+    high = tuple(int(last) for last in (space.start + space.nvec - 1).ravel())
+    return Space("multidiscrete", str(space.dtype), tuple(space.nvec.shape), low, high)
+
+
+def _multibinary(space: gym.spaces.MultiBinary, what: str) -> Space:
+    shape = tuple(int(length) for length in space.shape)
+    return Space("multibinary", str(space.dtype), shape, (0,) * prod(shape), (1,) * prod(shape))
+
+
+def _box(space: gym.spaces.Box, what: str) -> Space:
+    """Describe a Box, refusing pixels and what is too large to predict number by number."""
+    dimensions = "x".join(map(str, space.shape))
+    layered = space.dtype == "uint8" and len(space.shape) == 3
+    if layered and min(space.shape[:2]) >= SMALLEST_PICTURE:
+        raise CwmError(f"{what} are pixels ({dimensions}): choose one that shows its state")
+    if prod(space.shape) > MAX_COMPONENTS:
+        raise CwmError(
+            f"{what} have {prod(space.shape):,} components ({dimensions}): "
+            f"at most {MAX_COMPONENTS:,} are served"
+        )
+    low, high = (tuple(float(b) for b in bound.ravel()) for bound in (space.low, space.high))
+    return Space("box", str(space.dtype), tuple(int(n) for n in space.shape), low, high)

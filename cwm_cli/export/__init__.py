@@ -1,0 +1,11 @@
+"""What a search found, written so that it can be used without `cwm`.
+
+`package` makes a Python package of the program of a run: `world` gathers what its environment
+needs beside the program, `card` describes it. `solutions` gathers the programs of coding
+problems. `finding` tells the two apart, and `publishing` writes what was made.
+"""
+
+from cwm_cli.export.finding import export_of
+from cwm_cli.export.publishing import Export, publish
+
+__all__ = ["Export", "export_of", "publish"]

@@ -1,0 +1,32 @@
+"""Find out what a folder holds that can be exported."""
+
+from pathlib import Path
+
+from cwm_cli.apps.folder import TASK
+from cwm_cli.apps.folder import Folder as AppsFolder
+from cwm_cli.bench.folder import Folder as BenchmarkFolder
+from cwm_cli.errors import CwmError
+from cwm_cli.export.package import package_of
+from cwm_cli.export.publishing import Export
+from cwm_cli.export.solutions import solutions_of
+from cwm_cli.runs.store import Run, runs_in
+
+
+def export_of(folder: Path) -> Export:
+    """Make an export of a run, or of a run over coding problems."""
+    apps = AppsFolder(folder)
+    if apps.is_apps:
+        return solutions_of(apps)
+    if BenchmarkFolder(folder).is_benchmark:
+        names = (f", such as {run.folder}" for run in runs_in(folder))
+        example = next(names, "")
+        raise CwmError(f"{folder} is a benchmark of many runs: export one of them{example}")
+    run = Run.load(folder)
+    if (folder / TASK).exists():
+        raise CwmError(f"{folder} is of one coding problem: export {_above(folder)}")
+    return package_of(run)
+
+
+def _above(folder: Path) -> Path:
+    """Return the folder of all problems, which holds that of one in `problems`."""
+    return folder.absolute().parent.parent

@@ -1,0 +1,1 @@
+"""The search loop, and what it asks of strategies, problems and backends."""
