@@ -21,7 +21,7 @@ from benchmarks.journal import Drawn
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
 from cwm_cli.registry import find
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.loop import Search
 from tests.openai_server import Handler, OpenAIServer, answer
 
@@ -51,7 +51,7 @@ def served(latency: float) -> Iterator[str]:
 def serve(pipe: Connection, latency: float) -> None:
     """Tell the address, and answer until something is heard."""
     drawn = Drawn()
-    answered = answer(drawn.complete(Request((), 0, Move(Action.GENERATE), drawn)).text)
+    answered = answer(drawn.complete(Request((), 0, Move(GENERATE), drawn)).text)
 
     def answer_late(handler: Handler) -> None:
         time.sleep(latency)
@@ -127,7 +127,7 @@ def post(address: str, completions: int) -> None:
 
 def _messages() -> list[dict[str, str]]:
     """Write a prompt."""
-    drawn = Drawn().messages(Move(Action.GENERATE))
+    drawn = Drawn().messages(Move(GENERATE))
     return [message.model_dump() for message in drawn]
 
 

@@ -24,7 +24,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Metric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_induction import backend
 from cwm_induction.effort import Effort
@@ -72,13 +72,13 @@ def completed(task: WorldModelProblem) -> str:
         for kept in vars(module).values():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
-    request = Request((), 0, Move(Action.GENERATE), task)
+    request = Request((), 0, Move(GENERATE), task)
     return extract_program(backend.Induction().complete(request).text)
 
 
 def wrong(program: str, task: WorldModelProblem) -> int:
     """Return how many rows a program gets wrong."""
-    exact = task.evaluate(program).parts.get("exact", 0.0)
+    exact = task.judge(program).parts.get("exact", 0.0)
     return round((1 - exact) * len(task.dataset))
 
 

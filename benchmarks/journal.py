@@ -19,22 +19,30 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.registry import find
 from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Completion, Message, Move, Request, Usage
+from cwm_cli.search.contracts import (
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Problem,
+    Request,
+    Usage,
+    Verdict,
+)
 from cwm_cli.search.loop import Search
-from cwm_cli.search.verdict import Verdict
 
 NODES, FEWER = 10_000, 300
 LINES = 60
 
 
-class Drawn:
+class Drawn(Problem, Backend):
     """A problem whose verdicts and a backend whose programs are drawn at random."""
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Ask for nothing in particular."""
         return (Message(role="user", content=f"{move.action} {move.parent}"),)
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         """Draw a score, or a failure."""
         rng = np.random.default_rng(len(program))
         kind = "step_error" if rng.random() < 0.3 else "mismatch"

@@ -20,9 +20,21 @@ from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Completion, Move, Request, Usage
-from cwm_cli.search.loop import Node, Search
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import (
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Move,
+    Node,
+    Problem,
+    Request,
+    Strategy,
+    Usage,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
 from cwm_cli.views.live import Screen
 from cwm_cli.views.pane import REFRESHES_PER_SECOND, Pane
 
@@ -36,12 +48,12 @@ WIDTH, HEIGHT = 140, 40
 BUG = Failure(kind="step_error", message="NameError: name 'observation' is not defined", line=3)
 
 
-class Idle:
+class Idle(Strategy, Problem, Backend):
     """Plays all parts of a search that nobody runs."""
 
     def select(self, rng: np.random.Generator, pending: object) -> Move:
         """Start anew."""
-        return Move(Action.GENERATE)
+        return Move(GENERATE)
 
     def update(self, node: Node) -> None:
         """Learn nothing."""
@@ -54,7 +66,7 @@ class Idle:
         """Ask nothing."""
         return ()
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         """Judge nothing."""
         return Verdict(score=0.0)
 
@@ -82,7 +94,7 @@ def _node(number: int, rng: np.random.Generator, spread: float) -> Node:
         id=number,
         step=number,
         parent=ROOT if root else number - back,
-        action=Action.GENERATE if root else Action.IMPROVE,
+        action=GENERATE if root else IMPROVE,
         program="",
         verdict=Verdict(score=0.0, failure=BUG) if bug else Verdict(score=rng.random()),
         prompt="",

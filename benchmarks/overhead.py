@@ -27,9 +27,18 @@ from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
 from cwm_cli.registry import find
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Completion, Message, Move, Request
-from cwm_cli.search.loop import Record, Search
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import (
+    GENERATE,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Problem,
+    Record,
+    Request,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
 
 STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
 NODES, FEWER = 10_000, 1_000
@@ -46,7 +55,7 @@ KEPT = ("nodes", "strategy", "_asked")
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Problem, Backend):
     """A backend that has its answers ready, and a problem that draws its verdicts."""
 
     drawn: Drawn
@@ -56,9 +65,9 @@ class Given:
         """Ask for nothing in particular."""
         return self.drawn.messages(move)
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         """Draw a score; the message is no other verdict's."""
-        verdict = self.drawn.evaluate(program)
+        verdict = self.drawn.judge(program)
         kind = "step_error" if verdict.is_bug else "mismatch"
         return Verdict(score=verdict.score, failure=Failure(kind=kind, message=program[:MESSAGE]))
 
@@ -74,7 +83,7 @@ class Given:
 @cache
 def given(nodes: int) -> Given:
     """Write answers for so many nodes."""
-    drawn, move = Drawn(), Move(Action.GENERATE)
+    drawn, move = Drawn(), Move(GENERATE)
     requests = (Request((), seed, move, drawn) for seed in range(nodes))
     return Given(drawn, [drawn.complete(request) for request in requests])
 

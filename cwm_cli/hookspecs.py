@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     import typer
 
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.search.backend import Backend
-    from cwm_cli.search.loop import Strategy
+    from cwm_cli.search.contracts import Backend, Strategy
 
 hookspec = pluggy.HookspecMarker("cwm")
 

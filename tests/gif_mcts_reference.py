@@ -4,12 +4,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from math import log, sqrt
 
-from cwm_cli.search.backend import ROOT, Action, Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node
 
 C, EPSILON, LINES, FIXES = 0.1, 1.0, 2, 3
 BUG_VALUES = [0.0, 0.33, 0.66, 0.99]
-GENERATE, IMPROVE, FIX = Action.GENERATE, Action.IMPROVE, Action.FIX
+GENERATE, IMPROVE, FIX = GENERATE, IMPROVE, FIX
 
 
 @dataclass
@@ -18,7 +17,7 @@ class Place:
 
     id: int
     parent: "Place | None" = None
-    action: Action = GENERATE
+    action: str = GENERATE
     lines: int = 0
     visits: int = 0
     total: float = 0.0
@@ -40,14 +39,14 @@ class Place:
         return [self, *(self.parent.path() if self.parent else [])]
 
     def chain(self) -> list["Place"]:
-        if self.action is not FIX:
+        if self.action != FIX:
             return [self]
         return [self, *self.parent.chain()]
 
-    def tried(self, action: Action) -> list["Place"]:
+    def tried(self, action: str) -> list["Place"]:
         return [child for child in self.children if child.action is action]
 
-    def untried(self) -> list[Action]:
+    def untried(self) -> list[str]:
         if self.terminal or self.passed_through or self.in_flight:
             return []
         if self.id == ROOT:
@@ -66,17 +65,17 @@ class Reference:
     """Recomputes every bound at every node."""
 
     root: Place = field(default_factory=lambda: Place(ROOT, visits=1))
-    seen: dict[Action, list[float]] = field(
+    seen: dict[str, list[float]] = field(
         default_factory=lambda: {GENERATE: [0.5, 0.5], IMPROVE: [0.55, 0.55], FIX: [0.5, 0.5]}
     )
-    weights: dict[Action, list[float]] = field(
-        default_factory=lambda: {action: [0.5, 0.5] for action in Action}
+    weights: dict[str, list[float]] = field(
+        default_factory=lambda: {action: [0.5, 0.5] for action in (GENERATE, IMPROVE, FIX)}
     )
 
     def __post_init__(self) -> None:
         self.places = {ROOT: self.root}
 
-    def estimate(self, place: Place, action: Action) -> float:
+    def estimate(self, place: Place, action: str) -> float:
         everywhere = sum(self.seen[action]) / len(self.seen[action])
         here = [child.value for child in place.tried(action)]
         if not here:
@@ -84,7 +83,7 @@ class Reference:
         w_g, w_l = self.weights[action]
         return (w_g * everywhere + w_l * sum(here) / len(here)) / (w_g + w_l)
 
-    def moves(self, pending: list[Move]) -> set[tuple[Action, int]]:
+    def moves(self, pending: list[Move]) -> set[tuple[str, int]]:
         """Return every move that selection may make, depending on how ties are drawn."""
         tree = deepcopy(self)
         for move in pending:
@@ -95,9 +94,9 @@ class Reference:
                 place.visits += 1
         return tree.descend(tree.root)
 
-    def descend(self, place: Place) -> set[tuple[Action, int]]:
+    def descend(self, place: Place) -> set[tuple[str, int]]:
         spread = log(place.visits)
-        bounds: list[tuple[float, Place | Action]] = []
+        bounds: list[tuple[float, Place | str]] = []
         for action in place.untried():
             value = min(max(self.estimate(place, action), 0.0), 1.0)
             bonus = C * sqrt(spread / (len(place.tried(action)) + EPSILON))
@@ -123,7 +122,7 @@ class Reference:
             self._raised(child)
         else:
             child.terminal = length - parent.lines < LINES
-            if node.action is FIX:
+            if node.action == FIX:
                 for place in parent.chain():
                     place.passed_through = True
                     place.take(score)
@@ -133,7 +132,7 @@ class Reference:
                 place.total += score
         parent.children.append(child)
 
-    def _learn(self, parent: Place, action: Action, score: float) -> None:
+    def _learn(self, parent: Place, action: str, score: float) -> None:
         here = [child.value for child in parent.tried(action)]
         if here:
             everywhere = sum(self.seen[action]) / len(self.seen[action])
@@ -149,9 +148,9 @@ class Reference:
     def _raised(self, child: Place) -> None:
         parent = child.parent
         child.is_bug = True
-        child.fixes = parent.fixes - 1 if child.action is FIX else FIXES
+        child.fixes = parent.fixes - 1 if child.action == FIX else FIXES
         child.visits, child.total = 1, BUG_VALUES[child.fixes]
-        if child.action is FIX:
+        if child.action == FIX:
             for place in parent.chain():
                 place.passed_through = True
                 place.terminal = child.fixes == 0

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Usage
-from cwm_cli.search.loop import Node
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import ROOT, Node, Usage, Verdict
 from cwm_gif_mcts.strategy import GifMcts
 
 BUG = Verdict(score=0.0, failure=Failure(kind="step_error", message="KeyError: 3", line=4))

@@ -126,6 +126,6 @@ def problem(recorded, sandbox, **options):
 
 def said(recorded, program, sandbox, **options):
     """Return the feedback on a program."""
-    verdict = problem(recorded, sandbox, **options).evaluate(program)
+    verdict = problem(recorded, sandbox, **options).judge(program)
     assert verdict.failure.kind == "mismatch"
     return verdict.failure.message

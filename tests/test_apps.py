@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cwm_cli.apps.folder import Folder
 from cwm_cli.cli import app
 from cwm_cli.runs.store import JOURNAL, Run, read_journal
-from cwm_cli.search.backend import Usage
+from cwm_cli.search.contracts import Usage
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
 from processes import wait_until
 

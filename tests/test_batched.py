@@ -18,7 +18,7 @@ from cwm_cli.planning.batched import lanes as lane_functions
 from cwm_cli.planning.model import Unbatched
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
@@ -350,7 +350,7 @@ class Environment:
 
 
 def induced(problem):
-    text = Induction().complete(Request((), 0, Move(Action.GENERATE), problem)).text
+    text = Induction().complete(Request((), 0, Move(GENERATE), problem)).text
     return extract_program(text)
 
 

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend
 
 
 @hookimpl
@@ -48,12 +49,12 @@ def cwm_backends():
 
 
 @dataclass
-class Moody:
+class Moody(Backend):
     model: str = ""
     pause: float = 0.0
 
     def complete(self, request):
-        from cwm_cli.search.backend import Completion
+        from cwm_cli.search.contracts import Completion
 
         time.sleep(self.pause)
         with Path("asked.txt").open("a") as file:

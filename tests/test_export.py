@@ -28,9 +28,7 @@ from cwm_cli.export.templates import environment as template
 from cwm_cli.export.world import LETTERS, world_of
 from cwm_cli.runs.store import Header, Run, RunConfig
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Usage
-from cwm_cli.search.loop import Node, Record
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from test_apps import PROBLEMS
 from test_packing import SPACES, quickly, same
 from test_simulated import LAKE, WORLD_MODELS
@@ -159,7 +157,7 @@ def run_of(folder, program, failure=None):
     """Make a run of an environment that is not there any more."""
     header = Header(config=CONFIG, description="", versions={}, source="x", created="now")
     run = Run.start(folder, header, ROWS)
-    node = Node(0, 0, -1, Action.GENERATE, program, Verdict(0.5, failure=failure), "key", Usage())
+    node = Node(0, 0, -1, GENERATE, program, Verdict(0.5, failure=failure), "key", Usage())
     with run:
         run.append(Record(node, program))
     run.save_best(node)
@@ -492,17 +490,18 @@ class TestPlace:
 ADDER = """
 from dataclasses import dataclass
 from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend
 
 @hookimpl
 def cwm_backends():
     return {"adder": Adder}
 
 @dataclass
-class Adder:
+class Adder(Backend):
     model: str = ""
 
     def complete(self, request):
-        from cwm_cli.search.backend import Completion
+        from cwm_cli.search.contracts import Completion
         return Completion("```python\\nprint(sum(map(int, input().split())))\\n```")
 """
 

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cwm_cli.search.backend import ROOT, Action, Move
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
 from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.strategy import GifMcts
 from gif_mcts_reference import Reference
 from gif_mcts_trees import BUG, Grown
-
-GENERATE, IMPROVE, FIX = Action
 
 
 def test_a_search_begins_by_generating_a_whole_program():
@@ -216,7 +214,7 @@ def test_improve_and_fix_are_not_bound_to_the_prefix():
     tree.add(GENERATE, 0.6)
     assert tree.move().prefix == ""
     tree.add(IMPROVE, None, parent=0)
-    assert tree.move().action is FIX
+    assert tree.move().action == FIX
     assert tree.move().prefix == ""
 
 

@@ -9,12 +9,10 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from cwm_cli.search.backend import ROOT, Action, Move
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
 from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.strategy import GifMcts
 from gif_mcts_trees import BUG, Grown
-
-GENERATE, IMPROVE, FIX = Action
 
 
 def exactly(expected):

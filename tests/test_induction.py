@@ -18,9 +18,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
-from cwm_cli.search.verdict import Verdict
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
 from cwm_induction.continuous.regression import snapped
@@ -41,7 +40,7 @@ def problem(data, sandbox):
     return WorldModelProblem("", data.train, sandbox, Metric.of(data.train))
 
 
-GENERATE = Move(Action.GENERATE)
+GENERATE = Move(GENERATE)
 
 
 def answer(data, sandbox, move=GENERATE, seed=0, **options):
@@ -60,14 +59,14 @@ class TestBackend:
 
     def test_it_writes_nothing_but_world_models(self):
         with pytest.raises(CwmError, match="name a language model with --model"):
-            Induction().complete(Request((), 0, Move(Action.GENERATE), object()))
+            Induction().complete(Request((), 0, Move(GENERATE), object()))
 
     def test_it_refuses_a_model(self):
         with pytest.raises(CwmError, match="leave out --model"):
             Induction(model="openai/gpt-5")
 
     def test_it_costs_nothing(self, pendulum, sandbox):
-        request = Request((), 0, Move(Action.GENERATE), problem(pendulum, sandbox))
+        request = Request((), 0, Move(GENERATE), problem(pendulum, sandbox))
         assert Induction().worst_cost(request) == 0.0
 
     def test_improving_mends_the_part_that_is_wrong(self, pendulum, sandbox):
@@ -75,12 +74,12 @@ class TestBackend:
         wrong = right.replace("0.75 * np.sin", "0.5 * np.sin")
         assert wrong != right
         task = problem(pendulum, sandbox)
-        move = Move(Action.IMPROVE, 0, wrong, task.evaluate(wrong))
-        assert task.evaluate(extract_program(answer(pendulum, sandbox, move))).solved
+        move = Move(IMPROVE, 0, wrong, task.judge(wrong))
+        assert task.judge(extract_program(answer(pendulum, sandbox, move))).solved
 
     def test_improving_never_returns_the_same_program(self, pendulum, sandbox):
         program = extract_program(answer(pendulum, sandbox))
-        move = Move(Action.IMPROVE, 0, program, problem(pendulum, sandbox).evaluate(program))
+        move = Move(IMPROVE, 0, program, problem(pendulum, sandbox).judge(program))
         assert extract_program(answer(pendulum, sandbox, move)) != program
 
     def test_fixing_replaces_what_the_failing_line_computes(self, pendulum, sandbox):
@@ -88,7 +87,7 @@ class TestBackend:
         broken = program.replace("x2_next = min(", "x2_next = missing + min(")
         line = broken[: broken.index("missing")].count("\n") + 1
         failure = Failure(kind="step_error", message="missing", line=line)
-        move = Move(Action.FIX, 0, broken, Verdict(score=0.0, failure=failure))
+        move = Move(FIX, 0, broken, Verdict(score=0.0, failure=failure))
         fixed = extract_program(answer(pendulum, sandbox, move))
         found = evaluate(fixed, pendulum.test, sandbox, Metric.of(pendulum.train))
         assert found.failure is None

@@ -8,7 +8,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import Metric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
@@ -50,7 +50,7 @@ def recording(name, seed=0, constants=None):
 def induced(data, sandbox, description=""):
     """Return the program that the backend writes first."""
     problem = WorldModelProblem(description, data.train, sandbox, Metric.of(data.train))
-    request = Request((), 11, Move(Action.GENERATE), problem)
+    request = Request((), 11, Move(GENERATE), problem)
     return extract_program(Induction().complete(request).text)
 
 

@@ -16,9 +16,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Metric, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import FIX, GENERATE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
-from cwm_cli.search.verdict import Verdict
 from cwm_induction.arrangements import Arrangement
 from cwm_induction.backend import Induction
 from cwm_induction.cores import answers
@@ -61,7 +60,7 @@ def problem(data, sandbox, description=""):
     return WorldModelProblem(description, data.train, sandbox, Metric.of(data.train))
 
 
-GENERATE = Move(Action.GENERATE)
+GENERATE = Move(GENERATE)
 
 
 def program_for(task, move=GENERATE):
@@ -71,7 +70,7 @@ def program_for(task, move=GENERATE):
 class TestSpaces:
     def test_nested_observations_are_predicted_as_the_environment_has_them(self, car, sandbox):
         task = problem(car, sandbox)
-        assert task.evaluate(program_for(task)).score > 0.99
+        assert task.judge(program_for(task)).score > 0.99
 
     def test_numbers_are_named_by_the_keys_that_lead_to_them(self, car, sandbox):
         program = program_for(problem(car, sandbox))
@@ -83,8 +82,8 @@ class TestSpaces:
         broken_program = program_for(task).replace("x0_1_next = ", "x0_1_next = missing + ", 1)
         line = broken_program[: broken_program.index("missing")].count("\n") + 1
         failure = Failure(kind="step_error", message="missing", line=line)
-        move = Move(Action.FIX, 0, broken_program, Verdict(score=0.0, failure=failure))
-        verdict = task.evaluate(program_for(task, move))
+        move = Move(FIX, 0, broken_program, Verdict(score=0.0, failure=failure))
+        verdict = task.judge(program_for(task, move))
         assert verdict.score > 0.5
 
     @pytest.mark.parametrize("dtype", ["int64", "float64"])
@@ -105,7 +104,7 @@ class TestSpaces:
         data = Dataset.of(rows, observation_space=Space("text", max_length=3), action_space=PEDALS)
         assert list(attempts(data)) == [Unchanged()]
         task = problem(data, sandbox)
-        assert task.evaluate(program_for(task)).score == 1.0
+        assert task.judge(program_for(task)).score == 1.0
 
     def test_text_beside_numbers_stays_as_it_is(self, sandbox):
         space = Space("dict", keys=("note", "gear"), children=(Space("text", max_length=3), GEAR))
@@ -118,7 +117,7 @@ class TestSpaces:
         ]
         data = Dataset.of(rows * 3, observation_space=space, action_space=PEDALS)
         task = problem(data, sandbox)
-        assert task.evaluate(program_for(task)).score == 1.0
+        assert task.judge(program_for(task)).score == 1.0
 
 
 TABLE = """
@@ -220,7 +219,7 @@ class TestAttempts:
 
     def test_the_backend_tells_what_it_does(self, car, sandbox):
         told = []
-        request = Request((), 0, Move(Action.GENERATE), problem(car, sandbox), tell=told.append)
+        request = Request((), 0, Move(GENERATE), problem(car, sandbox), tell=told.append)
         Induction().complete(request)
         assert "looking for equations" in told
 

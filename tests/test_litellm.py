@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.backend import Action, Message, Move, Request
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_litellm.backend import LiteLLM
 from openai_server import (
     OUT_OF_QUOTA,
@@ -55,7 +55,7 @@ def silence(capfd):
 
 
 def request(seed=7):
-    return Request(MESSAGES, seed, Move(Action.GENERATE), problem=None)
+    return Request(MESSAGES, seed, Move(GENERATE), problem=None)
 
 
 def ask(server, model=PRICED, **options):

@@ -12,24 +12,25 @@ STRATEGY = '''
 """A stranger's strategy, in the twenty lines of the README."""
 from dataclasses import dataclass
 from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Strategy
 
 @hookimpl
 def cwm_strategies():
     return {"greedy": "greedy_plugin:Greedy"}
 
 @dataclass
-class Greedy:
+class Greedy(Strategy):
     patience: int = 3
 
     def __post_init__(self):
         self.nodes = []
 
     def select(self, rng, pending):
-        from cwm_cli.search.backend import Action, Move
+        from cwm_cli.search.contracts import Move, GENERATE, IMPROVE
         if not self.nodes:
-            return Move(Action.GENERATE)
+            return Move(GENERATE)
         best = max(self.nodes, key=lambda node: node.verdict.score)
-        return Move(Action.IMPROVE, best.id, best.program, best.verdict)
+        return Move(IMPROVE, best.id, best.program, best.verdict)
 
     def update(self, node):
         self.nodes.append(node)

@@ -9,9 +9,22 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Request, Usage
-from cwm_cli.search.loop import Node, Record, Search
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import (
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Completion,
+    Message,
+    Move,
+    Node,
+    Problem,
+    Record,
+    Request,
+    Strategy,
+    Usage,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
 from cwm_replay.backend import Replay
 from cwm_zero_shot.strategy import ZeroShot
 
@@ -22,19 +35,19 @@ SPACE = Space("discrete", low=(0,), high=(1,))
 DATASET = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=SPACE, action_space=SPACE)
 
 
-class LongestProgram:
+class LongestProgram(Problem):
     """Asks for long programs: a tenth of a point per line."""
 
     def messages(self, move):
         return (Message(role="user", content=f"{move.action} {move.program}"),)
 
-    def evaluate(self, program):
+    def judge(self, program):
         mismatch = Failure(kind="mismatch", message="too short")
         return Verdict(score=len(program.splitlines()) / 10, failure=mismatch)
 
 
 @dataclass
-class Refine:
+class Refine(Strategy):
     """Improves the newest program, and now and then one of the older ones again."""
 
     def __post_init__(self):
@@ -42,9 +55,9 @@ class Refine:
 
     def select(self, rng, pending):
         if not self.nodes:
-            return Move(Action.GENERATE)
+            return Move(GENERATE)
         node = self.nodes[max(0, len(self.nodes) - int(rng.integers(1, 4)))]
-        return Move(Action.IMPROVE, node.id, node.program, node.verdict)
+        return Move(IMPROVE, node.id, node.program, node.verdict)
 
     def update(self, node):
         self.nodes.append(node)
@@ -77,7 +90,7 @@ def search(folder, strategy, backend, budget=BUDGET):
 
 def question(text, occurrence=0, step=0):
     messages = (Message(role="user", content=text),)
-    return Request(messages, 0, Move(Action.GENERATE), None, step, occurrence)
+    return Request(messages, 0, Move(GENERATE), None, step, occurrence)
 
 
 @pytest.mark.parametrize("strategy", [ZeroShot, Refine])
@@ -102,7 +115,7 @@ def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
         id=0,
         step=0,
         parent=ROOT,
-        action=Action.GENERATE,
+        action=GENERATE,
         program="",
         verdict=Verdict(score=0.5),
         prompt=question("hi").key,

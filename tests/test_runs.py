@@ -11,9 +11,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig, differences, is_free, runs_in
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Usage
-from cwm_cli.search.loop import Node, Record
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 
 CONFIG = RunConfig(
     env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}
@@ -29,7 +27,7 @@ def record(number):
         id=number,
         step=number,
         parent=number - 1,
-        action=Action.GENERATE,
+        action=GENERATE,
         program=f"x = {number}\n",
         verdict=Verdict(score=number / 10, failure=failure),
         prompt="key",

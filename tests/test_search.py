@@ -10,9 +10,21 @@ import pytest
 
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Request, Usage
+from cwm_cli.search.contracts import (
+    FIX,
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Problem,
+    Request,
+    Usage,
+    Verdict,
+)
 from cwm_cli.search.loop import Search
-from cwm_cli.search.verdict import Verdict
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot
@@ -21,13 +33,13 @@ LENGTH = 16
 STRATEGIES = [GifMcts, WorldCoder, ZeroShot]
 
 
-class Counting:
+class Counting(Problem):
     """Programs are right where line n is `xn = n`; those that say `raise` cannot run."""
 
     def messages(self, move):
         return (Message(role="user", content=f"{move.action} {move.program} {move.prefix}"),)
 
-    def evaluate(self, program):
+    def judge(self, program):
         lines = program.splitlines()
         if "raise" in lines or not program:
             return Verdict(score=0.0, failure=Failure(kind="step_error", message="it raised"))
@@ -38,7 +50,7 @@ class Counting:
 
 
 @dataclass
-class Writer:
+class Writer(Backend):
     """Answers by the request's seed, a little better than the program it is shown."""
 
     cost: float = 0.0
@@ -64,7 +76,7 @@ class Writer:
 
 
 @dataclass
-class Scripted:
+class Scripted(Backend):
     """Answers the completion of each step by a script: a text, or an error to raise.
 
     The answers to `late` steps are held back until another one was given.
@@ -127,7 +139,7 @@ def test_a_tree_search_finds_the_right_program():
     list(search.run(200))
     assert search.solved
     assert search.best.program == program(*range(LENGTH))
-    assert {node.action for node in search.nodes} == set(Action)
+    assert {node.action for node in search.nodes} == set((GENERATE, IMPROVE, FIX))
 
 
 def test_the_best_program_is_the_earliest_of_equals():
@@ -182,7 +194,7 @@ def test_parallel_answers_are_learned_as_they_arrive(strategy):
 
 @pytest.mark.parametrize("parallel", [3, 8])
 def test_replaying_a_parallel_journal_gives_the_same_strategy(parallel):
-    move = Move(Action.GENERATE)
+    move = Move(GENERATE)
     script = [Writer().complete(Request((), seed, move, None)).text for seed in range(60)]
     search = searching(GifMcts, Scripted(script, late=(0, 7, 20)), parallel=parallel)
     list(search.run(60))

@@ -16,16 +16,14 @@ from benchmarks.curves import curve
 from benchmarks.laboratory import Kept
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Message, Move, Request
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request, Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.search.reading import extract_program
-from cwm_cli.search.verdict import Verdict
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_simulated.backend import Simulated
 from cwm_simulated.edits import CRASHES
 from cwm_simulated.original import Original
 
-GENERATE, IMPROVE, FIX = Action
 WORLD_MODELS = Path(__file__).parent / "world_models"
 WRONG = Verdict(score=0.5, failure=Failure(kind="mismatch", message="row 1"))
 POLES = WORLD_MODELS / "cartpole_helpers.py"
@@ -134,9 +132,9 @@ def test_nothing_is_changed_in_loops_that_might_not_end():
 
 def test_most_single_errors_change_the_score(poles, sandbox):
     problem = recordings.problem(poles, sandbox)
-    assert problem.evaluate(CORRECT).solved
+    assert problem.judge(CORRECT).solved
     edits = ORIGINAL.edits[::8]
-    verdicts = [problem.evaluate(ORIGINAL.write([edit])) for edit in edits]
+    verdicts = [problem.judge(ORIGINAL.write([edit])) for edit in edits]
     changed = [not verdict.solved for verdict in verdicts]
     assert np.mean(changed) > 0.7
     crashing = [v.is_bug for edit, v in zip(edits, verdicts, strict=True) if edit.kind in CRASHES]

@@ -11,14 +11,23 @@ import pytest
 
 from cwm_cli.runs.store import Line
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Completion, Message
-from cwm_cli.search.loop import Record, Search
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import (
+    FIX,
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Message,
+    Problem,
+    Record,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot
 
-GENERATE, IMPROVE, FIX = Action
 BUDGET = 24
 STRATEGIES = {
     "gif-mcts": GifMcts,
@@ -32,14 +41,14 @@ STRATEGIES = {
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 
 
-class Digits:
+class Digits(Problem):
     """Asks for lines `d = 9`; a program that says `raise` fails, others score by their digits."""
 
     def messages(self, move):
         lines = f"{move.action}\n{move.program}\n{move.prefix}"
         return (Message(role="user", content=lines),)
 
-    def evaluate(self, program):
+    def judge(self, program):
         if "raise" in program:
             return Verdict(score=0.0, failure=Failure(kind="step_error", message="it raised"))
         digits = [int(line.removeprefix("d = ")) for line in program.splitlines()]
@@ -49,7 +58,7 @@ class Digits:
 
 
 @dataclass
-class Typist:
+class Typist(Backend):
     """Keeps a shown program's lines or types others, as the seed says, and now and then raises.
 
     It answers at once, or in a given order: each step only once the one
@@ -170,10 +179,10 @@ def test_a_program_is_fixed_if_it_raised_and_only_then(strategy, parallel):
     list(search.run(BUDGET))
     for node in search.nodes:
         if node.parent == ROOT:
-            assert node.action is GENERATE
+            assert node.action == GENERATE
         else:
             parent_raised = search.nodes[node.parent].verdict.is_bug
-            assert (node.action is FIX) == parent_raised
+            assert (node.action == FIX) == parent_raised
 
 
 def test_every_search_of_a_seed_begins_with_the_same_question_and_answer():

@@ -17,6 +17,7 @@ import random
 import time
 from dataclasses import dataclass, field
 from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend
 
 PROGRAM = """```python
 import math
@@ -39,13 +40,13 @@ def cwm_backends():
     return {"teacher": Teacher}
 
 @dataclass(frozen=True)
-class Teacher:
+class Teacher(Backend):
     model: str = ""
     delay: float = field(default=0.0, metadata={"identity": False})
     price: float = 0.01
 
     def complete(self, request):
-        from cwm_cli.search.backend import Completion, Usage
+        from cwm_cli.search.contracts import Completion, Usage
         time.sleep(self.delay)
         draw = random.Random(request.seed)
         bug = draw.choice(["pass", "pass", "undefined_name", "print('\\\\x1b[2J garbage')"])

@@ -134,18 +134,19 @@ TEACHER = f'''
 """A backend that always answers with a program that imports a tool."""
 from dataclasses import dataclass
 from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend
 
 @hookimpl
 def cwm_backends():
     return {{"teacher": Teacher}}
 
 @dataclass(frozen=True)
-class Teacher:
+class Teacher(Backend):
     model: str = ""
     told: str = ""
 
     def complete(self, request):
-        from cwm_cli.search.backend import Completion, Usage
+        from cwm_cli.search.contracts import Completion, Usage
         assert self.told in request.messages[-1].content, request.messages[-1].content
         return Completion("""```python{ADDING}```""", Usage())
 '''

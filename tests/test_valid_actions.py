@@ -15,7 +15,7 @@ from cwm_cli.evaluation import Metric, evaluate
 from cwm_cli.problems.feedback import report
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.backend import Action, Move, Request
+from cwm_cli.search.contracts import GENERATE, IMPROVE, Move, Request
 from cwm_cli.search.loop import ROOT
 from cwm_induction.backend import Induction
 
@@ -138,10 +138,10 @@ def test_the_floor_names_the_most_common_actions() -> None:
 def test_prompts_ask_for_them_and_reports_show_them(sandbox: Sandbox) -> None:
     data = line()
     problem = WorldModelProblem("A line.", data, sandbox, Metric.of(data))
-    asked = problem.messages(Move(Action.GENERATE))[1].content
+    asked = problem.messages(Move(GENERATE))[1].content
     assert "returns (next_observation, reward, terminated, valid_actions)" in asked
     plain = WorldModelProblem("A line.", line(named=False), sandbox, Metric.of(data))
-    assert "valid_actions" not in plain.messages(Move(Action.GENERATE))[1].content
+    assert "valid_actions" not in plain.messages(Move(GENERATE))[1].content
     found = evaluate(PROGRAM.format(valid="[0]"), data, sandbox, problem.metric)
     text = report(data, found.predictions, problem.metric)
     assert "valid actions" in text and "predicted [0]" in text
@@ -169,12 +169,12 @@ class Environment:
 def test_induced_programs_name_the_most_common_ones(sandbox: Sandbox) -> None:
     data = line()
     problem = WorldModelProblem("A line.", data, sandbox, Metric.of(data))
-    request = Request(problem.messages(Move(Action.GENERATE)), 0, Move(Action.GENERATE), problem)
+    request = Request(problem.messages(Move(GENERATE)), 0, Move(GENERATE), problem)
     text = Induction().complete(request).text
     program = text.partition("```python\n")[2].partition("```")[0]
-    verdict = problem.evaluate(program)
+    verdict = problem.judge(program)
     assert verdict.parts["observation"] == verdict.parts["reward"] == 1.0
     assert 0.3 < verdict.parts["valid_actions"] < 1.0
-    move = Move(Action.IMPROVE, ROOT + 1, program, verdict)
+    move = Move(IMPROVE, ROOT + 1, program, verdict)
     again = Induction().complete(request._replace(move=move)).text
     assert again.count("class Transitions(") == 1

@@ -21,9 +21,21 @@ from rich.console import Console
 
 from cwm_cli.evaluation import Score
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Completion, Message, Move, Usage
-from cwm_cli.search.loop import Node, Pending, Search
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import (
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Node,
+    Problem,
+    Strategy,
+    Usage,
+    Verdict,
+)
+from cwm_cli.search.loop import Pending, Search
 from cwm_cli.views import finished_tree, live, score_table
 from cwm_cli.views.live import Screen
 from cwm_cli.views.tree import SearchTree
@@ -41,7 +53,7 @@ def ordinary_terminal():
         yield
 
 
-class Scripted:
+class Scripted(Strategy, Problem, Backend):
     """Strategy, problem and backend of a search: follows a list of nodes to be found."""
 
     def __init__(self, nodes=(), states=None):
@@ -63,7 +75,7 @@ class Scripted:
     def messages(self, move: Move) -> tuple[Message, ...]:
         return (Message(role="user", content=move.program),)
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         return self.script[int(program)].verdict
 
     def complete(self, request) -> Completion:
@@ -79,7 +91,7 @@ def node(number, parent=ROOT, score=0.5, failure=None, usage=None, validation=0.
         id=number,
         step=number,
         parent=parent,
-        action=Action.GENERATE if parent == ROOT else Action.IMPROVE,
+        action=GENERATE if parent == ROOT else IMPROVE,
         program="",
         verdict=Verdict(score=score, validation=validation, failure=failure),
         prompt="",
@@ -435,18 +447,20 @@ def test_the_score_table_holds_the_published_score_when_asked_for_and_dashes_for
 SCRIPT = r"""
 import sys, time
 from rich.console import Console
-from cwm_cli.search.backend import Action, Completion, Message, Move, Usage
+from cwm_cli.search.contracts import (
+    GENERATE, IMPROVE, Backend, Completion, Message, Move, Problem, Strategy, Usage,
+)
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.views import live
 
-class Noisy:
+class Noisy(Strategy, Problem, Backend):
     known = []
     def select(self, rng, pending):
         if not self.known or rng.random() < 0.2:
-            return Move(Action.GENERATE)
-        return Move(Action.IMPROVE, self.known[-1 - int(rng.integers(min(4, len(self.known))))].id)
+            return Move(GENERATE)
+        return Move(IMPROVE, self.known[-1 - int(rng.integers(min(4, len(self.known))))].id)
     def update(self, node):
         self.known.append(node)
     def state(self, node):
@@ -458,7 +472,7 @@ class Noisy:
         return Completion("```python\nx\n```", Usage(completion_tokens=100, cost=0.01))
     def worst_cost(self, request):
         return 0.0
-    def evaluate(self, program):
+    def judge(self, program):
         print("\x1b[2J\x1b]0;owned\x07\r\u202e" + "garbage" * 30)
         print("\x1b[31mred", end="\r", file=sys.stderr, flush=True)
         message = "\x1b[2J\x07\u202e\u6587" * 100

@@ -11,14 +11,13 @@ from cwm_cli.evaluation import Metric, evaluate
 from cwm_cli.problems.interface import component_names, describe
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Move
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
 from recordings import PENDULUM, cartpole, problem, record, said
 
 
 class TestVerdicts:
     def test_a_right_program_has_nothing_to_improve(self, poles, sandbox):
-        verdict = problem(poles, sandbox).evaluate(cartpole())
+        verdict = problem(poles, sandbox).judge(cartpole())
         assert verdict == Verdict(
             score=1.0,
             validation=1.0,
@@ -30,15 +29,15 @@ class TestVerdicts:
         task = problem(poles, sandbox)
         hidden = data[~data.fitted]
         alone = evaluate(cartpole(gravity=5), hidden, sandbox, task.metric)
-        assert task.evaluate(cartpole(gravity=5)).validation == alone.score.accuracy
+        assert task.judge(cartpole(gravity=5)).validation == alone.score.accuracy
 
     def test_without_episodes_to_hold_back_validation_is_the_score(self, sandbox):
         recorded = record("CartPole-v1", episodes=1)
-        verdict = problem(recorded, sandbox).evaluate(cartpole(gravity=5))
+        verdict = problem(recorded, sandbox).judge(cartpole(gravity=5))
         assert 0 < verdict.score == verdict.validation < 1
 
     def test_a_program_that_raises_scores_zero_with_its_error(self, poles, sandbox):
-        verdict = problem(poles, sandbox).evaluate(cartpole(position="1 / 0"))
+        verdict = problem(poles, sandbox).judge(cartpole(position="1 / 0"))
         assert (verdict.score, verdict.validation, verdict.failure.kind) == (0, 0, "step_error")
 
     def test_a_memorised_fit_part_is_told_so_without_showing_the_rest(self, poles, sandbox):
@@ -62,7 +61,7 @@ class TestVerdicts:
             "* 0.05\n        angle", "* 0.05\n        speed = min(8, max(-8, speed))\n        angle"
         )
         task = WorldModelProblem(documentation, data, sandbox, Metric.of(data, "paper"))
-        verdict = task.evaluate(right)
+        verdict = task.judge(right)
         assert verdict.parts["exact"] == 1.0
         assert verdict.score < 0.7
         assert "float32" in verdict.failure.message
@@ -88,14 +87,14 @@ class TestPrompts:
         return user.content
 
     def test_generate_describes_environment_and_interface(self, poles):
-        text = self.content(poles, action=Action.GENERATE)
+        text = self.content(poles, action=GENERATE)
         assert "def set_state(self, observation)" in text
         assert "exactly these lines" not in text
 
     def test_the_modules_that_may_be_imported_are_named(self, poles):
         usual, more = (
             replace(problem(poles, sandbox=None), tools=tools)
-            .messages(Move(action=Action.GENERATE))[1]
+            .messages(Move(action=GENERATE))[1]
             .content
             for tools in ((), ("mujoco", "scipy.linalg"))
         )
@@ -105,12 +104,12 @@ class TestPrompts:
         assert "would read from a file" not in usual
 
     def test_generate_asks_to_continue_a_prefix(self, poles):
-        text = self.content(poles, action=Action.GENERATE, prefix="import math\nA = {1: '$b'}\n")
+        text = self.content(poles, action=GENERATE, prefix="import math\nA = {1: '$b'}\n")
         assert "must begin with exactly these lines" in text
         assert "```python\nimport math\nA = {1: '$b'}\n```" in text
 
     def test_improve_shows_program_and_feedback(self, poles):
-        move = {"action": Action.IMPROVE, "parent": 3, "program": "A = 1\n", "verdict": self.wrong}
+        move = {"action": IMPROVE, "parent": 3, "program": "A = 1\n", "verdict": self.wrong}
         text = self.content(poles, **move)
         assert "```python\nA = 1\n```" in text
         assert "THE REPORT" in text
@@ -119,7 +118,7 @@ class TestPrompts:
 
     def test_fix_shows_the_offending_line(self, poles):
         program = "import math\nprint(GRAVITY)\n"
-        move = {"action": Action.FIX, "parent": 3, "program": program, "verdict": self.raised}
+        move = {"action": FIX, "parent": 3, "program": program, "verdict": self.raised}
         text = self.content(poles, **move)
         assert "NameError: GRAVITY\nat line 2: print(GRAVITY)" in text
         parts = ("Explanation", "Suggestion", "Corrected program")
@@ -127,7 +126,7 @@ class TestPrompts:
 
     def test_an_answer_without_a_program_can_be_fixed_too(self, poles):
         verdict = Verdict(score=0.0, failure=Failure(kind="no_program", message="no program"))
-        text = self.content(poles, action=Action.FIX, parent=0, verdict=verdict)
+        text = self.content(poles, action=FIX, parent=0, verdict=verdict)
         assert "the last answer held no program" in text
 
     @pytest.mark.parametrize(

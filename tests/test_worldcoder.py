@@ -12,12 +12,9 @@ import pytest
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import ROOT, Action, Move, Usage
-from cwm_cli.search.loop import Node
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Usage, Verdict
 from cwm_worldcoder.strategy import WorldCoder
 
-GENERATE, IMPROVE, FIX = Action
 DRAWS = 4000
 BUG = Verdict(score=0.0, failure=Failure(kind="load_error", message="SyntaxError", line=2))
 

@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Action, Completion, Message, Move, unheard
+from cwm_cli.search.contracts import (
+    GENERATE,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Problem,
+    Verdict,
+    unheard,
+)
 from cwm_cli.search.loop import Search
-from cwm_cli.search.verdict import Verdict
 from cwm_zero_shot.strategy import ZeroShot
 from recordings import dataset, problem
 
 
 @dataclass
-class Judge:
+class Judge(Problem):
     """Gives the verdicts it was made with, in turn, whatever the program."""
 
     verdicts: list[Verdict]
@@ -22,12 +30,12 @@ class Judge:
     def messages(self, move):
         return (Message(role="user", content=str(move)),)
 
-    def evaluate(self, program):
+    def judge(self, program):
         return self.verdicts.pop(0)
 
 
 @dataclass
-class Listening:
+class Listening(Backend):
     """Answers with the seed of the request, and remembers the requests."""
 
     asked: list = field(default_factory=list)
@@ -60,7 +68,7 @@ def asked(verdicts, parallel=1):
 def test_what_is_asked_does_not_depend_on_the_verdicts(parallel):
     poor, good = asked(POOR, parallel), asked(GOOD, parallel)
     assert poor == good
-    assert [request.move for request in poor] == [Move(Action.GENERATE)] * 4
+    assert [request.move for request in poor] == [Move(GENERATE)] * 4
 
 
 def test_the_same_question_is_asked_each_time_with_another_seed():

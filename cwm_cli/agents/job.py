@@ -12,8 +12,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.runs.store import Run
-from cwm_cli.search.backend import total
-from cwm_cli.search.loop import Node, Search
+from cwm_cli.search.contracts import Node, total
+from cwm_cli.search.loop import Search
 
 
 class Choices(NamedTuple):

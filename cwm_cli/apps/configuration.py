@@ -16,8 +16,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.store import RunConfig
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search.backend import Backend
-from cwm_cli.search.loop import Strategy
+from cwm_cli.search.contracts import Backend, Strategy
 
 ENVIRONMENT = "apps"
 """What stands for an environment in the configuration of a run."""

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.backend import Action, Backend, Completion, Message, Move, Request
+from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
 
 
 class OutOfMoneyError(CwmError):
@@ -12,7 +12,7 @@ class OutOfMoneyError(CwmError):
 
 
 @dataclass
-class Purse:
+class Purse(Backend):
     """A backend whose completions together never cost more than `limit` dollars.
 
     The worst cost of each call in flight is kept back, at list price. A call
@@ -29,7 +29,7 @@ class Purse:
     def __post_init__(self) -> None:
         """Refuse a model of unknown price."""
         question = (Message(role="user", content="?"),)
-        self._worst(Request(question, 0, Move(Action.GENERATE), None))
+        self._worst(Request(question, 0, Move(GENERATE), None))
 
     def complete(self, request: Request) -> Completion:
         """Answer if there is money for it."""

@@ -15,8 +15,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.problems.apps import AppsProblem
 from cwm_cli.runs.store import BusyError, Run
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.backend import Backend, total
-from cwm_cli.search.loop import Record, Search, Strategy
+from cwm_cli.search.contracts import Backend, Record, Strategy, total
+from cwm_cli.search.loop import Search
 
 
 class ChangedError(CwmError):

@@ -12,8 +12,7 @@ from cwm_cli.export.names import Names
 from cwm_cli.export.publishing import MARK, template
 from cwm_cli.export.world import World
 from cwm_cli.runs.store import Run
-from cwm_cli.search.backend import total
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")

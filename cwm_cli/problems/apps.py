@@ -8,8 +8,7 @@ from cwm_cli.coding.judging import judge
 from cwm_cli.coding.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.backend import Message, Move
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 from cwm_cli.text import clean
 
 MOST_EXAMPLES = 3
@@ -19,7 +18,7 @@ HEADS = ("Input", "Expected")
 
 
 @dataclass(frozen=True)
-class AppsProblem:
+class AppsProblem(Problem):
     """Find a program that passes the public tests of a task; the hidden ones are never used."""
 
     task: CodingTask
@@ -36,7 +35,7 @@ class AppsProblem:
             examples=_examples(self.task),
         )
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         """Run the program on the public tests."""
         judgement = judge(program, self.task, self.task.public, self.sandbox, seed=self.seed)
         failure, share = judgement.failure, judgement.share

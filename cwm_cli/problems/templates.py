@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from cwm_cli.search.backend import Message, Move
+from cwm_cli.search.contracts import Message, Move
 
 
 @cache

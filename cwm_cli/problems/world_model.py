@@ -13,8 +13,7 @@ from cwm_cli.problems.interface import describe
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.backend import Message, Move
-from cwm_cli.search.verdict import Verdict
+from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 
 OPTIONS = ("feedback",)
 """The fields that a user may set with `-o`."""
@@ -42,7 +41,7 @@ INEXACT = (
 
 
 @dataclass(frozen=True)
-class WorldModelProblem:
+class WorldModelProblem(Problem):
     """Find a program that predicts the train rows of an environment.
 
     `dataset[dataset.fitted]` is the part that may be fitted to and shown in
@@ -65,7 +64,7 @@ class WorldModelProblem:
         about = {"description": self.description.strip(), "interface": self._interface()}
         return messages("world_model", move, **about)
 
-    def evaluate(self, program: str) -> Verdict:
+    def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""
         found = evaluate(program, self.dataset, self.sandbox, self.metric, self.seed)
         if found.failure is not None:

@@ -15,7 +15,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import read_header, replace
 from cwm_cli.sandbox.protection import Protection
-from cwm_cli.search.loop import Node, Record
+from cwm_cli.search.contracts import Node, Record
 
 JOURNAL = "nodes.jsonl"
 DATASET = "dataset.npz"

@@ -2,75 +2,26 @@
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import dataclasses as checked
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search import threads as daemons
-from cwm_cli.search.backend import ROOT, Action, Backend, Completion, Message, Move, Request, Usage
-from cwm_cli.search.reading import extract_program
-from cwm_cli.search.verdict import Verdict
-
-
-@checked.dataclass(frozen=True, slots=True)
-class Node:
-    """A program in the search tree, and how it came to be.
-
-    `id` counts the nodes in the order in which they were learned, `step` the
-    completions in the order in which they were asked for; with one completion
-    in flight they are the same. `prompt` is the hash of the messages, and
-    `final` says that the backend gave up.
-    """
-
-    id: int
-    step: int
-    parent: int
-    action: Action
-    program: str
-    verdict: Verdict
-    prompt: str
-    usage: Usage
-    final: bool = False
-
-
-class Record(NamedTuple):
-    """A node and the text of the completion that it was read from."""
-
-    node: Node
-    text: str
-
-
-class Strategy(Protocol):
-    """Chooses the next program to write and learns from how it fared."""
-
-    def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Choose the next move, knowing the moves whose outcome is still awaited."""
-        ...
-
-    def update(self, node: Node) -> None:
-        """Learn from an evaluated node; called once per node, in the order of their ids."""
-        ...
-
-    def state(self, node: int) -> str:
-        """Describe a node's standing in a word or two for the live view, or return ""."""
-        ...
-
-
-class Problem(Protocol):
-    """A specification that programs are written and judged against."""
-
-    def messages(self, move: Move) -> tuple[Message, ...]:
-        """Ask for a program."""
-        ...
-
-    def evaluate(self, program: str) -> Verdict:
-        """Judge a program; called from several threads at once."""
-        ...
+from cwm_cli.search import threads
+from cwm_cli.search.contracts import (
+    ROOT,
+    Backend,
+    Completion,
+    Move,
+    Node,
+    Problem,
+    Record,
+    Request,
+    Strategy,
+)
 
 
 class Pending(NamedTuple):
@@ -115,6 +66,16 @@ class Search:
     def solved(self) -> bool:
         """Whether some program is right on the whole train set."""
         return self.best is not None and self.best.verdict.solved
+
+    def __post_init__(self) -> None:
+        """Refuse a strategy that makes moves for which the problem has no words."""
+        unknown = [move for move in self.strategy.moves if move not in self.problem.moves]
+        if unknown:
+            raise CwmError(
+                f"the strategy {type(self.strategy).__name__} makes moves that "
+                f"{type(self.problem).__name__} has no prompt for ({', '.join(unknown)}): "
+                "choose another --strategy"
+            )
 
     def learn(self, node: Node) -> None:
         """Take a node into the search: one that was just found, or one of an earlier run."""
@@ -175,7 +136,7 @@ class Search:
                 return
             self._asked[key] += 1
             self.pending[step] = Pending(step, move, reserved)
-            daemons.start(partial(self._answer, step, request))
+            threads.start(partial(self._answer, step, request))
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""
@@ -209,14 +170,14 @@ class Search:
     def _judge(self, step: int, request: Request, completion: Completion) -> Record:
         """Make a node of a completion; its id is given on arrival."""
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
-        program = extract_program(text, prefix=request.move.prefix)
+        program = self.problem.read(text, request.move)
         node = Node(
             id=ROOT,
             step=step,
             parent=request.move.parent,
             action=request.move.action,
             program=program,
-            verdict=self.problem.evaluate(program),
+            verdict=self.problem.judge(program),
             prompt=request.key,
             usage=completion.usage,
             final=completion.final,

@@ -8,8 +8,7 @@ from functools import cached_property
 from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
-from cwm_cli.search.backend import ROOT, Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import ROOT, Move, Node
 from cwm_cli.views.tree import Rank, SearchTree
 
 

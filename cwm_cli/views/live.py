@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from cwm_cli.search.backend import ROOT
-from cwm_cli.search.loop import Node, Pending, Search
+from cwm_cli.search.contracts import ROOT, Node
+from cwm_cli.search.loop import Pending, Search
 from cwm_cli.views.folding import Row
 from cwm_cli.views.pane import Pane, bar
 from cwm_cli.views.pictures import draw, facts_of, lay_out

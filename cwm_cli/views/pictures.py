@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from cwm_cli.search.backend import Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import Move, Node
 from cwm_cli.views.folding import Fold, Row, fold
 from cwm_cli.views.tree import SearchTree
 from cwm_cli.views.words import best_words, first_line, printable, spent_words

@@ -4,8 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cwm_cli.search.backend import ROOT
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import ROOT, Node
 
 Rank = tuple[float, float, int]
 """Orders nodes: the smallest rank is the best score, and of equal ones the earliest."""

@@ -11,8 +11,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.search.backend import ROOT, Action, Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
 from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.tree import Branch, Tree, attach, chain, path, revalue, withdraw
 
@@ -20,7 +19,7 @@ HIGHEST_BUG_VALUE = 0.99
 """What a program is worth that raised and was not fixed yet."""
 
 
-Option = tuple[float, Action | None, int, int]
+Option = tuple[float, str | None, int, int]
 """What selection may do at a node, by its upper confidence bound.
 
 Either an action, or one of the open children from a start to an end, which are worth the same.
@@ -29,7 +28,7 @@ A plain tuple, since millions are made.
 
 
 @dataclass
-class GifMcts:
+class GifMcts(Strategy):
     """Searches a tree of program prefixes by generate, improve and fix (Dainese et al., 2024).
 
     `lines` of the program are fixed per node, `fixes` are tried per program
@@ -56,17 +55,17 @@ class GifMcts:
     generate: bool = True
     improve: bool = True
     fix: bool = True
-    _actions: tuple[Action, ...] = field(init=False, repr=False)
+    _actions: tuple[str, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)
     _nodes: list[Node] = field(default_factory=list, init=False, repr=False)
-    _estimates: dict[Action, Estimate] = field(init=False, repr=False)
+    _estimates: dict[str, Estimate] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Start with a root that was visited once."""
-        switches = {Action.GENERATE: self.generate, Action.IMPROVE: self.improve}
+        switches = {GENERATE: self.generate, IMPROVE: self.improve}
         self._actions = tuple(action for action, allowed in switches.items() if allowed)
-        self._tree = {ROOT: Branch(ROOT, offers=(Action.GENERATE,))}
-        priors = {Action.GENERATE: self.prior_generate, Action.IMPROVE: self.prior_improve}
+        self._tree = {ROOT: Branch(ROOT, offers=(GENERATE,))}
+        priors = {GENERATE: self.prior_generate, IMPROVE: self.prior_improve}
         self._estimates = {a: Estimate(Mean(self.prior_count, p)) for a, p in priors.items()}
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
@@ -89,7 +88,7 @@ class GifMcts:
         self._nodes.append(node)
         self._tree[node.id] = branch
         attach(self._tree, branch)
-        if node.action is Action.FIX:
+        if node.action == FIX:
             self._settle(branch, parent, score, solved=not node.verdict.is_bug)
         self._back_up(branch, parent, score, solved=not node.verdict.is_bug)
 
@@ -98,17 +97,17 @@ class GifMcts:
         branch = self._tree[node]
         if branch.terminal:
             return "terminal"
-        return "fix pending" if Action.FIX in branch.offers else ""
+        return "fix pending" if FIX in branch.offers else ""
 
     def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
         """Make a branch of a node, visited once, by the step that wrote it."""
         length = _line_count(node.program)
         branch = Branch(node.id, parent.id, node.action, min(parent.lines + self.lines, length))
         if node.verdict.is_bug:
-            branch.fixes = parent.fixes - 1 if node.action is Action.FIX else self._max_fixes
+            branch.fixes = parent.fixes - 1 if node.action == FIX else self._max_fixes
             branch.value = self._bug_value(branch.fixes)
             branch.terminal = branch.fixes <= 0
-            branch.offers = () if branch.terminal else (Action.FIX,)
+            branch.offers = () if branch.terminal else (FIX,)
         elif length - parent.lines < self.lines:
             branch.terminal = True
         else:
@@ -147,14 +146,14 @@ class GifMcts:
         for move in pending:
             parent = tree[move.parent]
             setattr(parent, move.action, parent.mean(move.action).plus(0.0))
-            parent.offers = () if move.action is Action.FIX else parent.offers
+            parent.offers = () if move.action == FIX else parent.offers
             withdraw(tree, parent)
             for above in path(tree, parent):
                 visits = above.visits + 1
                 revalue(tree, above, visits=visits, value=above.value * above.visits / visits)
         return tree
 
-    def _draw(self, branch: Branch, rng: np.random.Generator) -> tuple[Action | None, int]:
+    def _draw(self, branch: Branch, rng: np.random.Generator) -> tuple[str | None, int]:
         """Return an action or an open child of the highest bound, any of them with equal chance."""
         best, ties = -inf, list[Option]()
         for option in self._options(branch):
@@ -170,8 +169,8 @@ class GifMcts:
 
     def _options(self, branch: Branch) -> Iterator[Option]:
         """Yield the untried actions and the open children with their bounds."""
-        if Action.FIX in branch.offers:
-            yield 1.0, Action.FIX, 0, 1
+        if FIX in branch.offers:
+            yield 1.0, FIX, 0, 1
             return
         spread, explore, epsilon = log(branch.visits), self.exploration, self.epsilon
         for action in branch.offers:
@@ -181,13 +180,13 @@ class GifMcts:
         for visits, value, start, end in branch.groups():
             yield value + explore * sqrt(spread / (visits + epsilon)), None, start, end
 
-    def _move(self, branch: Branch, action: Action) -> Move:
+    def _move(self, branch: Branch, action: str) -> Move:
         """Say what is asked of the language model."""
         if branch.id == ROOT:
             return Move(action)
         node = self._nodes[branch.id]
         prefix = ""
-        if action is Action.GENERATE:
+        if action == GENERATE:
             prefix = "".join(f"{line}\n" for line in node.program.split("\n")[: branch.lines])
         return Move(action, node.id, node.program, node.verdict, prefix)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from cwm_cli.search.backend import Action
+from cwm_cli.search.contracts import FIX, GENERATE
 from cwm_gif_mcts.estimates import NOTHING, Mean
 
 Entry = tuple[int, float, int]
@@ -28,10 +28,10 @@ class Branch:
 
     id: int
     parent: int | None = None
-    action: Action = Action.GENERATE
+    action: str = GENERATE
     lines: int = 0
     fixes: int = 0
-    offers: tuple[Action, ...] = ()
+    offers: tuple[str, ...] = ()
     terminal: bool = False
     visits: int = 1
     value: float = 0.0
@@ -50,7 +50,7 @@ class Branch:
         """How the parent lists this branch."""
         return self.visits, self.value, self.id
 
-    def mean(self, action: Action) -> Mean:
+    def mean(self, action: str) -> Mean:
         """Return the mean value of the children reached by `action`."""
         mean: Mean = getattr(self, action)
         return mean
@@ -89,7 +89,7 @@ def chain(tree: Tree, branch: Branch) -> Iterator[Branch]:
     """Yield a program that raised and those it was fixed from, up to one that is no fix."""
     for above in path(tree, branch):
         yield above
-        if above.action is not Action.FIX:
+        if above.action != FIX:
             return
 
 

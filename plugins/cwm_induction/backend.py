@@ -8,7 +8,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.search.backend import Completion, Request, Usage
+from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_induction.arrangements import names_of
 from cwm_induction.effort import Effort
 from cwm_induction.fallback import unchanged
@@ -27,7 +27,7 @@ HOPELESS = 0.25
 
 
 @dataclass(frozen=True)
-class Induction:
+class Induction(Backend):
     """Writes world models from transitions alone, offline.
 
     `model` is accepted for the sake of `--model` and must be empty. The work

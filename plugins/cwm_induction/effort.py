@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cwm_cli.search.backend import unheard
+from cwm_cli.search.contracts import unheard
 
 Answer = TypeVar("Answer")
 

@@ -8,7 +8,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import match
-from cwm_cli.search.backend import Move
+from cwm_cli.search.contracts import Move
 from cwm_induction.continuous.latents import MATCH, latents
 from cwm_induction.continuous.samples import Array, Samples
 

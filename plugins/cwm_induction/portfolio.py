@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.search.backend import Action, Request
+from cwm_cli.search.contracts import FIX, IMPROVE, Request
 from cwm_induction import families
 from cwm_induction.cores import answers
 from cwm_induction.effort import Effort
@@ -81,10 +81,10 @@ class Portfolio:
     def _attempts(self) -> Iterator[Attempt]:
         """Yield what to try, the likeliest first."""
         move = self.request.move
-        predictions = self._predictions(move.program) if move.action is Action.IMPROVE else None
+        predictions = self._predictions(move.program) if move.action == IMPROVE else None
         if predictions is not None:
             yield from families.improvements(self.task, move.program, predictions)
-        if move.action is Action.FIX:
+        if move.action == FIX:
             yield from families.fixes(self.fit, culprit(move))
         yield from families.attempts(self.fit)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.search.backend import Request
+from cwm_cli.search.contracts import Request
 
 _BEGINS = "class Transitions(Environment):"
 

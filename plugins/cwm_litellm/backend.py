@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cwm_cli.search.backend import Completion, Request, Usage
+from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_litellm.loading import check, load
 
 NOT_IDENTITY = {"identity": False}
@@ -13,7 +13,7 @@ NOT_IDENTITY = {"identity": False}
 
 
 @dataclass(frozen=True)
-class LiteLLM:
+class LiteLLM(Backend):
     """Any model LiteLLM can name, such as `openai/gpt-4o-mini` or `ollama/llama3`.
 
     `timeout`, `backoff` (the first pause between attempts, doubled each time)

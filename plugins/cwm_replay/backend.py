@@ -7,13 +7,13 @@ from pathlib import Path
 
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.store import read_journal
-from cwm_cli.search.backend import Completion, Request
+from cwm_cli.search.contracts import Backend, Completion, Request
 
 SUFFIXES = (".md", ".txt")
 
 
 @dataclass
-class Replay:
+class Replay(Backend):
     """Answers as before: `model` is the folder of a run, or of text files.
 
     A run answers the n-th asking of the same messages as it was answered

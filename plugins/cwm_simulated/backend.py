@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.backend import Action, Completion, Move, Request, Usage
+from cwm_cli.search.contracts import FIX, GENERATE, Backend, Completion, Move, Request, Usage
 from cwm_cli.search.reading import extract_program
 from cwm_simulated.edits import CRASHES, Edit
 from cwm_simulated.original import Errors, Original
@@ -28,7 +28,7 @@ class Proposal(NamedTuple):
 
 
 @dataclass
-class Simulated:
+class Simulated(Backend):
     """A simulation: proposes a correct program with errors in it, to compare search strategies.
 
     `program` is the file of the correct program. A program that is generated
@@ -62,7 +62,7 @@ class Simulated:
         """Propose a program; the same question of the same search gets the same answer."""
         rng = np.random.default_rng([request.seed, request.step])
         move = request.move
-        propose = self._generate if move.action is Action.GENERATE else self._revise
+        propose = self._generate if move.action == GENERATE else self._revise
         errors, sentence = propose(move, rng)
         text = f"{sentence}\n\n{_fenced(self._original.write(errors))}"
         asked = sum(len(message.content) for message in request.messages)
@@ -86,7 +86,7 @@ class Simulated:
     def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
         """Repair an error, make a new one, both or neither."""
         errors = _known(self._original.read_all(move.program), self.program)
-        fixing = move.action is Action.FIX
+        fixing = move.action == FIX
         repairs, breaks = rng.random(2) < (self.fixes if fixing else self.improves, self.breaks)
         suspects = _raised(errors, move) if fixing else sorted(errors)
         repaired = {suspects[rng.integers(len(suspects))]} if repairs and suspects else set()

@@ -8,12 +8,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.search.backend import ROOT, Action, Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
 
 
 @dataclass
-class WorldCoder:
+class WorldCoder(Strategy):
     """Refines the program that Thompson sampling picks (Tang, Key and Ellis, 2024).
 
     The first program is written from scratch. Each one after that refines a
@@ -45,9 +44,9 @@ class WorldCoder:
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Write a first program, then refine one of those that are known."""
         if not self._pool:
-            return Move(Action.GENERATE)
+            return Move(GENERATE)
         node = self._pool[-1 if self.sequential else self._sampled(rng, pending)]
-        action = Action.FIX if node.verdict.is_bug else Action.IMPROVE
+        action = FIX if node.verdict.is_bug else IMPROVE
         return Move(action, node.id, node.program, node.verdict)
 
     def update(self, node: Node) -> None:

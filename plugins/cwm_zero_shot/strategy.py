@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cwm_cli.search.backend import Action, Move
-from cwm_cli.search.loop import Node
+from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 
 
 @dataclass
-class ZeroShot:
+class ZeroShot(Strategy):
     """Writes every program from scratch and learns nothing from how it fared."""
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Ask for another program."""
-        return Move(Action.GENERATE)
+        return Move(GENERATE)
 
     def update(self, node: Node) -> None:
         """Learn nothing: the programs are independent."""

@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.search import threads as daemons
-from cwm_cli.search.backend import Action, Backend, Completion, Move, Request, Usage, total
+from cwm_cli.search.contracts import GENERATE, Backend, Completion, Move, Request, Usage, total
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Inquiry:
     def _ask(self, rows: Dataset, number: int, asked: Asked, predicted: Predicted) -> None:
         """Ask for a row and take its answer in, if there is any."""
         messages = self.questioner.messages(rows.row(number), number)
-        request = Request(messages, number, Move(Action.GENERATE), self.questioner, number)
+        request = Request(messages, number, Move(GENERATE), self.questioner, number)
         try:
             completion = self._complete(request, asked)
         except CwmError as error:

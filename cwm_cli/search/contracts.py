@@ -1,0 +1,308 @@
+"""The contracts of a search: what it asks of a strategy, a problem and a backend.
+
+A `Strategy` chooses a `Move`; the `Problem` words it as messages; a `Backend` answers the
+`Request` with a `Completion`; the problem reads a candidate out of it and gives a `Verdict`; the
+`Node` that this makes goes back to the strategy. Plugins subclass the three base classes, so that
+a method that is added later breaks none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.failure import Failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+ROOT = -1
+"""The parent of nodes that were written from scratch."""
+
+GENERATE, IMPROVE, FIX = "generate", "improve", "fix"
+"""The moves of the publications: write a program, better one that runs, mend one that raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How good a candidate is: its score in [0, 1] and what is wrong with it.
+
+    `score` is over all that a search may see and `validation` over the part of
+    it that nothing may be fitted to; the latter breaks ties. `parts` are
+    unweighted means, for the reader.
+    """
+
+    score: float
+    validation: float = 0.0
+    parts: dict[str, float] = Field(default_factory=dict)
+    failure: Failure | None = None
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether the program failed to run."""
+        return self.failure is not None and self.failure.is_bug
+
+    @property
+    def solved(self) -> bool:
+        """Whether nothing is left to improve."""
+        return self.score >= 1.0
+
+
+class Move(NamedTuple):
+    """A strategy's choice: apply `action` to node `parent`, whose program and verdict these are.
+
+    `action` is one of the problem's `moves`. `prefix` holds the lines that a
+    generated program has to begin with.
+    """
+
+    action: str
+    parent: int = ROOT
+    program: str = ""
+    verdict: Verdict | None = None
+    prefix: str = ""
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+def unheard(words: str) -> None:
+    """Tell nobody."""
+
+
+class Request(NamedTuple):
+    """One question: a language model reads the messages, other backends the move and the problem.
+
+    `problem` is the object that wrote the messages; a backend that works from
+    data checks its type (`cwm_cli.problems`) before it uses it. `step` is
+    the number of the question in the search, and `occurrence` counts how
+    often the search asked the same messages before. A backend may `tell` in a
+    few words what it is doing, from any thread.
+    """
+
+    messages: tuple[Message, ...]
+    seed: int
+    move: Move
+    problem: object
+    step: int = 0
+    occurrence: int = 0
+    tell: Callable[[str], None] = unheard
+
+    @property
+    def key(self) -> str:
+        """Hash of the messages: equal questions have equal keys."""
+        text = "\x1e".join(f"{message.role}\x1f{message.content}" for message in self.messages)
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a completion took; `cost` in US dollars is None when the price is unknown."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and of the answer."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """Add up what completions took; the cost is None when one of them is."""
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cost=sum(costs) if len(costs) == len(usages) else None,
+        seconds=sum(usage.seconds for usage in usages),
+    )
+
+
+class Completion(NamedTuple):
+    """An answer and what it took; `final` if further questions would bring nothing better."""
+
+    text: str
+    usage: Usage = Usage()
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A candidate in the search tree, and how it came to be.
+
+    `id` counts the nodes in the order in which they were learned, `step` the
+    completions in the order in which they were asked for; with one completion
+    in flight they are the same. `prompt` is the hash of the messages, and
+    `final` says that the backend gave up.
+    """
+
+    id: int
+    step: int
+    parent: int
+    action: str
+    program: str
+    verdict: Verdict
+    prompt: str
+    usage: Usage
+    final: bool = False
+
+
+class Record(NamedTuple):
+    """A node and the text of the completion that it was read from."""
+
+    node: Node
+    text: str
+
+
+class Strategy:
+    """Chooses the next candidate to ask for and learns from how it fared.
+
+    A dataclass whose fields are its options (`-o strategy.KEY=VALUE`), with
+    their meaning in the docstring under each. In the order of a search:
+
+    - `moves` are the kinds of move that it makes; a problem that has no words
+      for one of them is refused before anything is asked.
+    - `select` chooses a move. All chance comes from `rng`, so that a search
+      can be resumed and repeated.
+    - `update` is called once per node, in the order of their ids. It is the
+      only way to learn: a stopped search is resumed by calling it for every
+      node of the journal.
+    - `state` says a node's standing in a word or two, for the live view.
+
+    Example::
+
+        @dataclass
+        class Greedy(Strategy):
+            moves = (GENERATE, IMPROVE)
+            best: Node | None = field(default=None, init=False)
+
+            def select(self, rng, pending):
+                if self.best is None:
+                    return Move(GENERATE)
+                return Move(IMPROVE, self.best.id, self.best.program, self.best.verdict)
+
+            def update(self, node):
+                if self.best is None or node.verdict.score > self.best.verdict.score:
+                    self.best = node
+    """
+
+    moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
+
+    def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
+        """Choose the next move, knowing the moves whose outcome is still awaited."""
+        raise NotImplementedError
+
+    def update(self, node: Node) -> None:
+        """Learn from a judged node; a strategy that learns nothing leaves this out."""
+
+    def state(self, node: int) -> str:
+        """Describe a node's standing in a word or two, or return ""."""
+        return ""
+
+
+class Problem:
+    """What a search looks for: how it is asked for, read, judged and kept.
+
+    In the order of a completion:
+
+    - `moves` are the kinds of move that it has words for.
+    - `messages` words a move for a language model.
+    - `read` finds the candidate in the text of the completion.
+    - `judge` scores it; called from several threads at once.
+    - `keep` writes the best candidate so far into the folder of the run.
+
+    Example::
+
+        class Reverse(Problem):
+            moves = (GENERATE,)
+
+            def messages(self, move):
+                return (Message(role="user", content="Write `hello` backwards, in a code block."),)
+
+            def judge(self, candidate):
+                return Verdict(score=float(candidate.strip() == "olleh"))
+    """
+
+    moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
+    file: ClassVar[str] = "best.py"
+    """The name of the file that the best candidate is kept in."""
+
+    def messages(self, move: Move) -> tuple[Message, ...]:
+        """Ask for a candidate."""
+        raise NotImplementedError
+
+    def read(self, text: str, move: Move) -> str:
+        """Return the candidate in a completion: here the program in its fenced blocks, or ""."""
+        from cwm_cli.search.reading import extract_program
+
+        return extract_program(text, prefix=move.prefix)
+
+    def judge(self, candidate: str) -> Verdict:
+        """Score a candidate; what is wrong with it is in the verdict, never raised."""
+        raise NotImplementedError
+
+    def keep(self, folder: Path, best: Node) -> None:
+        """Write the best candidate so far down, the whole file or nothing of it."""
+        partial = folder / f".{self.file}.part"
+        partial.write_text(best.program, encoding="utf-8", errors="replace")
+        partial.replace(folder / self.file)
+
+
+class Backend:
+    """Whatever answers requests: a language model, a recording, an inducer.
+
+    A dataclass with the field `model` (what `--model` named, "" where nothing
+    was), whose other fields are its options (`-o backend.KEY=VALUE`); a field
+    with the metadata `{"identity": False}` may differ when a run is continued.
+    Its making raises `CwmError` for what the user can mend: a missing key, an
+    unknown model. In the order of a completion:
+
+    - `needs_model` says that it cannot do without `--model`; `from_data` that
+      it answers from recorded transitions alone, and so only for problems that
+      have some; `can_score` that it knows log-probabilities.
+    - `worst_cost` is asked before a completion where `--max-cost` is given.
+    - `complete` answers; called from several threads at once.
+    - `score`, where `can_score`, weighs a text.
+
+    Example::
+
+        @dataclass(frozen=True)
+        class Echo(Backend):
+            model: str = ""
+
+            def complete(self, request):
+                return Completion(request.messages[-1].content)
+    """
+
+    needs_model: ClassVar[bool] = False
+    from_data: ClassVar[bool] = False
+    can_score: ClassVar[bool] = False
+
+    def complete(self, request: Request) -> Completion:
+        """Answer; raises `CwmError` for what the user can mend, such as a refused key."""
+        raise NotImplementedError
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the most that answering can cost in US dollars, None when the price is unknown."""
+        return 0.0
+
+    def score(self, messages: Sequence[Message], text: str) -> Sequence[float]:
+        """Return the log-probability of each token of `text` as the answer to the messages."""
+        raise CwmError(
+            f"{type(self).__name__} knows no log-probabilities: choose another --backend"
+        )
