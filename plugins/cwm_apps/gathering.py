@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cwm_cli.apps.folder import Folder, Found, Header, changes
-from cwm_cli.apps.report import Report
-from cwm_cli.apps.solutions import read_judged
-from cwm_cli.coding.scoring import Outcome, PassAt, pass_at
+from cwm_apps.folder import Folder, Found, Header, changes
+from cwm_apps.report import Report
+from cwm_apps.scoring import Outcome, PassAt, pass_at
+from cwm_apps.solutions import read_judged
 from cwm_cli.errors import CwmError
 
 FIELDS = set(Outcome.model_fields)

@@ -15,7 +15,7 @@ from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, printable
 
 if TYPE_CHECKING:
-    from cwm_cli.apps.overview import Counts, Progress, Standing
+    from cwm_apps.overview import Counts, Progress, Standing
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "

@@ -4,9 +4,9 @@ import json
 import shlex
 from collections.abc import Iterator
 
+from cwm_apps.folder import Folder
+from cwm_apps.gathering import gather
 from cwm_cli import __version__
-from cwm_cli.apps.folder import Folder
-from cwm_cli.apps.gathering import gather
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.store import Run
@@ -27,7 +27,7 @@ def solutions_of(folder: Folder) -> Export:
         "solved": sum(outcome.strict for outcome in gathered.outcomes.values()),
         "finished": not gathered.unfinished,
     }
-    card = template("SOLUTIONS.md").substitute(
+    card = template("SOLUTIONS.md", __package__).substitute(
         facts,
         answers=config.model or config.backend,
         strategy=config.strategy,

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cwm_cli.apps.configuration import cores
-from cwm_cli.apps.folder import Folder
-from cwm_cli.apps.overview import JUDGING, SKIPPED, SOLVED, UNSOLVED, Standing
-from cwm_cli.apps.running import counts, verdicts
-from cwm_cli.apps.threads import stream
-from cwm_cli.coding.reading import Malformed, Tasks
-from cwm_cli.coding.scoring import Outcome
+from cwm_apps.configuration import cores
+from cwm_apps.folder import Folder
+from cwm_apps.overview import JUDGING, SKIPPED, SOLVED, UNSOLVED, Standing
+from cwm_apps.reading import Malformed, Tasks
+from cwm_apps.running import counts, verdicts
+from cwm_apps.scoring import Outcome
+from cwm_apps.threads import stream
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Sandbox
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cwm_cli.apps.configuration import cores
-from cwm_cli.apps.folder import Folder, Found, save
-from cwm_cli.apps.overview import JUDGING, SKIPPED, Standing
-from cwm_cli.apps.running import counts, ended, verdicts
-from cwm_cli.apps.threads import stream
+from cwm_apps.configuration import cores
+from cwm_apps.folder import Folder, Found, save
+from cwm_apps.overview import JUDGING, SKIPPED, Standing
+from cwm_apps.running import counts, ended, verdicts
+from cwm_apps.threads import stream
 from cwm_cli.runs.store import BusyError, Run
 from cwm_cli.sandbox import Sandbox
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from cwm_cli.coding.records import UNKNOWN, parse
+from cwm_apps.records import UNKNOWN, parse
 from cwm_cli.errors import CwmError
 
 FORMS = "a folder of numbered folders, a .jsonl or a .jsonl.gz file"

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
-from cwm_cli.coding.matching import equals, matches
-from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_apps.matching import equals, matches
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Printed, Sandbox
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean

@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import dataclass
+from string import Template
 from typing import Any
 
-from cwm_cli.coding.judging import judge
-from cwm_cli.coding.tasks import CodingTask
+from cwm_apps.judging import judge
+from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
@@ -28,8 +29,9 @@ class AppsProblem(Problem):
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
         return messages(
-            "apps",
+            "coding",
             move,
+            package=__package__,
             question=self.task.question.strip(),
             interface=self._interface(),
             examples=_examples(self.task),
@@ -45,12 +47,17 @@ class AppsProblem(Problem):
     def _interface(self) -> str:
         """Say how the program is used."""
         name = "function" if self.task.function else "stdin"
-        form = template(f"apps/{name}").substitute(function=self.task.function).strip()
+        form = _words(name).substitute(function=self.task.function).strip()
         if code := self.task.starter_code.strip("\n"):
-            form += "\n\n" + template("apps/starter").substitute(code=code.rstrip()).strip()
+            form += "\n\n" + _words("starter").substitute(code=code.rstrip()).strip()
         limits = self.sandbox.limits
         used = {"seconds": f"{limits.cpu_seconds:g}", "memory": limits.memory_mb}
-        return template("apps/interface").substitute(form=form, **used).strip()
+        return _words("interface").substitute(form=form, **used).strip()
+
+
+def _words(name: str) -> Template:
+    """Read a template of this problem."""
+    return template(f"coding/{name}", __package__)
 
 
 def _examples(task: CodingTask) -> str:

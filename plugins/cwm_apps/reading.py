@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from cwm_cli.coding.indexing import FORMS, Entry, index
-from cwm_cli.coding.records import digest, from_record, to_record
-from cwm_cli.coding.tasks import CodingTask
+from cwm_apps.indexing import FORMS, Entry, index
+from cwm_apps.records import digest, from_record, to_record
+from cwm_apps.tasks import CodingTask
 from cwm_cli.errors import CwmError, UnknownNameError
 
 __all__ = [

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.errors import CwmError
 
 UNKNOWN = "unknown"

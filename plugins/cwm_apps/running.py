@@ -4,15 +4,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cwm_cli.apps.folder import Folder, Found, Header, save
-from cwm_cli.apps.overview import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, Standing
-from cwm_cli.apps.purse import OutOfMoneyError
-from cwm_cli.apps.threads import stream
-from cwm_cli.coding.judging import judge
-from cwm_cli.coding.reading import Malformed, Tasks
-from cwm_cli.coding.tasks import CodingTask
+from cwm_apps.folder import Folder, Found, Header, save
+from cwm_apps.judging import judge
+from cwm_apps.overview import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, Standing
+from cwm_apps.problem import AppsProblem
+from cwm_apps.purse import OutOfMoneyError
+from cwm_apps.reading import Malformed, Tasks
+from cwm_apps.tasks import CodingTask
+from cwm_apps.threads import stream
 from cwm_cli.errors import CwmError
-from cwm_cli.problems.apps import AppsProblem
 from cwm_cli.runs.store import BusyError, Run
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import Backend, Record, Strategy, total

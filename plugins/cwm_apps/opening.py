@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cwm_apps.folder import Folder, Header, folders_in
 from cwm_cli.agents.synthesizing import RUNS
-from cwm_cli.apps.folder import Folder, Header, folders_in
 from cwm_cli.errors import CwmError
 
 

@@ -12,25 +12,25 @@ from typing import NamedTuple
 import typer
 from rich.console import Console
 
+from cwm_apps.configuration import Source, judging, make, now, sandbox, searching, source
+from cwm_apps.folder import Folder, Header
+from cwm_apps.gathering import Gathered, gather
+from cwm_apps.opening import choose_folder, is_left
+from cwm_apps.overview import Overview, Standing
+from cwm_apps.purse import Purse
+from cwm_apps.reading import Tasks, chosen, read
+from cwm_apps.rejudging import Rejudging
+from cwm_apps.running import Searches
+from cwm_apps.solutions import Judging, read_judged, read_solutions
+from cwm_apps.view import overview
 from cwm_cli import __version__
 from cwm_cli.agents.job import Choices
-from cwm_cli.apps.configuration import Source, judging, make, now, sandbox, searching, source
-from cwm_cli.apps.folder import Folder, Header
-from cwm_cli.apps.gathering import Gathered, gather
-from cwm_cli.apps.opening import choose_folder, is_left
-from cwm_cli.apps.overview import Overview, Standing
-from cwm_cli.apps.purse import Purse
-from cwm_cli.apps.rejudging import Rejudging
-from cwm_cli.apps.running import Searches
-from cwm_cli.apps.solutions import Judging, read_judged, read_solutions
 from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.output import console
 from cwm_cli.cli.protecting import warn
-from cwm_cli.coding.reading import Tasks, chosen, read
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.store import RunConfig
 from cwm_cli.sandbox.protection import Protection
-from cwm_cli.views.apps import overview
 from cwm_cli.views.grids import report_parts
 
 

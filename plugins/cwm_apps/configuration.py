@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_apps.judging import LIMITS
+from cwm_apps.reading import shipped
 from cwm_cli.agents.job import Choices
 from cwm_cli.agents.synthesizing import check_flags
-from cwm_cli.coding.judging import LIMITS
-from cwm_cli.coding.reading import shipped
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.store import RunConfig
@@ -42,7 +42,7 @@ def source(data: str | None) -> Source:
     if data is None:
         return Source("shipped", shipped())
     if data == "hub":
-        from cwm_cli.coding.hub import hub
+        from cwm_apps.hub import hub
 
         return Source("hub", hub())
     path = Path(data)

@@ -89,8 +89,8 @@ def apps(
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
+    from cwm_apps.solving import Asked, judge_again, judge_solutions, search
     from cwm_cli.agents.job import Choices
-    from cwm_cli.cli.solving import Asked, judge_again, judge_solutions, search
 
     asked = Asked(
         data=data,
