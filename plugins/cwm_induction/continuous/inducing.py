@@ -24,8 +24,8 @@ from cwm_induction.effort import Effort
 from cwm_induction.flows.text import add_flow, next_in_flow
 from cwm_induction.mechanics.text import MechanicsText
 from cwm_induction.rewards.reward import reward
-from cwm_induction.writing.emission import Program, Statement
 from cwm_induction.writing.rounding import literal
+from cwm_induction.writing.statements import Program, Statement
 
 
 def induce(

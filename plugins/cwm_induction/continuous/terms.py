@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.writing.emission import mentioned
 from cwm_induction.writing.rounding import literal
+from cwm_induction.writing.statements import mentioned
 
 
 class Column(NamedTuple):

@@ -1,7 +1,7 @@
 """Writing a vector field as a method of the program, and its integrator as statements."""
 
 from cwm_induction.flows.fitting import Flow
-from cwm_induction.writing.emission import Program, Statement, mentioned
+from cwm_induction.writing.statements import Program, Statement, mentioned
 
 _RUNGE_KUTTA = """k1 = {rates}
 k2 = self.rates(state + k1 / {twice}{given})

@@ -16,8 +16,8 @@ from cwm_induction.mechanics.sums import (
     solution,
     sum_text,
 )
-from cwm_induction.writing.emission import Program, Statement, mentioned
 from cwm_induction.writing.rounding import literal
+from cwm_induction.writing.statements import Program, Statement, mentioned
 
 _RUNGE_KUTTA = """a1 = {push}(q, v{u})
 v2 = v + h / 2 * a1

@@ -1,4 +1,4 @@
-"""Changes of state that chance decides: how often each action adds what."""
+"""The text of programs in which chance decides what follows."""
 
 from itertools import combinations
 from math import log2
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.dynamics import Dynamics
-from cwm_induction.discrete.exceptions import Options
-from cwm_induction.discrete.factors import Layout, join, layouts, split
-from cwm_induction.discrete.moves import Move
+from cwm_induction.discrete.dynamics import FactorDynamics
+from cwm_induction.discrete.expressions import Constants
+from cwm_induction.discrete.features import FactoredTransitions, Sizes
+from cwm_induction.discrete.moves import FactorMove
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
-from cwm_induction.discrete.scene import Scene, Sizes
-from cwm_induction.discrete.transitions import Transitions
+from cwm_induction.discrete.rule_search import Variant
+from cwm_induction.discrete.transitions import Layout, Transitions, join, layouts, split
 
 MOST_STEPS = 24
 ROUNDS = 20
@@ -38,7 +38,7 @@ class Drift(NamedTuple):
 class Chances(NamedTuple):
     """A model in which chance decides; `worth` is what a row with each reward weighs."""
 
-    dynamics: Dynamics
+    dynamics: FactorDynamics
     drift: Drift
     outcomes: Outcomes
     worth: tuple[float, ...]
@@ -64,7 +64,7 @@ class Chances(NamedTuple):
         return join(after, layout), np.array(self.rewards)[votes.argmax(1)], ends.astype(np.int64)
 
 
-def fit_chances(seen: Transitions, options: Options) -> Chances | None:
+def fit_chances(seen: Transitions, options: Variant) -> Chances | None:
     """Find the layout in which few steps, drawn by chance, explain what was seen."""
     found = [_fit(seen, layout, bits) for layout, bits in layouts(seen.frame.sizes)]
     moving = [one for one in found if one and one[0].steps.any()]
@@ -81,13 +81,13 @@ def fit_chances(seen: Transitions, options: Options) -> Chances | None:
     return Chances(dynamics, drift, outcomes, tuple(worth.tolist()), seen.rewards)
 
 
-def _scene(old: np.ndarray, action: np.ndarray, new: np.ndarray) -> Scene:
+def _scene(old: np.ndarray, action: np.ndarray, new: np.ndarray) -> FactoredTransitions:
     """Put transitions together of which nothing was foreseen."""
     unknown = np.zeros(len(old), dtype=np.int64)
-    return Scene(action, old, new, new, unknown, unknown, unknown)
+    return FactoredTransitions(action, old, new, new, unknown, unknown, unknown)
 
 
-def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, Dynamics] | None:
+def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, FactorDynamics] | None:
     """Estimate how often each action takes which step, by expectation maximisation."""
     radices = tuple(radix for part in layout for radix in part)
     old, after = (split(part, layout) for part in (seen.before, seen.after))
@@ -140,10 +140,84 @@ def _steps(changes: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def _still(
     layout: Layout, radices: tuple[int, ...], steps: np.ndarray, shares: np.ndarray, bits: float
-) -> Dynamics:
+) -> FactorDynamics:
     """Describe a state that has no moves but these steps."""
     moves = tuple(
-        Move(radix, wraps=False, key=None, deltas=steps[:, [factor]])
+        FactorMove(radix, wraps=False, key=None, deltas=steps[:, [factor]])
         for factor, radix in enumerate(radices)
     )
-    return Dynamics(layout, Sizes(radices, len(shares)), moves, None, (), (), bits)
+    return FactorDynamics(layout, Sizes(radices, len(shares)), moves, None, (), (), bits)
+
+
+STEP = '''
+def step(self, action):
+    """Answer with what is likeliest: the next state, the reward and the end, each by itself."""
+    states, rewards, ends = {{}}, {{}}, {{}}
+    for (*state, reward, terminated), chance in self.outcomes(action).items():
+        worth = chance{worth}
+        rewards[reward] = rewards.get(reward, 0) + worth
+        ends[terminated] = ends.get(terminated, 0) + worth
+        if not terminated:
+            states[tuple(state)] = states.get(tuple(state), 0) + worth
+    if states:
+        {state} = max(states, key=states.get)
+    return self.observation(), max(rewards, key=rewards.get), max(ends, key=ends.get)
+'''
+
+
+def chances_constant(constants: Constants, drift: Drift, names: list[str], axes: list[int]) -> str:
+    """Add the constant that says how often each action takes which step."""
+    entries = []
+    for action, shares in enumerate(drift.shares.tolist()):
+        steps = [
+            f"{_step(step, axes)}: {round(share, 3)}"
+            for step, share in zip(drift.steps.tolist(), shares, strict=True)
+            if share
+        ]
+        entries.append(f"{action}: {{{', '.join(steps)}}}")
+    subject = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    comment = f"by action: how likely it is that this is added to {subject}"
+    return constants.add("CHANCES", "{" + ", ".join(entries) + "}", comment)
+
+
+def outcomes_lines(
+    chances: str, names: list[str], radices: list[int], rules: list[str], read: list[str]
+) -> list[str]:
+    """Write the function that lists what may follow."""
+    steps = [f"{name}_step" for name in names]
+    subject = steps[0] if len(steps) == 1 else f"({', '.join(steps)})"
+    landings = [
+        f"    new_{name} = min(max({name} + {name}_step, 0), {radix - 1})"
+        for name, radix in zip(names, radices, strict=True)
+    ]
+    new = ", ".join(f"new_{name}" for name in names)
+    return [
+        "def outcomes(self, action):",
+        f'    """Return the chance of every ({new}, reward, terminated)."""',
+        *[f"    {line}" for line in read],
+        "    found = {}",
+        f"    for {subject}, chance in {chances}[action].items():",
+        *[f"    {line}" for line in [*landings, *(f"    {rule}" for rule in rules)]],
+        f"        outcome = {new}, reward, terminated",
+        "        found[outcome] = found.get(outcome, 0) + chance",
+        "    return found",
+        "",
+    ]
+
+
+def step_lines(constants: Constants, names: list[str], worth: dict[str, float]) -> list[str]:
+    """Write the function that answers with the likeliest outcome."""
+    factor = ""
+    if len(worth) > 1:
+        display = "{" + ", ".join(f"{reward}: {value:.3g}" for reward, value in worth.items()) + "}"
+        name = constants.add("WORTH", display, "what a prediction weighs: rare rewards more")
+        factor = f" * {name}[reward]"
+    state = ", ".join(f"self.{name}" for name in names)
+    state += "," if len(names) == 1 else ""
+    return STEP.format(worth=factor, state=state).strip().split("\n")
+
+
+def _step(step: list[int], axes: list[int]) -> str:
+    """Write what is added to the factors that chance moves."""
+    parts = [str(step[axis]) for axis in axes]
+    return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"

@@ -25,7 +25,7 @@ RESULT_KINDS = ("done", "reward")
 TRUTHS = ("same", "done", "meets", "at", "perhaps", "site", "outside", "alike", "rising")
 
 
-class Column(NamedTuple):
+class RuleColumn(NamedTuple):
     """What a rule can look at: an action, or something about a factor, of `size` values.
 
     Of kind "meets" it is whether two factors have the same value, `factor` and `other`;
@@ -56,7 +56,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pool:
+class RuleInputs:
     """The columns that rules can look at, and their values in every row.
 
     `factors` are the sizes of the factors of which a full rule knows the
@@ -64,7 +64,7 @@ class Pool:
     claim that is paid.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[RuleColumn, ...]
     values: np.ndarray
     factors: dict[int, int]
     actions: int
@@ -112,7 +112,7 @@ class Pool:
     def _times(self) -> list[str]:
         return [self._time(column) for column in self.columns]
 
-    def _time(self, column: Column) -> str:
+    def _time(self, column: RuleColumn) -> str:
         """Say whether a column is about the state before or after, empty if both are the same."""
         if column.kind == "pick":
             return "old"
@@ -125,14 +125,14 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Table:
+class DecisionTable:
     """Labels of combinations of values in some columns; other rows keep the label they have."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[RuleColumn, ...]
     chosen: tuple[int, ...]
     labels: dict[tuple[int, ...], int]
 
-    def apply(self, pool: Pool, labels: np.ndarray) -> np.ndarray:
+    def apply(self, pool: RuleInputs, labels: np.ndarray) -> np.ndarray:
         """Overwrite the labels of the rows whose values are keys."""
         result = labels.copy()
         for row, values in enumerate(pool.values[:, self.chosen].tolist()):
@@ -140,19 +140,19 @@ class Table:
         return result
 
 
-class Bound(NamedTuple):
+class ColumnBound(NamedTuple):
     """A column lies between two values, both included, and is none of `excluded`.
 
     `place` is the number of the column in its pool.
     """
 
-    column: Column
+    column: RuleColumn
     place: int
     low: int
     high: int
     excluded: tuple[int, ...] = ()
 
-    def holds(self, pool: Pool) -> np.ndarray:
+    def holds(self, pool: RuleInputs) -> np.ndarray:
         """Say for every row whether it lies within."""
         values = pool.values[:, self.place]
         inside: np.ndarray = (values >= self.low) & (values <= self.high)
@@ -163,10 +163,10 @@ class Bound(NamedTuple):
 class Box:
     """One label for the rows within all bounds."""
 
-    bounds: tuple[Bound, ...]
+    bounds: tuple[ColumnBound, ...]
     label: int
 
-    def apply(self, pool: Pool, labels: np.ndarray) -> np.ndarray:
+    def apply(self, pool: RuleInputs, labels: np.ndarray) -> np.ndarray:
         """Overwrite the labels of the rows within."""
         inside = np.ones(len(labels), dtype=bool)
         for bound in self.bounds:
@@ -175,13 +175,13 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Rules:
+class DecisionList:
     """Layers over label 0, later ones over earlier ones, and their description length."""
 
-    layers: tuple[Table | Box, ...]
+    layers: tuple[DecisionTable | Box, ...]
     bits: float
 
-    def apply(self, pool: Pool) -> np.ndarray:
+    def apply(self, pool: RuleInputs) -> np.ndarray:
         """Return the label of every row."""
         labels = np.zeros(len(pool.values), dtype=np.int64)
         for layer in self.layers:
@@ -193,7 +193,7 @@ class Rules:
 class Examples:
     """Rows to explain: what a rule sees, the labels, their weights and the price of an error."""
 
-    pool: Pool
+    pool: RuleInputs
     labels: np.ndarray
     weights: np.ndarray
     error_bits: float
