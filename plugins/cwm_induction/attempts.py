@@ -18,10 +18,10 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
 from cwm_induction import discrete
-from cwm_induction.continuous.hypothesis import Hypothesis
+from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
-from cwm_induction.continuous.latents import MATCH, latents
 from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.writing.statements import EmissionError
