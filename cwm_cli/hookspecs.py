@@ -1,8 +1,16 @@
-"""The hooks a plugin may implement."""
+"""The hooks a plugin may implement: what each yields, and what its user gets.
+
+Every hook but `cwm_commands` yields names and the factories behind them. The top level of a plugin
+imports nothing heavy (no numpy, no pydantic, no gymnasium), because `cwm --help` loads every
+plugin: instead of a class a hook may give its address, `"my_package.strategy:MyStrategy"`, which
+is imported when it is first used. The base class of each kind tells its contract; what is given is
+checked by `pytest --pyargs cwm_cli.testing`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 import pluggy
@@ -11,36 +19,87 @@ if TYPE_CHECKING:
     import typer
 
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.search.contracts import Backend, Strategy
+    from cwm_cli.search.contracts import Backend, Problem, Strategy
 
 hookspec = pluggy.HookspecMarker("cwm")
 
 
 class Hooks(Protocol):
-    """Every hook returns names and the factories behind them.
-
-    The top level of a plugin imports nothing heavy (no numpy, no pydantic, no
-    gymnasium), because `cwm --help` loads every plugin: instead of a class a
-    hook may return its address, `"my_package.strategy:MyStrategy"`, which is
-    imported when it is first used.
-    """
+    """What plugins may provide."""
 
     @hookspec
     def cwm_environments(self) -> Mapping[str, Callable[[], EnvironmentSpec]]:
-        """Environments by id, such as `CartPole-v1`.
+        """Offer environments for `--env`, by id: functions that return an `EnvironmentSpec`.
 
-        The mapping may serve ids that it does not list, by its `__contains__`
-        and `__getitem__`.
+        The mapping may serve ids that it does not list, by its `__contains__` and
+        `__getitem__`::
+
+            return {"Maze-v0": "mazes.env:specify"}
         """
 
     @hookspec
     def cwm_backends(self) -> Mapping[str, Callable[..., Backend] | str]:
-        """Backends by name: dataclasses whose field `model` is `--model` and the others options."""
+        """Offer who answers (`--backend`): subclasses of `search.contracts.Backend`."""
 
     @hookspec
     def cwm_strategies(self) -> Mapping[str, Callable[..., Strategy] | str]:
-        """Search strategies by name: dataclasses whose fields are their options."""
+        """Offer searches (`--strategy`): dataclasses, subclasses of `search.contracts.Strategy`."""
 
     @hookspec
-    def cwm_commands(self, app: typer.Typer) -> None:
-        """Add commands to the `cwm` command line."""
+    def cwm_problems(self) -> Mapping[str, Callable[..., Problem] | str]:
+        """Offer what is searched for: dataclasses, subclasses of `search.contracts.Problem`."""
+
+    @hookspec
+    def cwm_world_models(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer kinds of world model: subclasses of `worlds.WorldModel`, by their `kind`."""
+
+    @hookspec
+    def cwm_contracts(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer what a program's class has to define: subclasses of `worlds.Contract`."""
+
+    @hookspec
+    def cwm_metrics(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer scores of predictions (`--metric`): subclasses of `evaluation.Metric`."""
+
+    @hookspec
+    def cwm_planners(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer planners (`--planner`): dataclasses, subclasses of `planning.Planner`."""
+
+    @hookspec
+    def cwm_policies(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer ways to act while data are collected (`--policy`): subclasses of `Policy`."""
+
+    @hookspec
+    def cwm_executors(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer where the jobs of a benchmark run: subclasses of `bench.executor.Executor`."""
+
+    @hookspec
+    def cwm_importers(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer formats for `cwm data import`: functions from a file to a `Dataset`, by name."""
+
+    @hookspec
+    def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer what `cwm runs` says of kinds of run, by the `kind` in their header."""
+
+    @hookspec
+    def cwm_defaults(self) -> Mapping[str, str]:
+        """Name what is taken where the user names nothing, by role.
+
+        The roles: `strategy`, `backend` (no model was named) and `model` (the
+        backend that is asked when one was)::
+
+            return {"strategy": "greedy"}
+        """
+
+    @hookspec
+    def cwm_commands(self, app: typer.Typer, api: ModuleType) -> None:
+        """Add commands to the `cwm` command line.
+
+        `api` is the module `cwm_cli.cli.shared`: the options that commands
+        share, one line to the user, JSON or text, and the boundary that turns
+        errors into exit codes. A hook may leave it out::
+
+            @hookimpl
+            def cwm_commands(app):
+                app.command("hello")(hello)
+        """

@@ -1,11 +1,15 @@
-"""Find plugins and look up what they provide."""
+"""Find plugins, look up what they provide, and read the options of what was found."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, fields
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import pluggy
 
@@ -15,13 +19,51 @@ from cwm_cli.hookspecs import Hooks
 if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
 
-Kind = Literal["environment", "backend", "strategy"]
+Kind = Literal[
+    "environment",
+    "backend",
+    "strategy",
+    "problem",
+    "world model",
+    "contract",
+    "metric",
+    "planner",
+    "policy",
+    "executor",
+    "importer",
+    "run kind",
+]
+Role = Literal["strategy", "backend", "model"]
+"""Where something is taken without being named: see the hook `cwm_defaults`."""
+
 HOOKS: Mapping[Kind, str] = {
     "environment": "cwm_environments",
     "backend": "cwm_backends",
     "strategy": "cwm_strategies",
+    "problem": "cwm_problems",
+    "world model": "cwm_world_models",
+    "contract": "cwm_contracts",
+    "metric": "cwm_metrics",
+    "planner": "cwm_planners",
+    "policy": "cwm_policies",
+    "executor": "cwm_executors",
+    "importer": "cwm_importers",
+    "run kind": "cwm_run_kinds",
 }
+BASES: Mapping[Kind, str] = {
+    "backend": "cwm_cli.search.contracts:Backend",
+    "strategy": "cwm_cli.search.contracts:Strategy",
+    "problem": "cwm_cli.search.contracts:Problem",
+}
+"""The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
+CORE: Mapping[Kind, Mapping[str, str]] = {
+    "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
+}
+"""What the core itself provides, under the same rules as a plugin's."""
+
+OPTION_KINDS: tuple[Kind, ...] = ("strategy", "backend", "problem", "planner", "policy")
+"""Kinds whose factories are dataclasses with options."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
 
@@ -70,31 +112,65 @@ def check_hooks() -> None:
 
 
 def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
-    """Yield what each plugin provides of one kind."""
+    """Yield what the core and each plugin provide of one kind."""
     check_hooks()
+    if kind in CORE:
+        yield Plugin("core", _named(distribution("cwm-cli")), None), CORE[kind]
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, HOOKS[kind], None)
         if hook is not None:
             yield plugin, hook()
 
 
+def names(kind: Kind) -> list[str]:
+    """Return the names that are known of one kind; where two plugins share one, `package:name`."""
+    owners: dict[str, list[Plugin]] = {}
+    for plugin, entries in provided(kind):
+        for name in entries:
+            owners.setdefault(name, []).append(plugin)
+    labelled = (
+        [name] if len(having) == 1 else [f"{label}:{name}" for label in _labels(having)]
+        for name, having in owners.items()
+    )
+    return sorted(name for group in labelled for name in group)
+
+
 def find(kind: Kind, name: str) -> Any:
-    """Return what a plugin provides under `name`, or say which names are known."""
-    owners = [(plugin, entries) for plugin, entries in provided(kind) if name in entries]
+    """Return what is provided under `name` or `package:name`, or say which names are known.
+
+    The package is that of the plugin, or the name of its entry point.
+    """
+    given = list(provided(kind))
+    owners = [(plugin, entries[name]) for plugin, entries in given if name in entries]
+    label, colon, rest = name.partition(":")
+    if colon and not owners:
+        owners = [
+            (plugin, entries[rest])
+            for plugin, entries in given
+            if label in (plugin.name, plugin.package.split()[0]) and rest in entries
+        ]
     if len(owners) > 1:
-        packages = " and ".join(sorted(plugin.package for plugin, _ in owners))
-        raise CwmError(f"{packages} both provide the {kind} {name!r}: uninstall one of them")
+        having = [plugin for plugin, _ in owners]
+        packages = " and ".join(sorted({plugin.package for plugin in having}))
+        choices = " or ".join(f"{label}:{name}" for label in _labels(having))
+        raise CwmError(f"{packages} both provide the {kind} {name!r}: write {choices}")
     if not owners:
-        known = (n for _, entries in provided(kind) for n in entries)
+        known = (n for _, entries in given for n in entries)
         raise UnknownNameError(kind, name, known, ELSEWHERE if kind == "environment" else "")
-    plugin, entries = owners[0]
+    plugin, entry = owners[0]
     try:
-        return _resolve(entries[name])
+        found, base = _resolve(entry), _resolve(BASES.get(kind))
     except (ImportError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise CwmError(
             f"the {kind} {name!r} of {plugin.package} cannot be loaded ({reason}): reinstall it"
         ) from error
+    if base is not None and isinstance(found, type) and not issubclass(found, base):
+        raise CwmError(
+            f"the {kind} {name!r} of {plugin.package} is at fault: it has to be a subclass of "
+            f"{base.__module__}.{base.__name__}"
+        )
+    return found
 
 
 def environment(name: str) -> "EnvironmentSpec":
@@ -103,22 +179,49 @@ def environment(name: str) -> "EnvironmentSpec":
     return spec
 
 
+def default(role: Role) -> str:
+    """Return the name that stands where the user names nothing."""
+    check_hooks()
+    for plugin in plugins().loaded:
+        hook = getattr(plugin.module, "cwm_defaults", None)
+        if hook is not None and role in (chosen := hook()):
+            name: str = chosen[role]
+            return name
+    raise CwmError(f"no plugin says which {role} to take: name one")
+
+
+class Option(NamedTuple):
+    """One key that `-o` takes: its type, what it is when nobody sets it, and what it means."""
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+
+
 class Owner(NamedTuple):
     """Something with options: what it is called in `-o strategy.KEY=VALUE`, and its dataclass.
 
-    `names` restricts the options to some of the fields.
+    Its options are the fields that have a default, except `model`, which has
+    a flag of its own, and those with the metadata `{"option": False}`.
     """
 
     label: str
     factory: Any
-    names: tuple[str, ...] | None = None
 
     @property
-    def options(self) -> dict[str, "Field[Any]"]:
+    def options(self) -> "dict[str, Field[Any]]":
         """The fields that a user may set."""
-        own = {field.name: field for field in fields(self.factory) if field.init}
-        names = own.keys() - {"model"} if self.names is None else self.names
-        return {name: field for name, field in own.items() if name in names}
+        if not is_dataclass(self.factory):
+            return {}
+        return {
+            field.name: field
+            for field in fields(self.factory)
+            if field.init
+            and field.name != "model"
+            and field.metadata.get("option", True)
+            and not (field.default is MISSING and field.default_factory is MISSING)
+        }
 
     def identity(self, made: Any) -> dict[str, Any]:
         """Return the options that tell one run from another; metadata may exempt a field."""
@@ -127,19 +230,62 @@ class Owner(NamedTuple):
 
     def defaults(self) -> dict[str, Any]:
         """Return what the options are when nobody sets them."""
-        return {name: field.default for name, field in self.options.items()}
+        return {
+            name: field.default if field.default_factory is MISSING else field.default_factory()
+            for name, field in self.options.items()
+        }
+
+    def described(self) -> list[Option]:
+        """Return every option with its meaning, which is the docstring under the field."""
+        hints = get_type_hints(self.factory) if self.options else {}
+        meanings, defaults = field_docstrings(self.factory), self.defaults()
+        return [
+            Option(name, _type_words(hints[name]), defaults[name], meanings.get(name, ""))
+            for name in self.options
+        ]
 
 
-def read_options(pairs: list[str], owners: list[Owner]) -> dict[str, dict[str, Any]]:
-    """Give each `[OWNER.]KEY=VALUE` to the owner that has the option, read as its type."""
+def field_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstring under each field of a class and of its bases, in one line."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        try:
+            source = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):
+            continue  # built in, or typed at a prompt
+        body = ast.parse(source).body[0]
+        lines = body.body if isinstance(body, ast.ClassDef) else []
+        for line, below in pairwise(lines):
+            match line, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+def read_options(
+    given: Sequence[str] | Mapping[str, Any], owners: list[Owner]
+) -> dict[str, dict[str, Any]]:
+    """Give each `[OWNER.]KEY=VALUE` to the owner that has the option, read as its type.
+
+    In Python the options may come as a mapping from `[OWNER.]KEY` to values.
+    """
+    pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
     values: dict[str, dict[str, Any]] = {owner.label: {} for owner in owners}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator:
-            raise CwmError(f"the option {pair!r} has no value: write -o {key}=VALUE")
+    for key, value in pairs:
         owner, name = _owner(key, owners)
-        values[owner.label][name] = _read(owner, name, text)
+        values[owner.label][name] = _read(owner, name, value)
     return values
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Cut `KEY=VALUE` in two."""
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise CwmError(f"the option {text!r} has no value: write -o {key}=VALUE")
+    return key, value
 
 
 def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
@@ -155,16 +301,34 @@ def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
     raise UnknownNameError("option", key, known)
 
 
-def _read(owner: Owner, name: str, text: str) -> Any:
+def _read(owner: Owner, name: str, value: Any) -> Any:
     """Read the text of an option as the type of its field."""
     from pydantic import TypeAdapter, ValidationError
 
     hint = get_type_hints(owner.factory, include_extras=True)[name]
     try:
-        return TypeAdapter(hint).validate_python(text)
+        return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
-        raise CwmError(f"the option {name}={text} is refused: {reason.lower()}") from error
+        raise CwmError(f"the option {name}={value} is refused: {reason.lower()}") from error
+
+
+def _type_words(hint: Any) -> str:
+    """Write a type as `-o` takes its values."""
+    if hint is type(None):
+        return "none"
+    if getattr(hint, "__origin__", None) is Literal:
+        return " | ".join(map(str, get_args(hint)))
+    if get_args(hint) and not isinstance(hint, type):
+        return " | ".join(_type_words(part) for part in get_args(hint))
+    return getattr(hint, "__name__", str(hint))
+
+
+def _labels(having: Sequence[Plugin]) -> list[str]:
+    """Tell plugins apart: by package where that does, else by the name of the entry point."""
+    packages = [plugin.package.split()[0] for plugin in having]
+    unique = len(set(packages)) == len(packages)
+    return sorted(packages if unique else [plugin.name for plugin in having])
 
 
 def _resolve(entry: Any) -> Any:

@@ -96,14 +96,25 @@ def test_uninstalling_an_entry_point_removes_the_feature(cwm):
     assert "unknown strategy 'zero-shot': choose one of gif-mcts" in refused.stderr
 
 
-def test_a_clash_is_refused_with_both_names(cwm):
+def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
-    for arguments in (["plugins"], ["synthesize", "--env", "CartPole-v1"]):
-        refused = cwm(*arguments)
-        assert refused.returncode == 1
-        assert "both provide the strategy 'gif-mcts'" in refused.stderr
-        assert "cwm-cli 0.1.0" in refused.stderr
-        assert "greedy_plugin 1.0" in refused.stderr
+    assert "gif-mcts" in names(cwm, "strategy")
+    fast = ["synthesize", "--env", "CartPole-v1", "--budget", "1", "--json", "--strategy"]
+    refused = cwm(*fast, "gif-mcts")
+    assert refused.returncode == 1
+    assert "both provide the strategy 'gif-mcts'" in refused.stderr
+    assert "write cwm-cli:gif-mcts or greedy_plugin:gif-mcts" in refused.stderr
+    for label in ("cwm-cli", "gif-mcts", "greedy_plugin"):
+        answer = cwm(*fast, f"{label}:gif-mcts")
+        assert json.loads(answer.stdout)["solved"], (label, answer.stderr)
+
+
+def test_a_plugin_whose_class_is_of_no_kind_is_refused_in_one_line(cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace("class Greedy(Strategy)", "class Greedy"))
+    refused = cwm("synthesize", "--env", "CartPole-v1", "--strategy", "greedy")
+    assert refused.returncode == 1
+    assert "has to be a subclass of cwm_cli.search.contracts.Strategy" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) <= 2
 
 
 def test_a_misspelt_hook_is_an_error(cwm):

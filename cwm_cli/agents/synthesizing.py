@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric
-from cwm_cli.problems.world_model import OPTIONS, WorldModelProblem
+from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.store import Header, Run, RunConfig, differences, is_free, openings, runs_in
 from cwm_cli.sandbox import Limits, Sandbox
@@ -47,7 +47,7 @@ def owners_of(strategy: str, backend: str) -> list[Owner]:
     return [
         Owner("strategy", find("strategy", strategy)),
         Owner("backend", find("backend", backend)),
-        Owner("problem", WorldModelProblem, OPTIONS),
+        Owner("problem", WorldModelProblem),
         Owner("sandbox", Limits),
     ]
 

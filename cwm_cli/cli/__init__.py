@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cwm_apps.command import apps
 from cwm_cli import __version__
+from cwm_cli.cli import shared
+from cwm_cli.cli.apps import apps
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
-from cwm_cli.cli.boundary import boundary, complain, guarded
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
@@ -18,6 +18,7 @@ from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
+from cwm_cli.cli.shared import boundary, complain, guarded
 from cwm_cli.cli.synthesize import synthesize
 
 app = typer.Typer(
@@ -57,5 +58,5 @@ def main() -> None:
         found = load()
         for warning in found.warnings:
             complain(warning, kind="Warning")
-        found.manager.hook.cwm_commands(app=app)
+        found.manager.hook.cwm_commands(app=app, api=shared)
         app()

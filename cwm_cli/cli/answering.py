@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cwm_cli.cli.boundary import complain
+from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cwm_cli.cli.options import (
+from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
     DatasetOption,

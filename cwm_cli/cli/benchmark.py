@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cwm_cli.cli.answering import answering
-from cwm_cli.cli.boundary import complain
-from cwm_cli.cli.options import (
+from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
     BackendOption,
@@ -19,6 +18,7 @@ from cwm_cli.cli.options import (
     OptionsOption,
     TemperatureOption,
     ToolOption,
+    complain,
 )
 from cwm_cli.errors import CwmError, UnknownNameError
 
@@ -154,7 +154,7 @@ def print_report(report: Report, *, json: bool) -> None:
     """Print the tables of a benchmark, or one JSON object."""
     import json as jsonlib
 
-    from cwm_cli.cli.output import console
+    from cwm_cli.cli.shared import console
     from cwm_cli.views.grids import report_parts
 
     out = console(json=json)

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm_cli.cli.boundary import complain
-from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, SeedOption, parse_env_args
-from cwm_cli.cli.output import recording, writing
+from cwm_cli.cli.shared import (
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    SeedOption,
+    complain,
+    parse_env_args,
+    recording,
+    writing,
+)
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm_cli.cli.boundary import complain, guarded
-from cwm_cli.cli.options import EnvArgOption, EnvOption, JsonOption, parse_env_args
+from cwm_cli.cli.shared import (
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    complain,
+    guarded,
+    parse_env_args,
+)
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -50,7 +56,7 @@ def import_(
 
     Example: cwm data import CartPole-v1.pkl --env CartPole-v1
     """
-    from cwm_cli.cli.output import emit
+    from cwm_cli.cli.shared import emit
     from cwm_cli.importing import MisfitError, convert, read_buffer
 
     spec = find_environment(env)
@@ -82,7 +88,7 @@ def show(
 
     Example: cwm data show CartPole-v1.npz
     """
-    from cwm_cli.cli.output import emit
+    from cwm_cli.cli.shared import emit
     from cwm_cli.data.dataset import Dataset
 
     emit(_facts(file, Dataset.load(file)), json=json)
@@ -107,7 +113,7 @@ def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
 
 def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
     """Write a dataset, but over no file that holds something else."""
-    from cwm_cli.cli.output import writing
+    from cwm_cli.cli.shared import writing
     from cwm_cli.data.dataset import Dataset
 
     if file.exists() and not force:
@@ -173,7 +179,7 @@ def load_dataset(
 ) -> tuple[Dataset, Path]:
     """Return the given dataset, or the default one of the environment, and the file it is in."""
     from cwm_cli.agents.collection import DEFAULTS, default_dataset
-    from cwm_cli.cli.output import recording
+    from cwm_cli.cli.shared import recording
     from cwm_cli.data.dataset import Dataset
 
     if file is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from cwm_cli.cli.options import ALLOW_GAP, JsonOption
+from cwm_cli.cli.shared import ALLOW_GAP, JsonOption
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _keys() -> list[str]:
 
 def _draw(protection: Protection, facts: dict[str, Any]) -> None:
     """Print it for people."""
-    from cwm_cli.cli.output import console
+    from cwm_cli.cli.shared import console
     from cwm_cli.views.checkup import attempts, conclusion, section
 
     memory = facts["memory_mb"]

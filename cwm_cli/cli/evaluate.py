@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cwm_cli.cli.options import (
+from cwm_cli.cli.shared import (
     AllowGapOption,
     DatasetOption,
     EnvArgOption,
@@ -83,8 +83,8 @@ def evaluate(
     """
     import json as jsonlib
 
-    from cwm_cli.cli.output import console
     from cwm_cli.cli.protecting import protected
+    from cwm_cli.cli.shared import console
     from cwm_cli.evaluation import Metric
 
     text, data, tools, limits = _open(program, env, env_arg, dataset, option or [])

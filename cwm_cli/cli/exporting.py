@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm_cli.cli.boundary import complain
-from cwm_cli.cli.options import JsonOption
+from cwm_cli.cli.shared import JsonOption, complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
@@ -31,7 +30,7 @@ def export(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.cli.output import writing
+    from cwm_cli.cli.shared import writing
     from cwm_cli.export import export_of, publish
 
     with redirect_stdout(sys.stderr):  # environments may print

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cwm_cli.cli.options import (
+from cwm_cli.cli.shared import (
     AllowGapOption,
     EnvArgOption,
     EnvOption,

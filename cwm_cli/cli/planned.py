@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cwm_cli.cli.boundary import complain
+from cwm_cli.cli.shared import complain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def report(contest: Contest, journal: Journal, *, render: Path | None, json: bool) -> None:
     """Print what the episodes came to."""
-    from cwm_cli.cli.output import console
+    from cwm_cli.cli.shared import console
     from cwm_cli.views.sides import report_words, side_table
 
     sides = contest.outcome(journal)

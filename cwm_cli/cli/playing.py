@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from cwm_cli.cli.boundary import complain
 from cwm_cli.cli.planners import unsuited
+from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:

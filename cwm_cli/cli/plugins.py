@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from cwm_cli.cli.options import JsonOption
+from cwm_cli.cli.shared import JsonOption
 
 
 def plugins(json: JsonOption = False) -> None:
-    """List environments, backends, strategies and commands, and the package each comes from.
+    """List what can be named in commands, and the package that each comes from.
 
     Example: cwm plugins
     """
@@ -16,7 +16,7 @@ def plugins(json: JsonOption = False) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cwm_cli.cli.output import console
+    from cwm_cli.cli.shared import console
 
     rows = list(_rows())
     if json:
@@ -30,26 +30,21 @@ def plugins(json: JsonOption = False) -> None:
 
 
 def _rows() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what each plugin provides; two that clash are refused."""
+    """Yield what the core and each plugin provide."""
+    from inspect import signature
+
     import typer
 
     from cwm_cli import registry
-    from cwm_cli.errors import CwmError
+    from cwm_cli.cli import shared
 
     for kind in registry.HOOKS:
-        owners: dict[str, str] = {}
         for plugin, entries in registry.provided(kind):
-            names = sorted(entries)
-            for name in names:
-                other = owners.setdefault(name, plugin.package)
-                if other != plugin.package:
-                    raise CwmError(
-                        f"{other} and {plugin.package} both provide the {kind} {name!r}: "
-                        "uninstall one of them"
-                    )
-            yield kind, f"{plugin.package} ({plugin.name})", names
+            yield kind, f"{plugin.package} ({plugin.name})", sorted(entries)
     for plugin in registry.plugins().loaded:
         if hook := getattr(plugin.module, "cwm_commands", None):
-            hook(added := typer.Typer())
-            names = [command.name or "" for command in added.registered_commands]
+            app = typer.Typer()
+            given: dict[str, object] = {"app": app, "api": shared}
+            hook(**{name: given[name] for name in signature(hook).parameters})
+            names = [command.name or "" for command in app.registered_commands]
             yield "command", f"{plugin.package} ({plugin.name})", names

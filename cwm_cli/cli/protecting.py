@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cwm_cli.cli.boundary import complain
+from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:

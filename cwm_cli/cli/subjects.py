@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cwm_cli.cli.options import parse_env_args
+from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cwm_cli.cli.answering import advice, answering
-from cwm_cli.cli.boundary import complain
-from cwm_cli.cli.options import (
+from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
     BackendOption,
@@ -27,6 +26,7 @@ from cwm_cli.cli.options import (
     StrategyOption,
     TemperatureOption,
     ToolOption,
+    complain,
     parse_env_args,
 )
 from cwm_cli.errors import CwmError
@@ -151,7 +151,7 @@ def _report(job: Job, *, json: bool) -> None:
     """Print the scores, what they cost and what to do next."""
     import json as jsonlib
 
-    from cwm_cli.cli.output import console
+    from cwm_cli.cli.shared import console
     from cwm_cli.views import score_table, titled
 
     result, scores = job.finish()

@@ -1,6 +1,6 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,8 +15,8 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 
-OPTIONS = ("feedback",)
-"""The fields that a user may set with `-o`."""
+NO_OPTION = {"option": False}
+"""Marks a field with a default that is no option of the user's."""
 
 UNSEEN = (
     "Every transition that may be shown to you is predicted correctly, but {wrong} of {rows} "
@@ -46,8 +46,6 @@ class WorldModelProblem(Problem):
 
     `dataset[dataset.fitted]` is the part that may be fitted to and shown in
     prompts; the other rows only tell whether a program is right in general.
-    `feedback` chooses what an improve prompt says: "full" is a report on all
-    of that part, "paper" the single counterexample of the publication.
     `tools` are modules that programs may import beside the usual ones.
     """
 
@@ -55,9 +53,11 @@ class WorldModelProblem(Problem):
     dataset: Dataset
     sandbox: Sandbox
     metric: Metric
-    seed: int = 0
+    seed: int = field(default=0, metadata=NO_OPTION)
     feedback: Literal["full", "paper"] = "full"
-    tools: tuple[str, ...] = ()
+    """What a prompt to improve says: a report on all that may be shown, or, as published, one
+    counterexample."""
+    tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""

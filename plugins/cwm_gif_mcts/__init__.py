@@ -9,3 +9,9 @@ from cwm_cli import hookimpl
 def cwm_strategies() -> Mapping[str, str]:
     """Offer the `gif-mcts` strategy."""
     return {"gif-mcts": "cwm_gif_mcts.strategy:GifMcts"}
+
+
+@hookimpl
+def cwm_defaults() -> Mapping[str, str]:
+    """Search with it where no strategy is named."""
+    return {"strategy": "gif-mcts"}

@@ -15,3 +15,9 @@ from cwm_cli import hookimpl
 def cwm_backends() -> Mapping[str, str]:
     """Offer the backend; it is imported on first use."""
     return {"induction": "cwm_induction.backend:Induction"}
+
+
+@hookimpl
+def cwm_defaults() -> Mapping[str, str]:
+    """Ask it where no model is named."""
+    return {"backend": "induction"}

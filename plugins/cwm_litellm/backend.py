@@ -21,6 +21,8 @@ class LiteLLM(Backend):
     attempt. Parameters that a model does not know are left out.
     """
 
+    needs_model = True
+
     model: str
     api_base: str | None = field(default=None, metadata=NOT_IDENTITY)
     temperature: float = 1.0

@@ -21,6 +21,8 @@ class Replay(Backend):
     n-th question. Replayed answers cost nothing.
     """
 
+    needs_model = True
+
     model: str
     _recorded: Mapping[str, Sequence[Completion]] = field(init=False, repr=False)
     _texts: Sequence[Path] = field(init=False, repr=False)

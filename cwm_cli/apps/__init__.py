@@ -1,0 +1,1 @@
+"""The coding benchmark: run many problems, and report what was found."""

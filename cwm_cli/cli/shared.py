@@ -1,0 +1,223 @@
+"""What commands are made of: shared options, one line to the user, JSON or text, exit codes.
+
+Commands of plugins get this module as `api`.
+"""
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cwm_cli.errors import CwmError
+from cwm_cli.text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ALLOW_GAP = "CWM_ALLOW_GAP"
+"""The environment variable with the gaps that are accepted, a space between any two."""
+
+EnvOption = Annotated[
+    str, typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False)
+]
+EnvArgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-arg",
+        metavar="KEY=VALUE",
+        help="Argument of the environment, such as is_slippery=false; repeatable.",
+        show_default=False,
+    ),
+]
+DatasetOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dataset",
+        metavar="FILE",
+        help="Recorded transitions (.npz). Default: collected once and cached.",
+        show_default=False,
+    ),
+]
+OptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="Option of what does the work, such as memory_mb=1024; repeatable.",
+        show_default=False,
+    ),
+]
+ProgramOption = Annotated[
+    Path | None,
+    typer.Option("--program", metavar="FILE", help="A world model.", show_default=False),
+]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", help="Who answers. Default: litellm with a model, else induction."),
+]
+ModelBackendOption = Annotated[
+    str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
+]
+ApiBaseOption = Annotated[
+    str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
+]
+TemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
+]
+ToolOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool",
+        metavar="NAME",
+        help="Further module that programs may import, such as mujoco; repeatable.",
+        show_default=False,
+    ),
+]
+MaxCostOption = Annotated[
+    float | None,
+    typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop before this is exceeded."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."),
+]
+StrategyOption = Annotated[str, typer.Option("--strategy", help="Search strategy.")]
+ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
+NewOption = Annotated[
+    bool, typer.Option("--new", help="Start another run even if one can be continued.")
+]
+AllowGapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-gap",
+        metavar="NAME",
+        envvar=ALLOW_GAP,
+        help="Run although generated code could do this here (see `cwm doctor`); repeatable.",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+DataSeedOption = Annotated[
+    int, typer.Option("--data-seed", min=0, help="Seed of the data that is collected by default.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
+]
+MetricOption = Annotated[
+    Literal["accuracy", "paper"],
+    typer.Option("--metric", help="accuracy, or paper: the published score."),
+]
+
+
+def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
+    """Read KEY=VALUE pairs: values are JSON, or text where they are not."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, separator, text = pair.partition("=")
+        if not separator or not key:
+            raise CwmError(f"--env-arg {pair!r} has no value: write --env-arg KEY=VALUE")
+        try:
+            arguments[key] = jsonlib.loads(text)
+        except jsonlib.JSONDecodeError:
+            arguments[key] = text
+    return arguments
+
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """End a user's mistake in one line and exit code 1, an interruption in 130."""
+    try:
+        yield
+    except CwmError as error:
+        complain(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interruption:
+        complain(str(interruption) or "interrupted", kind="")
+        raise typer.Exit(INTERRUPTED) from interruption
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Run a command inside the boundary."""
+
+    @wraps(command)
+    def inside(*args: Any, **kwargs: Any) -> None:
+        with boundary():
+            command(*args, **kwargs)
+
+    return inside
+
+
+def complain(text: str, kind: str = "Error") -> None:
+    """Print one line to stderr; foreign text cannot do more than be read."""
+    from cwm_cli.text import clean
+
+    colour = typer.colors.RED if kind == "Error" else typer.colors.YELLOW
+    typer.secho(f"{kind}: " if kind else "", err=True, nl=False, fg=colour, bold=True)
+    typer.echo(clean(text).strip(), err=True)
+
+
+def emit(facts: Mapping[str, Any], *, json: bool) -> None:
+    """Print facts as JSON, or as a line each."""
+    if json:
+        typer.echo(jsonlib.dumps(facts))
+        return
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {clean(str(value))}")
+
+
+def console(*, json: bool) -> "Console":
+    """Return the console for people: stdout, or stderr when stdout is for JSON."""
+    from rich.console import Console
+
+    return Console(stderr=json)
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Say why a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
+
+
+@contextmanager
+def recording(title: str, total: int) -> Iterator[Callable[[float], None]]:
+    """Show on stderr how many episodes are recorded, once there are any; prints go there, too."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import MofNCompleteColumn, Progress
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(f"recording {escape(title)}", total=total)
+
+    def recorded(episodes: float) -> None:
+        bar.start()
+        bar.update(task, completed=episodes)
+
+    with redirect_stdout(sys.stderr):
+        try:
+            yield recorded
+        finally:
+            bar.stop()

@@ -1,1 +1,0 @@
-"""The one store: a folder, a header, a journal, a lock."""

@@ -1,1 +1,0 @@
-"""The coding benchmark APPS: programs for coding problems, judged by tests that nobody sees."""
