@@ -17,8 +17,8 @@ from benchmarks.cores import CORES, on
 from benchmarks.main_job import memory
 from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
-from cwm_cli.coding.judging import LIMITS, judge
-from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_apps.judging import LIMITS, judge
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Sandbox
 
 TESTS = 20

@@ -12,7 +12,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from benchmarks.problems import MODULES
+from data.problems import MODULES
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data" / "apps"
 CHECKS = 200
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args(arguments)
     for number, name in enumerate(MODULES):
-        module = import_module(f"benchmarks.problems.{name}")
+        module = import_module(f"data.problems.{name}")
         folder = chosen.folder / f"{number:04}"
         folder.mkdir(parents=True, exist_ok=True)
         size = sum(write(folder / file, text) for file, text in files(module, number).items())

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 from typer.testing import CliRunner
 
-from cwm_cli.apps.folder import Folder
+from cwm_apps.folder import Folder
 from cwm_cli.cli import app
 from cwm_cli.runs.store import JOURNAL, Run, read_journal
 from cwm_cli.search.contracts import Usage

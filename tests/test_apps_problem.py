@@ -2,9 +2,9 @@
 
 import pytest
 
-from cwm_cli.coding.judging import LIMITS
-from cwm_cli.coding.tasks import Case, CodingTask
-from cwm_cli.problems.apps import AppsProblem
+from cwm_apps.judging import LIMITS
+from cwm_apps.problem import AppsProblem
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move
 

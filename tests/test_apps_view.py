@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli.apps.overview import (
+from cwm_apps.overview import (
     FAILED,
     JUDGING,
     SEARCHING,
@@ -24,9 +24,9 @@ from cwm_cli.apps.overview import (
     Overview,
     Standing,
 )
-from cwm_cli.apps.report import Report
-from cwm_cli.coding.scoring import Outcome
-from cwm_cli.views.apps import Lines, Screen, overview
+from cwm_apps.report import Report
+from cwm_apps.scoring import Outcome
+from cwm_apps.view import Lines, Screen, overview
 from cwm_cli.views.grids import report_parts
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 日本語 👩 [/x]" * 20
@@ -212,8 +212,8 @@ def test_the_report_fits_every_width():
 SCRIPT = """
 import sys, time
 from rich.console import Console
-from cwm_cli.apps.overview import Overview, Standing
-from cwm_cli.views.apps import overview
+from cwm_apps.overview import Overview, Standing
+from cwm_apps.view import overview
 
 state = Overview(60)
 with overview(state, title="problems", console=Console(stderr=True), erase=False) as view:

@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import shipped_problems
-from cwm_cli.coding.judging import LIMITS, judge
-from cwm_cli.coding.reading import (
-    Malformed,
-    chosen,
-    digest,
-    from_record,
-    read,
-    shipped,
-    to_record,
-)
-from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_apps.judging import LIMITS, judge
+from cwm_apps.reading import Malformed, chosen, digest, from_record, read, shipped, to_record
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Sandbox
 

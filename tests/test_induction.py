@@ -21,12 +21,12 @@ from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_gymnasium import cwm_environments
+from cwm_induction.attempts import unchanged
 from cwm_induction.backend import Induction
 from cwm_induction.continuous.regression import snapped
 from cwm_induction.continuous.rules import Feature, condition, holds, learned
-from cwm_induction.fallback import unchanged
-from cwm_induction.writing.emission import EmissionError, Program, Statement, check_names, ordered
 from cwm_induction.writing.rounding import simplest_between, whole_degrees_between
+from cwm_induction.writing.statements import EmissionError, Program, Statement, check_names, ordered
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -12,8 +12,8 @@ from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
-from cwm_induction.continuous.cycles import Cycle, cycle_of
 from cwm_induction.continuous.rules import Feature, condition, learned
+from cwm_induction.continuous.variables import Cycle, cycle_of
 
 CHANGED = {
     "CartPole-v1": {

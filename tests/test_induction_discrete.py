@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_induction import discrete
-from cwm_induction.discrete import layouts, moves
+from cwm_induction.discrete import dynamics, moves
 from cwm_induction.discrete.moves import Fit
 
 
@@ -428,7 +428,7 @@ def test_moves_are_fitted_once_for_all_variants(monkeypatch: pytest.MonkeyPatch)
         fitted.append(len(things))
         return moves.fit_moves(*things)
 
-    monkeypatch.setattr(layouts, "fit_moves", fit_moves)
+    monkeypatch.setattr(dynamics, "fit_moves", fit_moves)
     dataset = collect(KeyAndDoor(), 57)
     induce(dataset)
     first = len(fitted)

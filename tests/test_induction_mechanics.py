@@ -6,18 +6,15 @@ import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.chains import inputs_of
-from cwm_induction.continuous.dynamics import Explainer
-from cwm_induction.continuous.ending import Ending
-from cwm_induction.continuous.findings import Findings
-from cwm_induction.continuous.hypothesis import Hypothesis
-from cwm_induction.continuous.inducing import write
-from cwm_induction.continuous.latents import latents
+from cwm_induction.continuous.dynamics import Explainer, Hypothesis
+from cwm_induction.continuous.ending import EndRule
+from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.variables import latents
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.mechanics.limits import Limit
-from cwm_induction.mechanics.mechanism import Integrator, Mechanism, Parameter, Stepping
+from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Parameter, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
 from cwm_induction.mechanics.start import start
 from cwm_induction.rewards.reward import reward
@@ -137,7 +134,7 @@ def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
     given = (samples, behind.variables, inputs_of(samples), effort.share(1))
     worth = reward(*given, kinematics=dynamics.kinematics)
     namespace = {}
-    program = write(Findings(samples, behind, dynamics, Ending(False, 0), worth, False))
+    program = write(SystemFindings(samples, behind, dynamics, EndRule(False, 0), worth, False))
     exec(program, namespace)
     world = namespace["Environment"]()
     fresh = arm(50, limits=(LIMIT,), seed=1)

@@ -6,11 +6,10 @@ import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.chains import inputs_of
-from cwm_induction.continuous.covering import separated
 from cwm_induction.continuous.ending import ending
-from cwm_induction.continuous.latents import latents
-from cwm_induction.continuous.rules import Feature, condition, holds
+from cwm_induction.continuous.rules import Feature, condition, holds, separated
 from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.variables import latents
 from cwm_induction.effort import Effort
 from cwm_induction.rewards.reward import reward
 

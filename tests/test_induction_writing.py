@@ -18,15 +18,26 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
-from cwm_induction.arrangements import Arrangement
+from cwm_induction.attempts import (
+    EquationAttempt,
+    InductionTask,
+    UnchangedAttempt,
+    answers,
+    attempts,
+    real,
+)
 from cwm_induction.backend import Induction
-from cwm_induction.cores import answers
 from cwm_induction.effort import Effort
-from cwm_induction.families import Equations, Task, Unchanged, attempts, real
-from cwm_induction.splitting import held_back
-from cwm_induction.writing.line_breaks import broken
-from cwm_induction.writing.naming import identifier, renamed, unnamed
-from cwm_induction.writing.remarks import remarked, unremarked
+from cwm_induction.flattening import Arrangement
+from cwm_induction.portfolio import held_back
+from cwm_induction.writing.finishing import (
+    broken,
+    identifier,
+    remarked,
+    renamed,
+    unnamed,
+    unremarked,
+)
 
 GEAR = Space("discrete", low=(1,), high=(3,))
 SPEED = Space("box", "float64", (2,), (-np.inf,) * 2, (np.inf,) * 2)
@@ -102,7 +113,7 @@ class TestSpaces:
     def test_text_gets_the_program_in_which_nothing_changes(self, sandbox):
         rows = [Transition("a", 0, "a", 1.0, False, episode=i) for i in range(9)]
         data = Dataset.of(rows, observation_space=Space("text", max_length=3), action_space=PEDALS)
-        assert list(attempts(data)) == [Unchanged()]
+        assert list(attempts(data)) == [UnchangedAttempt()]
         task = problem(data, sandbox)
         assert task.judge(program_for(task)).score == 1.0
 
@@ -203,13 +214,15 @@ class TestAttempts:
         mask = held_back(car, 0)
 
         def found(*tries):
-            task = Task(car, mask, 0, 0, Effort(800, 60.0))
+            task = InductionTask(car, mask, 0, 0, Effort(800, 60.0))
             return answers(list(tries), task)
 
-        both = found(Equations(), Unchanged())
-        [alone] = [answers([Equations()], Task(car, mask, 0, 0, Effort(400, 60.0)))[0]]
+        both = found(EquationAttempt(), UnchangedAttempt())
+        [alone] = [
+            answers([EquationAttempt()], InductionTask(car, mask, 0, 0, Effort(400, 60.0)))[0]
+        ]
         assert both[0].program == alone.program
-        assert both[1].program == found(Unchanged())[0].program
+        assert both[1].program == found(UnchangedAttempt())[0].program
 
     def test_whole_trajectories_are_held_back(self, car):
         mask = held_back(car, 3)

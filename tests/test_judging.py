@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cwm_cli.coding.judging import CHARACTERS, LIMITS, judge
-from cwm_cli.coding.tasks import Case, CodingTask
+from cwm_apps.judging import CHARACTERS, LIMITS, judge
+from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failure import Failure
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm_cli.apps.report import QUOTED, Report
-from cwm_cli.coding.scoring import Outcome, interval, pass_at, pass_at_k, summary
+from cwm_apps.report import QUOTED, Report
+from cwm_apps.scoring import Outcome, interval, pass_at, pass_at_k, summary
 
 
 def outcome(number, passed=2, tests=4, difficulty="interview", public=(3, 3), **known) -> Outcome:

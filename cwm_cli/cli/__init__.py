@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cwm_apps.command import apps
 from cwm_cli import __version__
 from cwm_cli.cli import shared
-from cwm_cli.cli.apps import apps
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.collect import collect

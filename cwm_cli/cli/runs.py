@@ -13,7 +13,7 @@ from cwm_cli.cli.shared import JsonOption, guarded
 if TYPE_CHECKING:
     from typing import Any
 
-    from cwm_cli.apps.folder import Folder
+    from cwm_apps.folder import Folder
     from cwm_cli.runs.store import Run
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
@@ -31,7 +31,7 @@ def list_(
     from rich.table import Table
     from rich.text import Text
 
-    from cwm_cli.apps.folder import folders_in
+    from cwm_apps.folder import folders_in
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.store import runs_in
 
@@ -62,7 +62,7 @@ def show(
     """
     import json
 
-    from cwm_cli.apps.folder import Folder
+    from cwm_apps.folder import Folder
     from cwm_cli.cli.shared import console, emit
     from cwm_cli.runs.store import Run
     from cwm_cli.views import finished_tree
@@ -122,16 +122,16 @@ runs.command("export")(guarded(export))
 
 def _is_apps(folder: Path) -> bool:
     """Whether a folder is that of a run over coding problems."""
-    from cwm_cli.apps.folder import Folder
+    from cwm_apps.folder import Folder
 
     return Folder(folder).is_apps
 
 
 def _report_apps(folders: list[Path], *, json: bool) -> None:
     """Print the tables of runs over coding problems, merged."""
-    from cwm_cli.apps.folder import Folder
-    from cwm_cli.apps.gathering import gather
-    from cwm_cli.cli.solving import print_report
+    from cwm_apps.folder import Folder
+    from cwm_apps.gathering import gather
+    from cwm_apps.solving import print_report
 
     merged = [Folder(path) for path in dict.fromkeys(folders)]
     print_report(gather(merged), merged, json=json)
@@ -139,8 +139,8 @@ def _report_apps(folders: list[Path], *, json: bool) -> None:
 
 def _show_apps(folder: Folder) -> None:
     """Print what a run over coding problems is, and a line per problem."""
-    from cwm_cli.apps.gathering import gather
-    from cwm_cli.apps.report import problem_grid
+    from cwm_apps.gathering import gather
+    from cwm_apps.report import problem_grid
     from cwm_cli.cli.shared import console, emit
     from cwm_cli.views.grids import GridTable
 
@@ -153,7 +153,7 @@ def _show_apps(folder: Folder) -> None:
 
 def _apps_cells(folder: Folder) -> list[str]:
     """Say what a run over coding problems is, and how far it is."""
-    from cwm_cli.apps.gathering import gather
+    from cwm_apps.gathering import gather
 
     gathered = gather([folder])
     config, summary = gathered.header.config, gathered.report().summary

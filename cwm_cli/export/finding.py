@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from cwm_cli.apps.folder import TASK
-from cwm_cli.apps.folder import Folder as AppsFolder
+from cwm_apps.exporting import solutions_of
+from cwm_apps.folder import TASK
+from cwm_apps.folder import Folder as AppsFolder
 from cwm_cli.bench.folder import Folder as BenchmarkFolder
 from cwm_cli.errors import CwmError
 from cwm_cli.export.package import package_of
 from cwm_cli.export.publishing import Export
-from cwm_cli.export.solutions import solutions_of
 from cwm_cli.runs.store import Run, runs_in
 
 

@@ -39,9 +39,9 @@ class Export(NamedTuple):
 
 
 @cache
-def template(name: str) -> Template:
-    """Read the template of a file."""
-    file = files("cwm_cli.export") / "templates" / f"{name}.template"
+def template(name: str, package: str = __package__) -> Template:
+    """Read the template of a file that a package writes."""
+    file = files(package) / "templates" / f"{name}.template"
     return Template(file.read_text(encoding="utf-8"))
 
 

@@ -1,23 +1,57 @@
 """The backend `induction`: answers from the transitions of the problem instead of its messages."""
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import cast
 
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
-from cwm_induction.arrangements import names_of
+from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
-from cwm_induction.fallback import unchanged
-from cwm_induction.families import has_rules
-from cwm_induction.portfolio import Candidate, Portfolio
-from cwm_induction.valid_actions import named, without
-from cwm_induction.writing.line_breaks import broken
-from cwm_induction.writing.naming import renamed, unnamed
-from cwm_induction.writing.remarks import remarked, unremarked
+from cwm_induction.flattening import names_of
+from cwm_induction.portfolio import JudgedProgram, Portfolio
+from cwm_induction.writing.finishing import broken, remarked, renamed, unnamed, unremarked
+
+_BEGINS = "class Transitions(Environment):"
+
+_PROGRAM = '''
+
+{begins}
+    """What follows from an observation and an action."""
+
+
+class Environment(Transitions):
+    """The same, with the valid actions that are the most common: {share:.0%} of {count}."""
+
+    def step(self, action):
+        """Predict the valid actions as well."""
+        return (*super().step(action), {actions})
+'''
+
+
+def without(request: Request, problem: WorldModelProblem) -> Request:
+    """Ask for a program that says nothing about valid actions."""
+    columns = {name: part for name, part in problem.dataset.columns.items() if name != VALID}
+    program = request.move.program.partition(f"\n\n{_BEGINS}")[0]
+    return request._replace(
+        problem=replace(problem, dataset=replace(problem.dataset, columns=columns)),
+        move=request.move._replace(program=program),
+    )
+
+
+def named(program: str, data: Dataset) -> str:
+    """Add the most common valid actions to what a program answers."""
+    masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
+    [(actions, count)] = masks.most_common(1)
+    text = _PROGRAM.format(
+        begins=_BEGINS, share=count / len(data), count=len(data), actions=list(actions)
+    )
+    return program.rstrip() + "\n" + text
+
 
 UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""
@@ -80,7 +114,7 @@ class Induction(Backend):
         return found, program, best.above < HOPELESS and not has_rules(fit)
 
 
-def _remark(best: Candidate, fit: Dataset) -> str:
+def _remark(best: JudgedProgram, fit: Dataset) -> str:
     """Say how right a program is."""
     share = f"It predicts {best.exact:.1%} of {_rows(fit)} in every part"
     return f"{share}; its accuracy on them is {best.fit:.3f}."

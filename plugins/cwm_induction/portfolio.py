@@ -5,16 +5,50 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import FIX, IMPROVE, Request
-from cwm_induction import families
-from cwm_induction.cores import answers
+from cwm_induction.attempts import (
+    Attempt,
+    InductionTask,
+    Proposal,
+    answers,
+    attempts,
+    culprit,
+    fixes,
+    improvements,
+)
 from cwm_induction.effort import Effort
-from cwm_induction.families import Answer, Attempt, Task
-from cwm_induction.losses import culprit
-from cwm_induction.splitting import held_back
+
+CHECK_SHARE = 0.2
+"""Share of the fit part, in whole trajectories, that is held back to choose between programs."""
+
+FEWEST_EPISODES = 4
+"""Trajectories below which single rows are held back instead."""
+
+
+def held_back(fit: Dataset, seed: int) -> np.ndarray:
+    """Return the mask of the rows that equations are not fitted to: whole trajectories.
+
+    One that is most of the data is not among them.
+    """
+    rng = np.random.default_rng([seed, len(fit)])
+    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
+    if len(episodes) < FEWEST_EPISODES:
+        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
+        return np.isin(np.arange(len(fit)), chosen)
+    held: list[int] = []
+    count = 0
+    for episode in rng.permutation(len(episodes)).tolist():
+        fits = count + sizes[episode] <= 1.5 * CHECK_SHARE * len(fit)
+        if count < CHECK_SHARE * len(fit) and fits:
+            held.append(episodes[episode])
+            count += int(sizes[episode])
+    return np.isin(fit.columns["episodes"], held or episodes[sizes == sizes.min()][:1])
+
 
 KNOWN_MORE = 0.02
 """What a program may gain from the rows held back that the one which is judged never saw."""
@@ -23,7 +57,7 @@ AT_ONCE = 2
 """Attempts made at the same time once there is a program to compare them with."""
 
 
-class Candidate(NamedTuple):
+class JudgedProgram(NamedTuple):
     """A program that ran, and its scores on the rows held back and on the whole fit part.
 
     `above` is the second as a share of what lies above that of a constant prediction,
@@ -56,9 +90,9 @@ class Portfolio:
     request: Request
     effort: Effort
 
-    def best(self) -> Candidate | None:
+    def best(self) -> JudgedProgram | None:
         """Return the best program that runs, other than the one that the move starts from."""
-        best: Candidate | None = None
+        best: JudgedProgram | None = None
         waiting = list(self._attempts())
         while waiting and not (best is not None and best.is_right):
             if best is not None and not self.effort.spend(0):
@@ -73,22 +107,22 @@ class Portfolio:
         return best
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> InductionTask:
         """What every attempt is given."""
         mask = held_back(self.fit, self.request.seed)
-        return Task(self.fit, mask, self.request.seed, self.request.step, self.effort)
+        return InductionTask(self.fit, mask, self.request.seed, self.request.step, self.effort)
 
     def _attempts(self) -> Iterator[Attempt]:
         """Yield what to try, the likeliest first."""
         move = self.request.move
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
         if predictions is not None:
-            yield from families.improvements(self.task, move.program, predictions)
+            yield from improvements(self.task, move.program, predictions)
         if move.action == FIX:
-            yield from families.fixes(self.fit, culprit(move))
-        yield from families.attempts(self.fit)
+            yield from fixes(self.fit, culprit(move))
+        yield from attempts(self.fit)
 
-    def _judged(self, answer: Answer) -> Candidate | None:
+    def _judged(self, answer: Proposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""
         if answer.program in ("", self.request.move.program):
             return None
@@ -100,12 +134,12 @@ class Portfolio:
         judged = self._predictions(answer.judged) if answer.judged else predictions
         mask = self.task.held_back
         if judged is None or not mask.any():
-            return Candidate(answer.program, 0.0, whole.accuracy, above, whole.exact)
+            return JudgedProgram(answer.program, 0.0, whole.accuracy, above, whole.exact)
         part = {name: column[mask] for name, column in judged.items()}
         checked = self.problem.metric.score(part, self.fit[mask]).accuracy
         bonus = KNOWN_MORE if answer.judged else 0.0
         held_back = min(1.0, checked + bonus)
-        return Candidate(answer.program, held_back, whole.accuracy, above, whole.exact)
+        return JudgedProgram(answer.program, held_back, whole.accuracy, above, whole.exact)
 
     def _predictions(self, program: str) -> Columns | None:
         """Run a program on the fit part; None when it fails."""

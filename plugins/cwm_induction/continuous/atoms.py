@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Column
+from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.writing.rounding import literal
 
 Function = Callable[[Array, Array], Array]
@@ -24,7 +25,7 @@ class Part(NamedTuple):
     function: Function
 
 
-class Shape(NamedTuple):
+class AtomShape(NamedTuple):
     """Expressions that share a constant, and the constants to begin with, given some values."""
 
     parts: tuple[Part, ...]
@@ -36,8 +37,8 @@ class Shape(NamedTuple):
 class Atom:
     """A shape of a quantity."""
 
-    shape: Shape
-    column: Column
+    shape: AtomShape
+    column: NamedColumn
 
     def values(self, constant: float, rows: Array | slice = EVERY) -> list[Array]:
         """Return every part in some rows."""
@@ -52,7 +53,7 @@ class Atom:
         return [part.text.format(**names) for part in self.shape.parts]
 
 
-def atoms(columns: Sequence[Column]) -> list[tuple[Atom, Array]]:
+def atoms(columns: Sequence[NamedColumn]) -> list[tuple[Atom, Array]]:
     """Return the shapes of some quantities that make sense, each with constants to begin with."""
     found = []
     for column in columns:
@@ -147,25 +148,66 @@ def _offsets(values: Array) -> Array:
 
 
 SHAPES = (
-    Shape((Part("{x} / ({k} + {x})", lambda x, k: x / (k + x)),), _halves),
-    Shape((Part("np.exp({k} * {x})", lambda x, k: np.exp(k * x)),), _both_rates),
-    Shape((Part("np.exp({k} / {x})", lambda x, k: np.exp(k / x)),), _activations),
-    Shape((Part("np.tanh({k} * {x})", lambda x, k: np.tanh(k * x)),), _rates),
-    Shape(
+    AtomShape((Part("{x} / ({k} + {x})", lambda x, k: x / (k + x)),), _halves),
+    AtomShape((Part("np.exp({k} * {x})", lambda x, k: np.exp(k * x)),), _both_rates),
+    AtomShape((Part("np.exp({k} / {x})", lambda x, k: np.exp(k / x)),), _activations),
+    AtomShape((Part("np.tanh({k} * {x})", lambda x, k: np.tanh(k * x)),), _rates),
+    AtomShape(
         (
             Part("np.sin({k} * {x})", lambda x, k: np.sin(k * x)),
             Part("np.cos({k} * {x})", lambda x, k: np.cos(k * x)),
         ),
         _frequencies,
     ),
-    Shape((Part("max({shifted}, 0.0)", lambda x, k: np.maximum(x - k, 0)),), _knots),
-    Shape((Part("np.clip({x}, -{k}, {k})", lambda x, k: np.clip(x, -k, k)),), _bounds),
-    Shape((Part("{x}**2 / ({k} + {x}**2)", lambda x, k: x**2 / (k + x**2)),), _squared_halves),
-    Shape((Part("{x}**4 / ({k} + {x}**4)", lambda x, k: x**4 / (k + x**4)),), _fourth_halves),
-    Shape((Part("{x}**{k}", lambda x, k: x**k),), _powers),
-    Shape((Part("np.sqrt({x} + {k})", lambda x, k: np.sqrt(x + k)),), _offsets),
-    Shape((Part("np.log({x} + {k})", lambda x, k: np.log(x + k)),), _offsets),
-    Shape((Part("np.exp(-{k} * {x}**2)", lambda x, k: np.exp(-k * x**2)),), _squared_halves),
-    Shape((Part("np.arctan({k} * {x})", lambda x, k: np.arctan(k * x)),), _rates),
-    Shape((Part("np.tan({k} * {x})", lambda x, k: np.tan(k * x)),), _slants),
+    AtomShape((Part("max({shifted}, 0.0)", lambda x, k: np.maximum(x - k, 0)),), _knots),
+    AtomShape((Part("np.clip({x}, -{k}, {k})", lambda x, k: np.clip(x, -k, k)),), _bounds),
+    AtomShape((Part("{x}**2 / ({k} + {x}**2)", lambda x, k: x**2 / (k + x**2)),), _squared_halves),
+    AtomShape((Part("{x}**4 / ({k} + {x}**4)", lambda x, k: x**4 / (k + x**4)),), _fourth_halves),
+    AtomShape((Part("{x}**{k}", lambda x, k: x**k),), _powers),
+    AtomShape((Part("np.sqrt({x} + {k})", lambda x, k: np.sqrt(x + k)),), _offsets),
+    AtomShape((Part("np.log({x} + {k})", lambda x, k: np.log(x + k)),), _offsets),
+    AtomShape((Part("np.exp(-{k} * {x}**2)", lambda x, k: np.exp(-k * x**2)),), _squared_halves),
+    AtomShape((Part("np.arctan({k} * {x})", lambda x, k: np.arctan(k * x)),), _rates),
+    AtomShape((Part("np.tan({k} * {x})", lambda x, k: np.tan(k * x)),), _slants),
 )
+
+
+@dataclass(frozen=True)
+class Products:
+    """Multiplies atoms by one and by every factor, in some rows and in the units of `scale`.
+
+    With `weights` atoms and factors are given at several stages, one after another, and enter
+    as weighted means over these.
+    """
+
+    factors: Sequence[NamedColumn]
+    rows: Array
+    scale: Array
+    weights: Array | None
+
+    def of(self, atom: Atom, constant: float) -> Array:
+        """Return the products of an atom with a constant (rows, products)."""
+        values = np.stack(atom.values(constant, self._needed))
+        parts = [values, *(values * factor for factor in self._values)]
+        found = np.stack(parts, 1).reshape(-1, values.shape[1])
+        if self.weights is not None:
+            found = self.weights @ found.reshape(len(found), len(self.weights), -1)
+            found = found[:, self.rows]
+        scaled: Array = np.multiply(found.T, self.scale[:, None], order="C")
+        return scaled
+
+    def of_all(self, atoms: Sequence[Atom], constants: Sequence[float]) -> Array:
+        """Return the products of several atoms side by side, with 0 for what is not finite."""
+        found = [self.of(*pair) for pair in zip(atoms, constants, strict=True)]
+        group = np.column_stack([np.zeros((len(self.rows), 0)), *found])
+        finite = np.isfinite(group)
+        return group if finite.all() else np.where(finite, group, 0.0)
+
+    @property
+    def _needed(self) -> Array | slice:
+        """The rows to compute: all where they are averaged over stages."""
+        return self.rows if self.weights is None else EVERY
+
+    @cached_property
+    def _values(self) -> list[Array]:
+        return [factor.values[self._needed] for factor in self.factors]

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.regression import Formula, Search, exact
+from cwm_induction.continuous.regimes import is_whole
+from cwm_induction.continuous.regression import Formula, SearchLimits, exact
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import Column, Term, distinct, library
-from cwm_induction.continuous.whole import is_whole
+from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 
 MOST_ROWS = 600
@@ -20,10 +20,10 @@ FEWEST_ROWS = 12
 """Rows below which an equation would be a guess."""
 
 SEARCHES = {
-    1: Search(size=3, eliminate=8),
-    2: Search(size=5, eliminate=14),
-    3: Search(size=6, eliminate=14),
-    4: Search(10, 24, 16, eliminate=20),
+    1: SearchLimits(size=3, eliminate=8),
+    2: SearchLimits(size=5, eliminate=14),
+    3: SearchLimits(size=6, eliminate=14),
+    4: SearchLimits(10, 24, 16, eliminate=20),
 }
 """How far the regression searches at each level of the library."""
 
@@ -46,7 +46,7 @@ class Chains:
 
     samples: Samples
     variables: Sequence[Variable]
-    inputs: Sequence[Column]
+    inputs: Sequence[NamedColumn]
     rng: np.random.Generator
     effort: Share
     level: int = 3
@@ -213,18 +213,20 @@ def dependencies(name: str, formulas: dict[str, Formula]) -> set[str]:
     return found
 
 
-def inputs_of(samples: Samples) -> list[Column]:
+def inputs_of(samples: Samples) -> list[NamedColumn]:
     """Return the columns that actions enter equations as."""
     space, values = samples.action_space, samples.actions
     if space.kind != "discrete":
         flat = "action" if len(space.shape) == 1 else "inputs"
-        return [Column(f"{flat}[{i}]", values[:, i]) for i in range(values.shape[1])]
-    return [Column("action", values[:, 0]), *indicators(values[:, 0])]
+        return [NamedColumn(f"{flat}[{i}]", values[:, i]) for i in range(values.shape[1])]
+    return [NamedColumn("action", values[:, 0]), *indicators(values[:, 0])]
 
 
-def indicators(actions: Array) -> list[Column]:
+def indicators(actions: Array) -> list[NamedColumn]:
     """Return a column per action that says whether it was taken; none for two actions."""
     levels = np.unique(actions).astype(int).tolist()
     if len(levels) <= 2:
         return []
-    return [Column(f"(action == {level})", (actions == level).astype(float)) for level in levels]
+    return [
+        NamedColumn(f"(action == {level})", (actions == level).astype(float)) for level in levels
+    ]

@@ -7,28 +7,137 @@ from functools import partial
 import numpy as np
 
 from cwm_induction.continuous.chains import Chains, indicators, inputs_of
-from cwm_induction.continuous.derived import derived
-from cwm_induction.continuous.explanations import Dynamics
-from cwm_induction.continuous.hypothesis import Hypothesis
-from cwm_induction.continuous.inner_equations import Known, equation
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.mixture import Places, Target, gates, regimes
-from cwm_induction.continuous.regression import Formula
-from cwm_induction.continuous.resets import resets
-from cwm_induction.continuous.rough import rough
-from cwm_induction.continuous.rules import Feature, as_features
-from cwm_induction.continuous.samples import Samples
-from cwm_induction.continuous.settling import cases, settled
-from cwm_induction.continuous.terms import Column, distinct, library
-from cwm_induction.continuous.whole import by_rules, compared, is_whole, modes
+from cwm_induction.continuous.inner_constants import Known, derived, equation
+from cwm_induction.continuous.regimes import (
+    Gate,
+    Places,
+    Regimes,
+    Target,
+    by_rules,
+    cases,
+    chosen_values,
+    compared,
+    gates,
+    is_whole,
+    modes,
+    names_read,
+    regimes,
+    settled,
+)
+from cwm_induction.continuous.regression import Formula, approximate
+from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, learned
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Effort
 from cwm_induction.flows.atomic import FLOWS
-from cwm_induction.flows.fitting import Flow
+from cwm_induction.flows.fitting import FlowData
 from cwm_induction.flows.jumps import Jumping
-from cwm_induction.flows.rows import Seen
+from cwm_induction.flows.schemes import Flow
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, joints_of
+
+
+@dataclass
+class Explanations:
+    """An explanation for every variable, by name."""
+
+    formulas: dict[str, Formula] = field(default_factory=dict)
+    rough: dict[str, Formula] = field(default_factory=dict)
+    regimes: dict[str, tuple[Regimes, list[Gate]]] = field(default_factory=dict)
+    resets: dict[str, list[tuple[Tree, float]]] = field(default_factory=dict)
+    mechanics: Mechanics | None = None
+    kinematics: Kinematics | None = None
+    flow: Flow | None = None
+
+    @property
+    def families(self) -> set[str]:
+        """Which families of explanations, beyond single equations, are in use."""
+        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.regimes)}
+        return {name for name, is_used in used.items() if is_used}
+
+    @property
+    def reads(self) -> dict[str, set[str]]:
+        """The names that every explanation other than an approximation reads."""
+        moved = self.mechanics.names if self.mechanics else []
+        flow = self.flow
+        return {
+            **{name: formula.names for name, formula in self.formulas.items()},
+            **{name: names_read(found) for name, found in self.regimes.items()},
+            **{name: set() for name in moved},
+            **({name: flow.reads for name in flow.names} if flow else {}),
+        }
+
+    def change(self, name: str, count: int) -> Array | None:
+        """Return the change that a formula, or several and the rules among them, predict."""
+        if name in self.regimes:
+            return chosen_values(*self.regimes[name], count)
+        return self.formulas[name].values(count) if name in self.formulas else None
+
+    @property
+    def explained(self) -> set[str]:
+        """Names of the variables that have an explanation so far."""
+        return {*self.reads, *self.rough}
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Which families of explanations to try, and how far.
+
+    `level` is the largest library of terms. Parts are variables by name,
+    `reward` and `terminated`: those in `deeper` get larger libraries and more
+    regimes, those in `plain` the simplest explanation that always runs.
+    """
+
+    level: int = 3
+    mechanics: bool = True
+    regimes: bool = True
+    deeper: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
+def rough(
+    variable: Variable,
+    samples: Samples,
+    columns: Sequence[NamedColumn],
+    inputs: Sequence[NamedColumn],
+) -> Formula | None:
+    """Return a linear formula for a variable, None where standing still predicts more rows."""
+    check = samples.smooth & ~samples.learn
+    terms = library(columns, inputs, 1)
+    formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
+    moved = variable.matches(formula.values(len(samples)))[check].sum()
+    still = variable.matches(np.zeros(len(samples)))[check].sum()
+    return formula if moved >= still else None
+
+
+def resets(
+    variable: Variable,
+    samples: Samples,
+    change: Array,
+    cases: Sequence[NamedColumn],
+    features: Sequence[Feature],
+) -> list[tuple[Tree, float]]:
+    """Return rules for the values that a variable is reset to where the change is wrong.
+
+    Rules may compare the values according to every case, and ask whether a
+    case would change the sign.
+    """
+    own = [case for case in cases if case.text.startswith(f"{variable.name}_case_")]
+    turned = [NamedColumn(product_text(variable.column, c), variable.now * c.values) for c in own]
+    compared = [*as_features([*own, *turned], 0.9), *features]
+    wrong = ~variable.matches(change) & samples.smooth
+    found: list[tuple[Tree, float]] = []
+    limits = (value for value in (variable.low, variable.high) if np.isfinite(value))
+    for value in (*variable.piles, *limits):
+        wanted = wrong & (variable.then == value)
+        tree = learned(compared, wanted, depth=4 if own else 2)
+        missed = (holds(tree, len(samples)) != wanted)[samples.smooth].sum()
+        if not isinstance(tree, bool) and missed <= 0.2 * wanted.sum():
+            found.append((tree, value))
+    return found
+
 
 LONG = 8
 """Terms beyond which an equation is given up for a mechanism that predicts as well."""
@@ -43,9 +152,9 @@ class Explainer:
     hypothesis: Hypothesis
     rng: np.random.Generator
     effort: Effort
-    found: Dynamics = field(default_factory=Dynamics)
+    found: Explanations = field(default_factory=Explanations)
 
-    def explain(self) -> Dynamics:
+    def explain(self) -> Explanations:
         """Explain every variable."""
         self._equations()
         if self.hypothesis.mechanics:
@@ -99,13 +208,13 @@ class Explainer:
                 found = by_rules(variable, self.samples, features)
                 self.found.regimes.update({variable.name: found} if found else {})
 
-    def _flow(self, family: Callable[[Seen], Flow | None]) -> None:
+    def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
         """Look for a vector field and an integrator that move everything that moves."""
         moving = [v for v in self.variables if not v.still and not is_whole(v)]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and is_whole(v)]
             others = [*self._inputs, *whole, *self._modes]
-            found = family(Seen(moving, others, self.samples, self.effort.share(0.3)))
+            found = family(FlowData(moving, others, self.samples, self.effort.share(0.3)))
             if found is not None:
                 self.found.flow = found
                 for name in found.names:
@@ -175,7 +284,7 @@ class Explainer:
             if formula is not None:
                 self.found.formulas[variable.name] = formula
 
-    def _pushes(self) -> list[list[Column]]:
+    def _pushes(self) -> list[list[NamedColumn]]:
         """Return what may push a mechanism: an action's number, or each action for itself."""
         if self.samples.action_space.kind != "discrete":
             return [self._inputs]
@@ -222,11 +331,11 @@ class Explainer:
                 self.found.resets.update({variable.name: found} if found else {})
 
     @property
-    def _modes(self) -> list[Column]:
+    def _modes(self) -> list[NamedColumn]:
         return modes(self.variables, self.found.reads, self.found.regimes)
 
     @property
-    def _inputs(self) -> list[Column]:
+    def _inputs(self) -> list[NamedColumn]:
         return inputs_of(self.samples)
 
     def _open(self) -> set[str]:
@@ -235,11 +344,11 @@ class Explainer:
     def _unexplained(self) -> list[Variable]:
         return [v for v in self.variables if v.name not in self.found.explained]
 
-    def _settled(self, variable: Variable) -> list[Column]:
+    def _settled(self, variable: Variable) -> list[NamedColumn]:
         """Return the next values that are known before this variable's."""
         return settled(variable, self.variables, self.found.reads)
 
-    def _cases(self) -> list[Column]:
+    def _cases(self) -> list[NamedColumn]:
         """Return the next values according to every single regime, which rules may compare."""
         formulas = {name: found.formulas for name, (found, _) in self.found.regimes.items()}
         return cases(self.variables, formulas)

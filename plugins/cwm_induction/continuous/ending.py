@@ -6,15 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.covering import complexity, either, mistakes, separated
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.rules import Feature, Tree, everywhere
+from cwm_induction.continuous.rules import (
+    Feature,
+    Tree,
+    complexity,
+    either,
+    everywhere,
+    mistakes,
+    separated,
+)
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import Term, hypotenuses
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.writing.rounding import is_whole_degrees
 
 
-class Ending(NamedTuple):
+class EndRule(NamedTuple):
     """The rule for the end, and in how many rows an end was seen."""
 
     tree: Tree
@@ -33,7 +40,7 @@ def ending(
     depth: int,
     kinds: Sequence[Array] = (),
     terms: Sequence[Term] = (),
-) -> Ending:
+) -> EndRule:
     """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them.
 
     Ends that pay differently are of several `kinds`, which may each have a rule of their own, and
@@ -42,14 +49,14 @@ def ending(
     wanted = samples.terminated
     seen = int(wanted.sum())
     if seen in (0, len(samples)):
-        return Ending(bool(seen), seen)
+        return EndRule(bool(seen), seen)
     found = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
     tree = separated(found, wanted, depth)
     if len(kinds) > 1:
         several = _by_kind(found, wanted, kinds, depth)
         order = mistakes(several, wanted), complexity(several)
         tree = several if order < (mistakes(tree, wanted), complexity(tree)) else tree
-    return Ending(tree, seen)
+    return EndRule(tree, seen)
 
 
 def _by_kind(

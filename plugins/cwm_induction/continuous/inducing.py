@@ -1,7 +1,7 @@
 """Programs for observations that are one box of real numbers."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,23 +9,96 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.chains import inputs_of
-from cwm_induction.continuous.dynamics import Explainer
-from cwm_induction.continuous.ending import ending
-from cwm_induction.continuous.findings import Findings
-from cwm_induction.continuous.hypothesis import Hypothesis
-from cwm_induction.continuous.inner_equations import clipped
-from cwm_induction.continuous.latents import Variable, latents
-from cwm_induction.continuous.mixture import Gate
+from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
+from cwm_induction.continuous.ending import EndRule, ending
+from cwm_induction.continuous.inner_constants import clipped
+from cwm_induction.continuous.regimes import Gate
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.rules import Feature, Threshold, condition
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.summary import summary
+from cwm_induction.continuous.variables import Latents, Variable, latents
 from cwm_induction.effort import Effort
-from cwm_induction.flows.text import add_flow, next_in_flow
+from cwm_induction.flows.schemes import add_flow, next_in_flow
 from cwm_induction.mechanics.text import MechanicsText
-from cwm_induction.rewards.reward import reward
-from cwm_induction.writing.emission import Program, Statement
+from cwm_induction.rewards.reward import Reward, reward
 from cwm_induction.writing.rounding import literal
+from cwm_induction.writing.statements import Program, Statement
+
+
+@dataclass(frozen=True)
+class SystemFindings:
+    """Everything that was found about an environment; `capped` when time ran out on the way."""
+
+    samples: Samples
+    latents: Latents
+    dynamics: Explanations
+    ending: EndRule
+    reward: Reward
+    capped: bool
+
+
+def summary(findings: SystemFindings) -> list[str]:
+    """Return the paragraphs of the docstring, the first one a sentence on the whole."""
+    count = len(findings.samples)
+    first = f"A world model induced from {count} transitions alone."
+    paragraphs = [" ".join(_changes(findings)), " ".join([_end(findings), _worth(findings)])]
+    if findings.capped:
+        paragraphs.append("The time allowed ran out: given more, more might be found.")
+    return [first, *(paragraph for paragraph in paragraphs if paragraph)]
+
+
+def _changes(findings: SystemFindings) -> Iterator[str]:
+    """Yield sentences on how the variables change."""
+    found = findings.dynamics
+    exact = [v.name for v in findings.latents.variables if v.name in found.formulas]
+    still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
+    moving = [name for name in exact if name not in still]
+    if moving:
+        yield f"Exact equations with few terms were found for {_listed(moving)}."
+    if found.mechanics is not None:
+        share = f"{100 * found.mechanics.right:.0f} %"
+        yield (
+            f"{_listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
+            f"forces were fitted through the integrator and predict {share} of the "
+            "transitions held back from the fit."
+        )
+    if found.flow is not None:
+        scheme = found.flow.scheme
+        parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
+        yield f"{_listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
+    if found.regimes:
+        yield f"Several equations take turns for {_listed(found.regimes)}."
+    if found.rough:
+        yield f"No exact equation was found for {_listed(found.rough)}: expect errors there."
+    if still:
+        yield f"{_listed(still)} never changed."
+
+
+def _end(findings: SystemFindings) -> str:
+    """Say what is known about the end of an episode."""
+    seen = findings.ending.seen
+    if not seen:
+        return "No terminal transition was seen, so when an episode ends is not known."
+    times = "one terminal transition" if seen == 1 else f"{seen} terminal transitions"
+    return f"The rule for the end rests on {times}; other ways to end may exist."
+
+
+def _worth(findings: SystemFindings) -> str:
+    """Say what is known about the reward."""
+    reward = findings.reward
+    if reward.is_constant and reward.right == 1:
+        return "Every reward seen was the same."
+    if reward.right > 0.98:
+        return "The reward was found exactly."
+    return (
+        f"The reward is an approximation, right in {100 * reward.right:.0f} % of the transitions."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Write names as a list in a sentence."""
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def induce(
@@ -34,7 +107,7 @@ def induce(
     hypothesis: Hypothesis,
     rng: np.random.Generator,
     effort: Effort,
-) -> Findings:
+) -> SystemFindings:
     """Explain the transitions.
 
     Equations are fitted to the rows that are not held back; the others decide
@@ -59,19 +132,19 @@ def induce(
         kinds=worth.kinds(samples.terminated),
         terms=worth.places,
     )
-    return Findings(samples, behind, dynamics, end, worth, effort.capped)
+    return SystemFindings(samples, behind, dynamics, end, worth, effort.capped)
 
 
-def write(findings: Findings) -> str:
+def write(findings: SystemFindings) -> str:
     """Return the text of the program."""
-    return Writer(findings).text()
+    return ProgramWriter(findings).text()
 
 
 @dataclass(frozen=True)
-class Writer:
+class ProgramWriter:
     """Turns findings into a program."""
 
-    findings: Findings
+    findings: SystemFindings
 
     def text(self) -> str:
         """Write the program."""

@@ -5,23 +5,69 @@ of constants is scanned with all other terms present, the best are refined, and
 what is not needed is left out in the end.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.atoms import Atom, atoms
-from cwm_induction.continuous.bases import beside, left_by, orthonormal
-from cwm_induction.continuous.descent import descended
-from cwm_induction.continuous.mixture import Target
-from cwm_induction.continuous.products import Products
-from cwm_induction.continuous.regression import SLACK, Formula, Search, exact, fitted
-from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Column, Term, distinct
+from cwm_induction.continuous.atoms import Atom, Products, atoms
+from cwm_induction.continuous.regimes import Target
+from cwm_induction.continuous.regression import (
+    SLACK,
+    Formula,
+    SearchLimits,
+    beside,
+    exact,
+    fitted,
+    left_by,
+    orthonormal,
+    solve,
+)
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, hypotenuses, library
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
-from cwm_induction.writing.rounding import rounded
+from cwm_induction.writing.rounding import literal, rounded
+
+STEPS = 25
+SETTLED = 1e-5
+"""Relative gain below which no further step is taken."""
+
+
+def descended(residuals: Callable[[Array], Array], start: Array) -> Array:
+    """Return parameters near the start with a smaller sum of squares."""
+    point, rest, damping = start, residuals(start), 1e-3
+    for _ in range(STEPS):
+        jacobian = _slopes(residuals, point, rest)
+        normal = jacobian.T @ jacobian
+        if not np.isfinite(normal).all() or not np.diag(normal).all():
+            break
+        before, moved, trial = float(rest @ rest), point, rest
+        while damping < 1e6 and not float(trial @ trial) < before:
+            damped = normal + damping * np.diag(np.diag(normal))
+            moved = point - np.linalg.lstsq(damped, jacobian.T @ rest, rcond=None)[0]
+            trial, damping = residuals(moved), damping * 5
+        if not float(trial @ trial) < before:
+            break
+        point, rest, damping = moved, trial, max(damping / 50, 1e-12)
+        if float(rest @ rest) > (1 - SETTLED) * before:
+            break
+    return point
+
+
+def _slopes(residuals: Callable[[Array], Array], point: Array, rest: Array) -> Array:
+    """Return the derivatives (rows, parameters) by forward differences."""
+    columns = []
+    for index, step in enumerate(1e-6 * np.maximum(np.abs(point), 1e-6)):
+        moved = point.copy()
+        moved[index] += step
+        columns.append((residuals(moved) - rest) / step)
+    return np.stack(columns, 1)
+
 
 MOST_ROWS = 300
 REFINED = 8
@@ -49,12 +95,12 @@ class Scan:
     """
 
     terms: Sequence[Term]
-    factors: Sequence[Column]
+    factors: Sequence[NamedColumn]
     target: Target
     effort: Share
     weights: Array | None = None
 
-    def formula(self, arguments: Sequence[Column]) -> Formula | None:
+    def formula(self, arguments: Sequence[NamedColumn]) -> Formula | None:
         """Return a formula that has few inner constants, if there is an exact one."""
         if len(self._rows) < 20:
             return None
@@ -205,7 +251,7 @@ class Scan:
         rows = self._rows
         terms = distinct([*self.terms, *self.expanded(inner)])
         values, tolerance = self.target.values, self.target.tolerance
-        found = exact(terms, values, tolerance, rows, self.effort, Search(6, eliminate=16))
+        found = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
         if found is None:
             return None
         return self._shortened(inner, {term.text for term in found.terms}, rows)
@@ -247,3 +293,145 @@ class _Chosen(Scan):
 
     def _group(self, inner: Inner, constants: Sequence[float]) -> Array:
         return np.compress(self.mask, super()._group(inner, constants), axis=1)
+
+
+CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
+"""How an input that is cut off at limits is written."""
+
+Scanning = Callable[[Target, Share], Formula | None]
+"""Looks for a formula for a target."""
+
+FEWEST_ROWS = 20
+MOST_FACTORS = 10
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an equation may read: values now, next values that are known already, and inputs."""
+
+    columns: Sequence[NamedColumn]
+    chain: Sequence[NamedColumn]
+    inputs: Sequence[NamedColumn]
+
+    def scan(self, target: Target, effort: Share) -> Formula | None:
+        """Look for a constant inside any term."""
+        terms = [t for t in library([*self.columns, *self.chain], self.inputs, 2) if t.cost <= 2]
+        products = factors([*self.columns, *self.chain], self.inputs)
+        arguments = [*self.columns, *self.inputs]
+        return Scan(terms, products, target, effort).formula(_varied(arguments))
+
+    def steered(self, target: Target, effort: Share) -> Formula | None:
+        """Look for a constant inside a function of an input, times next values."""
+        terms = library([*self.columns, *self.chain], self.inputs, 1)
+        products = factors(self.chain or self.columns, [])
+        return Scan(terms, products, target, effort).formula(_varied(self.inputs))
+
+
+def equation(variable: Variable, samples: Samples, effort: Share, scan: Scanning) -> Formula | None:
+    """Return a formula with few inner constants that also holds on the rows held back."""
+    usable = samples.smooth & variable.free
+    target = Target(variable.change, variable.quarter, usable & samples.learn)
+    if target.rows.sum() < FEWEST_ROWS:
+        return None
+    formula = scan(target, effort)
+    if formula is None:
+        return None
+    right = variable.matches(formula.values(len(samples)))[usable & ~samples.learn]
+    return formula if right.size == 0 or right.mean() >= 0.98 else None
+
+
+def _varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
+    return [column for column in columns if len(np.unique(column.values)) > 2]
+
+
+def factors(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[NamedColumn]:
+    """Return what a term with a constant inside may be multiplied by."""
+    found = []
+    for text, values, is_angle in columns:
+        if is_angle:
+            found.append(NamedColumn(f"np.cos({text})", np.cos(values)))
+            found.append(NamedColumn(f"np.sin({text})", np.sin(values)))
+        elif np.ptp(values) > 1e-9:
+            found.append(NamedColumn(text, values))
+    return [*found, *inputs][:MOST_FACTORS]
+
+
+def clipped(formulas: Iterable[Formula]) -> list[NamedColumn]:
+    """Return what equations read of actions that are cut off at limits."""
+    terms = [term for formula in formulas for term in formula.terms]
+    return [NamedColumn(t.text, t.values) for t in terms if CLIPPED.fullmatch(t.text)]
+
+
+STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
+HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Quantiles at which a saturation may be half."""
+
+
+def derived(
+    variable: Variable, samples: Samples, chain: Sequence[NamedColumn], effort: Share
+) -> Formula | None:
+    """Return the change as a value that also holds in rows held back, less the one before."""
+    usable = samples.smooth & variable.free
+    rows = np.flatnonzero(usable & samples.learn)
+    if len(rows) < FEWEST_ROWS or not chain:
+        return None
+    target = Target(variable.then, variable.quarter, usable & samples.learn)
+    for value in _values(target, rows, chain, effort):
+        own = Term(variable.name, variable.now, 1.0)
+        formula = Formula((*value.terms, own), (*value.weights, -1.0))
+        right = variable.matches(formula.values(len(samples)))[usable & ~samples.learn]
+        if right.size == 0 or right.mean() >= 0.98:
+            return formula
+    return None
+
+
+def _values(
+    target: Target, rows: Array, chain: Sequence[NamedColumn], effort: Share
+) -> list[Formula]:
+    """Return the first formula for a value that is exact where it is fitted."""
+    plain = distinct([*library(chain, [], 3), *hypotenuses(chain)])
+    found = exact(plain, target.values, target.tolerance, rows, effort, SearchLimits(4, 12, 10))
+    if found is not None:
+        return [found]
+    for column in chain:
+        saturation = _saturation(target, rows, column, effort)
+        if saturation is not None:
+            return [saturation]
+    scan = Scan([t for t in plain if t.cost <= 2], list(chain)[:4], target, effort)
+    scanned = scan.formula(chain)
+    return [] if scanned is None else [scanned]
+
+
+def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share) -> Formula | None:
+    """Return a multiple of Hill's function, `x**n / (k**n + x**n)`, plus a constant."""
+    rows = rows[:: max(1, len(rows) // MOST_ROWS)]
+    x, size = column.values, target.tolerance[rows]
+    if x.min() < 0 or not effort.spend(2e5 * len(STEEPNESSES) * len(HALVES)):
+        return None
+
+    def terms(constants: Array) -> list[Term]:
+        half, steepness = constants.tolist()
+        with np.errstate(all="ignore"):
+            values = 1 / (1 + (abs(half) / np.maximum(x, 1e-300)) ** steepness)
+        power = f"{column.text}**{literal(steepness)}"
+        text = f"{power} / ({power} + {literal(abs(half))}**{literal(steepness)})"
+        return [Term(ONE, np.ones(len(x)), 1.0), Term(text, values, 4.0)]
+
+    def rest(constants: Array) -> Array:
+        matrix = np.stack([term.values[rows] for term in terms(constants)], 1) / size[:, None]
+        wanted = target.values[rows] / size
+        left: Array = wanted - np.nan_to_num(matrix) @ solve(np.nan_to_num(matrix), wanted)
+        return left
+
+    starts = product(np.quantile(x[rows], HALVES).tolist(), STEEPNESSES)
+    first = min((np.array(start) for start in starts), key=lambda s: float(rest(s) @ rest(s)))
+    best = descended(rest, first)
+    limit = max(SLACK * float(np.abs(rest(best)).max()), 1e-2)
+    if limit > SLACK:
+        return None
+    for index, digits in product((0, 1), range(1, 9)):
+        trial = best.copy()
+        trial[index] = rounded(best[index], digits)
+        if np.abs(rest(trial)).max() <= limit:
+            best = trial
+    return fitted(terms(best), target.values, target.tolerance, rows)

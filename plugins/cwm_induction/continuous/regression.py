@@ -6,11 +6,99 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.elimination import eliminated
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import ONE, Term
 from cwm_induction.effort import Effort, Share
 from cwm_induction.writing.rounding import literal, rounded
+
+DEPENDENT = 3e-7
+"""A column that adds less than this to the ones before it is left out."""
+
+
+def eliminated(
+    matrix: Array, target: Array, costs: Array, effort: Effort | Share, most: int
+) -> tuple[int, ...] | None:
+    """Return at most so many columns that explain the target to within 1 in every row.
+
+    All columns are fitted, then the one missed least is left out (Hassibi, 1993), again and again.
+    """
+    rows = len(target)
+    active = _independent(matrix, costs)
+    if len(active) > 0.6 * rows or not effort.spend(4.0 * rows * len(active) ** 2):
+        return None
+    found: list[Array] = []
+    while len(active):
+        weights, inverse, loss = _solved(matrix[:, active], target)
+        if loss > rows:
+            break
+        while len(active) and loss <= rows:
+            found.append(active)
+            active, weights, inverse, rise = _without_least(active, weights, inverse)
+            loss += rise
+            if len(active) < 0.8 * len(found[-1]) or len(found) % 10 == 0:
+                break
+    small = [chosen for chosen in reversed(found) if len(chosen) <= most]
+    fits = (chosen for chosen in small if _worst(matrix[:, chosen], target) <= 1)
+    best = next(fits, None)
+    return None if best is None else tuple(sorted(best.tolist()))
+
+
+def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
+    """Add the column of unit length that explains most of the rest, while that gains enough."""
+    chosen: list[int] = []
+    remaining, rest = unit.copy(), target
+    while len(chosen) < most:
+        norms = np.einsum("ij,ij->j", remaining, remaining)
+        fresh = norms > DEPENDENT
+        gains = np.where(fresh, (remaining.T @ rest) ** 2 / np.where(fresh, norms, 1), -1.0)
+        best = int(np.argmax(gains))
+        if gains[best] < gain * float(rest @ rest):
+            break
+        chosen.append(best)
+        direction = remaining[:, best] / np.sqrt(norms[best])
+        rest = rest - direction * (direction @ rest)
+        remaining = remaining - np.outer(direction, direction @ remaining)
+    return chosen
+
+
+def _independent(matrix: Array, costs: Array) -> Array:
+    """Return columns that do not depend on each other, the cheap ones rather than the costly."""
+    norms = np.linalg.norm(matrix, axis=0)
+    order = np.argsort(costs, kind="stable")
+    order = order[norms[order] > 0]
+    upper = np.linalg.qr(matrix[:, order] / norms[order])[1]
+    count = min(upper.shape)
+    chosen: Array = order[:count][np.abs(np.diag(upper))[:count] > DEPENDENT]
+    return chosen
+
+
+def _solved(matrix: Array, target: Array) -> tuple[Array, Array, float]:
+    """Return the weights of scaled columns, their inverse normal matrix and the loss."""
+    basis, upper = np.linalg.qr(matrix / np.linalg.norm(matrix, axis=0))
+    inverse = np.linalg.inv(upper)
+    part = basis.T @ target
+    rest = target - basis @ part
+    return inverse @ part, inverse @ inverse.T, float(rest @ rest)
+
+
+def _without_least(
+    active: Array, weights: Array, inverse: Array
+) -> tuple[Array, Array, Array, float]:
+    """Leave out the column that is missed least; return how much more is left unexplained."""
+    rises = weights**2 / np.diag(inverse)
+    least = int(np.argmin(rises))
+    pull = inverse[:, least] / inverse[least, least]
+    weights = np.delete(weights - pull * weights[least], least)
+    inverse = inverse - np.outer(pull, inverse[least])
+    inverse = np.delete(np.delete(inverse, least, 0), least, 1)
+    return np.delete(active, least), weights, inverse, float(rises[least])
+
+
+def _worst(matrix: Array, target: Array) -> float:
+    scale = np.linalg.norm(matrix, axis=0)
+    weights = np.linalg.lstsq(matrix / scale, target, rcond=None)[0]
+    return float(np.abs(matrix / scale @ weights - target).max(initial=0))
+
 
 SLACK = 2.0
 """How much of its largest error an equation may lose to rounder numbers."""
@@ -54,7 +142,7 @@ class Formula:
         return text or "0.0"
 
 
-class Search(NamedTuple):
+class SearchLimits(NamedTuple):
     """How far a regression searches: most terms, states kept, extensions of each.
 
     Where that finds nothing, all terms but up to `eliminate` are eliminated.
@@ -66,7 +154,7 @@ class Search(NamedTuple):
     eliminate: int = 0
 
 
-STANDARD = Search()
+STANDARD = SearchLimits()
 
 
 class _State(NamedTuple):
@@ -85,7 +173,7 @@ def exact(
     tolerance: Array,
     rows: Array,
     effort: Effort | Share,
-    search: Search = STANDARD,
+    search: SearchLimits = STANDARD,
 ) -> Formula | None:
     """Return the cheapest formula within tolerance of the target in every given row."""
     matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
@@ -110,7 +198,7 @@ def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) 
 def snapped(matrix: Array, target: Array) -> Array:
     """Solve for weights with as few digits as leave the largest error where it is."""
     weights = solve(matrix, target)
-    limit = max(SLACK * _worst(matrix, weights, target), 1e-3)
+    limit = max(SLACK * _worst_regression(matrix, weights, target), 1e-3)
     influence = np.abs(weights) * np.abs(matrix).mean(0)
     fixed: list[int] = []
     for index in np.argsort(-influence).tolist():
@@ -118,7 +206,7 @@ def snapped(matrix: Array, target: Array) -> Array:
             trial = _with_fixed(
                 matrix, target, weights, fixed, index, rounded(weights[index], digits)
             )
-            if _worst(matrix, trial, target) <= limit:
+            if _worst_regression(matrix, trial, target) <= limit:
                 weights = trial
                 fixed.append(index)
                 break
@@ -148,7 +236,7 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
 
 
 def _support(
-    matrix: Array, target: Array, costs: Array, effort: Effort | Share, search: Search
+    matrix: Array, target: Array, costs: Array, effort: Effort | Share, search: SearchLimits
 ) -> tuple[int, ...] | None:
     """Search for the cheapest columns that explain the target to within 1 in every row."""
     if np.abs(target).max(initial=0) <= 1:
@@ -177,12 +265,14 @@ def _pruned(
     for index in sorted(support, key=lambda i: -costs[i]):
         fewer = tuple(i for i in support if i != index)
         columns = matrix[:, list(fewer)]
-        if fewer and _worst(columns, solve(columns, target), target) <= 1:
+        if fewer and _worst_regression(columns, solve(columns, target), target) <= 1:
             support = fewer
     return support
 
 
-def _extended(unit: Array, states: Sequence[_State], costs: Array, search: Search) -> list[_State]:
+def _extended(
+    unit: Array, states: Sequence[_State], costs: Array, search: SearchLimits
+) -> list[_State]:
     """Return the supports with one more column, best first."""
     found: dict[tuple[int, ...], _State] = {}
     for state in states:
@@ -237,7 +327,7 @@ def _with_fixed(
     return trial
 
 
-def _worst(matrix: Array, weights: Array, target: Array) -> float:
+def _worst_regression(matrix: Array, weights: Array, target: Array) -> float:
     return float(np.abs(matrix @ weights - target).max(initial=0))
 
 
@@ -246,3 +336,42 @@ def _weighted(text: str, weight: float) -> str:
     if text == ONE:
         return literal(weight)
     return text if weight == 1 else f"{literal(weight)} * {text}"
+
+
+SHORT = 1e-7
+"""How long a direction of unit columns has to be to count."""
+
+
+def orthonormal(matrix: Array, least: float = 1e-10) -> Array:
+    """Return an orthonormal basis of the columns, without directions that are too short."""
+    return _directions(matrix / (np.linalg.norm(matrix, axis=0) + 1e-300), least)
+
+
+def beside(basis: Array, group: Array) -> Array:
+    """Return an orthonormal basis of what some columns add to a basis."""
+    return _directions(_apart(basis, group), SHORT)
+
+
+def left_by(basis: Array, rest: Array, groups: Array) -> Array:
+    """Return the size of what each group of columns leaves of the rest, infinite for no numbers."""
+    sizes, finite = np.full(len(groups), np.inf), np.isfinite(groups).all((1, 2))
+    apart = _apart(basis, groups[finite])
+    left, lengths, _ = np.linalg.svd(apart, full_matrices=False)
+    found = [own[:, length > SHORT] for own, length in zip(left, lengths, strict=True)]
+    sizes[finite] = [np.linalg.norm(rest - group @ (group.T @ rest)) for group in found]
+    return sizes
+
+
+def _directions(matrix: Array, least: float) -> Array:
+    """Return an orthonormal basis of the directions in which columns are long enough."""
+    left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
+    basis: Array = left[:, sizes > least]
+    return basis
+
+
+def _apart(basis: Array, group: Array) -> Array:
+    """Return columns of unit length, also of several groups, without their part in a basis."""
+    group = group / (np.linalg.norm(group, axis=-2, keepdims=True) + 1e-300)
+    group = group - basis @ (basis.T @ group)
+    apart: Array = group - basis @ (basis.T @ group)
+    return apart

@@ -1,15 +1,110 @@
 """Threshold rules: when an episode ends, when another equation or another reward holds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from cwm_induction.continuous.bounds import enclosing
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Column
+from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.writing.rounding import literal, simplest_between, whole_degrees_between
+
+
+class _Bound(NamedTuple):
+    """A one-sided bound on a feature that all wanted rows keep.
+
+    `side` is 1 where values stay below and -1 where they stay above; `broken`
+    marks the other rows that do not keep it.
+    """
+
+    feature: int
+    side: int
+    edge: float
+    broken: Array
+    price: float
+
+
+class _Edge(NamedTuple):
+    """A one-sided bound: the last value inside, and the nearest that it has to keep out."""
+
+    feature: int
+    side: int
+    inside: float
+    outside: float
+
+
+def enclosing(
+    values: Sequence[Array], prices: Sequence[float], wanted: Array, most: int
+) -> list[_Edge] | None:
+    """Return the fewest bounds that hold in all wanted rows and never all hold in the others."""
+    if not wanted.any() or wanted.all():
+        return None
+    bounds = list(_bounds(values, prices, wanted))
+    chosen = _fewest(bounds, most) if bounds else None
+    if chosen is None:
+        return None
+    found = []
+    for bound in chosen:
+        others = [other.broken for other in chosen if other is not bound]
+        left = ~np.any(others, axis=0) if others else np.ones(len(bound.broken), bool)
+        outside = bound.side * values[bound.feature][~wanted][left & bound.broken]
+        nearest = float(bound.side * outside.min())
+        found.append(_Edge(bound.feature, bound.side, bound.edge, nearest))
+    return found
+
+
+def _bounds(values: Sequence[Array], prices: Sequence[float], wanted: Array) -> Iterator[_Bound]:
+    """Yield the bounds that keep some other row out."""
+    for index, (column, price) in enumerate(zip(values, prices, strict=True)):
+        span = float(np.ptp(column))
+        if not span > 0:
+            continue
+        inside, outside = column[wanted], column[~wanted]
+        for side in (1, -1):
+            edge = float((side * inside).max())
+            over = side * outside - edge
+            broken = over > 1e-12 * span
+            if broken.any():
+                gap = float(over[broken].min()) / span
+                yield _Bound(index, side, side * edge, broken, price - gap)
+
+
+def _fewest(bounds: list[_Bound], most: int) -> list[_Bound] | None:
+    """Return one bound, or two, or as many as it takes to keep all other rows out."""
+    kept = np.array([~bound.broken for bound in bounds], dtype=float)
+    alone = [bound for bound, rows in zip(bounds, kept, strict=True) if not rows.any()]
+    if alone:
+        return [min(alone, key=lambda bound: bound.price)]
+    if most >= 2:
+        both = kept @ kept.T
+        pairs = [
+            (bounds[i].price + bounds[j].price, i, j)
+            for i, j in combinations(range(len(bounds)), 2)
+            if both[i, j] == 0
+        ]
+        if pairs:
+            _, i, j = min(pairs)
+            return [bounds[i], bounds[j]]
+    chosen: list[_Bound] = []
+    left = np.ones(kept.shape[1], bool)
+    while left.any() and len(chosen) < most:
+        best = max(bounds, key=lambda bound: (int((bound.broken & left).sum()), -bound.price))
+        if not (best.broken & left).any():
+            return None
+        chosen.append(best)
+        left &= ~best.broken
+    return None if left.any() else _needed(chosen)
+
+
+def _needed(chosen: list[_Bound]) -> list[_Bound]:
+    """Leave out the bounds that later ones made needless."""
+    for bound in list(chosen):
+        others = [other for other in chosen if other is not bound]
+        if others and np.any([other.broken for other in others], axis=0).all():
+            chosen = others
+    return chosen
 
 
 class Feature(NamedTuple):
@@ -45,7 +140,7 @@ class Threshold(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split:
+class Comparison:
     """A comparison, and what holds up to the threshold and above it."""
 
     feature: Feature
@@ -54,7 +149,7 @@ class Split:
     above: "Tree"
 
 
-Tree: TypeAlias = bool | Split
+Tree: TypeAlias = bool | Comparison
 """A rule: an answer, or a comparison that leads to further rules."""
 
 Namer = Callable[[Feature, Threshold], str]
@@ -88,7 +183,7 @@ def learned(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
         low, high = min(edge, outside), max(edge, outside)
         threshold = threshold_between(features[index], low, high)
         below, above = (tree, opposite) if side > 0 else (opposite, tree)
-        tree = Split(features[index], threshold, below, above)
+        tree = Comparison(features[index], threshold, below, above)
     return tree
 
 
@@ -110,7 +205,7 @@ def everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
         return tree
     feature = next(f for f in features if f.text == tree.feature.text)
     below, above = everywhere(tree.below, features), everywhere(tree.above, features)
-    return Split(feature, tree.threshold, below, above)
+    return Comparison(feature, tree.threshold, below, above)
 
 
 def inline(feature: Feature, threshold: Threshold) -> str:
@@ -146,7 +241,7 @@ def threshold_between(feature: Feature, low: float, high: float) -> Threshold:
     return Threshold(value, repr(value), comment)
 
 
-def as_features(columns: Sequence[Column], cost: float = 1.0) -> list[Feature]:
+def as_features(columns: Sequence[NamedColumn], cost: float = 1.0) -> list[Feature]:
     """Let rules compare some columns."""
     return [
         Feature(text, values, cost, label=f"{text.upper()}_THRESHOLD".replace("_NEXT", ""))
@@ -177,7 +272,7 @@ def _grown(features: Sequence[Feature], wanted: Array, rows: Array, depth: int) 
     above = _grown(features, wanted, rows[~low], depth - 1)
     if isinstance(below, bool) and below == above:
         return below
-    return Split(feature, threshold, below, above)
+    return Comparison(feature, threshold, below, above)
 
 
 def _best_cut(feature: Feature, index: int, wanted: Array, rows: Array) -> _Cut | None:
@@ -201,7 +296,7 @@ def _best_cut(feature: Feature, index: int, wanted: Array, rows: Array) -> _Cut 
     return _Cut(float(impurity[best]), price, index, float(values[best]), float(values[best + 1]))
 
 
-def _comparisons(split: Split, name: Namer) -> tuple[str, str]:
+def _comparisons(split: Comparison, name: Namer) -> tuple[str, str]:
     """Write both outcomes of a comparison."""
     text = split.feature.text
     if split.feature.is_flag:
@@ -214,3 +309,73 @@ def _inner(tree: Tree, name: Namer) -> str:
     """Write a rule inside another one."""
     text = condition(tree, name)
     return f"({text})" if " and " in text or " or " in text else text
+
+
+MOST_ALTERNATIVES = 4
+
+
+def separated(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
+    """Return a rule for the wanted rows, with alternatives where a plain one gets rows wrong."""
+    plain = learned(features, wanted, depth)
+    wrong = mistakes(plain, wanted)
+    if not wrong:
+        return plain
+    found = _covered(features, wanted, depth)
+    return found if mistakes(found, wanted) < wrong else plain
+
+
+def complexity(tree: Tree) -> tuple[int, float]:
+    """Return how many comparisons a rule makes, and what it costs to believe in these."""
+    if isinstance(tree, bool):
+        return 0, 0.0
+    parts = complexity(tree.below), complexity(tree.above)
+    return 1 + sum(p[0] for p in parts), tree.feature.cost + sum(p[1] for p in parts)
+
+
+def either(first: Tree, second: Tree) -> Tree:
+    """Return a rule that says yes where one of two does."""
+    if isinstance(first, bool):
+        return first or second
+    below, above = either(first.below, second), either(first.above, second)
+    return Comparison(first.feature, first.threshold, below, above)
+
+
+def mistakes(tree: Tree, wanted: Array) -> int:
+    """Return in how many rows a rule is wrong."""
+    return int((holds(tree, len(wanted)) != wanted).sum())
+
+
+def _covered(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
+    """Take away the rows beyond the bound that covers most, repeat, then learn the rest."""
+    bounds: list[Tree] = []
+    remaining = wanted.copy()
+    while remaining.sum() > 1 and len(bounds) < MOST_ALTERNATIVES:
+        bound = _beyond(features, wanted, remaining)
+        if bound is None:
+            break
+        bounds.append(bound)
+        remaining &= ~holds(bound, len(wanted))
+    rows = np.flatnonzero(remaining | ~wanted)
+    part = [feature._replace(values=feature.values[rows]) for feature in features]
+    tree = everywhere(learned(part, wanted[rows], depth), features) if remaining.any() else False
+    for bound in reversed(bounds):
+        tree = either(bound, tree)
+    return tree
+
+
+def _beyond(features: Sequence[Feature], wanted: Array, remaining: Array) -> Tree | None:
+    """Return the bound beyond which most of the remaining rows lie and no unwanted ones."""
+    best: tuple[float, float, Tree] | None = None
+    for feature in features:
+        for side in (1, -1):
+            values = side * feature.values
+            edge = float(values[~wanted].max(initial=-np.inf))
+            beyond = remaining & (values > edge + 1e-12 * float(np.ptp(values)))
+            count = int(beyond.sum())
+            if count < 2 or (best is not None and (count, -feature.cost) <= best[:2]):
+                continue
+            inner, outer = side * edge, side * float(values[wanted & (values > edge)].min())
+            threshold = threshold_between(feature, min(inner, outer), max(inner, outer))
+            split = Comparison(feature, threshold, side < 0, side > 0)
+            best = (count, -feature.cost, split)
+    return best[2] if best else None

@@ -1,17 +1,17 @@
 """The terms that equations may be made of: generic functions of what is seen and done."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, combinations_with_replacement, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.writing.emission import mentioned
 from cwm_induction.writing.rounding import literal
+from cwm_induction.writing.statements import mentioned
 
 
-class Column(NamedTuple):
+class NamedColumn(NamedTuple):
     """A quantity that a program has a name for, with its value in every row."""
 
     text: str
@@ -39,7 +39,9 @@ ONE = "1"
 """The text of the constant term."""
 
 
-def library(columns: Sequence[Column], inputs: Sequence[Column], level: int) -> list[Term]:
+def library(
+    columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn], level: int
+) -> list[Term]:
     """Return terms up to a level: 1 linear, 2 trigonometric and quadratic, 3 everything."""
     rows = len((columns or inputs)[0].values)
     terms = [Term(ONE, np.ones(rows), 1.0)]
@@ -54,18 +56,15 @@ def library(columns: Sequence[Column], inputs: Sequence[Column], level: int) -> 
     return distinct(terms)
 
 
-def polynomial(columns: Sequence[Column], inputs: Sequence[Column]) -> list[Term]:
+def polynomial(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[Term]:
     """Return products of up to three quantities."""
     moving = [column for column in columns if np.ptp(column.values) > 1e-9]
-    products = [
-        Term(product(a, b), a.values * b.values, 2.0)
-        for a, b in combinations_with_replacement(moving, 2)
-    ]
+    products = [product(a, b) for a, b in combinations_with_replacement(moving, 2)]
     given = _input_products(inputs, moving)
     return distinct([*library(columns, inputs, 1), *products, *given, *_cubic(moving, inputs)])
 
 
-def waves(columns: Iterable[Column]) -> Iterator[Term]:
+def waves(columns: Iterable[NamedColumn]) -> Iterator[Term]:
     """Yield sines and cosines of whole multiples."""
     for text, values, is_angle in columns:
         for multiple in (1, 2) if is_angle else (1, 2, 3):
@@ -75,7 +74,12 @@ def waves(columns: Iterable[Column]) -> Iterator[Term]:
             yield Term(f"np.cos({inner})", np.cos(multiple * values), cost)
 
 
-def product(first: Column, second: Column) -> str:
+def product(first: NamedColumn, second: NamedColumn, cost: float = 2.0) -> Term:
+    """Return a product of two columns as a term."""
+    return Term(product_text(first, second), first.values * second.values, cost)
+
+
+def product_text(first: NamedColumn, second: NamedColumn) -> str:
     """Write a product, a square as a power."""
     same = first.text == second.text
     return f"{first.text}**2" if same else f"{first.text} * {second.text}"
@@ -104,9 +108,9 @@ def _usable(values: Array) -> bool:
     return bool(1e-14 < np.abs(values).max() < np.inf)
 
 
-def _powers(columns: Sequence[Column]) -> Iterator[Term]:
+def _powers(columns: Sequence[NamedColumn]) -> Iterator[Term]:
     for first, second in combinations_with_replacement(columns, 2):
-        yield Term(product(first, second), first.values * second.values, 2.0)
+        yield product(first, second)
     for text, values, _ in columns:
         yield Term(f"{text} * abs({text})", values * np.abs(values), 2.5)
         yield Term(f"{text}**3", values**3, 3.0)
@@ -116,14 +120,16 @@ def _powers(columns: Sequence[Column]) -> Iterator[Term]:
                 yield Term(f"({text} == {literal(value)})", (values == value).astype(float), 1.3)
 
 
-def _input_products(inputs: Sequence[Column], columns: Sequence[Column]) -> Iterator[Term]:
+def _input_products(
+    inputs: Sequence[NamedColumn], columns: Sequence[NamedColumn]
+) -> Iterator[Term]:
     for given in inputs:
         yield Term(f"{given.text}**2", given.values**2, 2.0)
         for column in columns:
-            yield Term(product(given, column), given.values * column.values, 2.0)
+            yield product(given, column)
 
 
-def _functions(columns: Sequence[Column]) -> Iterator[Term]:
+def _functions(columns: Sequence[NamedColumn]) -> Iterator[Term]:
     for text, values, _ in columns:
         size = np.abs(values)
         if values.min() >= 0:
@@ -139,7 +145,7 @@ def _functions(columns: Sequence[Column]) -> Iterator[Term]:
             yield Term(f"abs({text})", size, 1.4)
 
 
-def _input_functions(inputs: Sequence[Column]) -> Iterator[Term]:
+def _input_functions(inputs: Sequence[NamedColumn]) -> Iterator[Term]:
     for text, values, _ in inputs:
         yield Term(f"np.tanh({text})", np.tanh(values), 1.8)
         yield Term(f"abs({text})", np.abs(values), 1.5)
@@ -147,17 +153,17 @@ def _input_functions(inputs: Sequence[Column]) -> Iterator[Term]:
         yield Term(f"np.sin({text})", np.sin(values), 2.0)
 
 
-def _cubic(columns: Sequence[Column], inputs: Sequence[Column]) -> Iterator[Term]:
+def _cubic(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> Iterator[Term]:
     for triple in combinations_with_replacement(columns, 3):
         text = " * ".join(column.text for column in triple)
         yield Term(text, np.prod([column.values for column in triple], axis=0), 3.0)
     for given in inputs:
         for pair in combinations_with_replacement(columns, 2):
             values = given.values * pair[0].values * pair[1].values
-            yield Term(f"{given.text} * {product(*pair)}", values, 3.0)
+            yield Term(f"{given.text} * {product_text(*pair)}", values, 3.0)
 
 
-def _wave_products(columns: Sequence[Column], inputs: Sequence[Column]) -> Iterator[Term]:
+def _wave_products(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> Iterator[Term]:
     for wave in waves(columns):
         for column in columns:
             yield Term(f"{wave.text} * {column.text}", wave.values * column.values, wave.cost + 1)
@@ -167,7 +173,7 @@ def _wave_products(columns: Sequence[Column], inputs: Sequence[Column]) -> Itera
             yield Term(f"{wave.text} * {given.text}", wave.values * given.values, wave.cost + 1)
 
 
-def hypotenuses(columns: Sequence[Column]) -> Iterator[Term]:
+def hypotenuses(columns: Sequence[NamedColumn]) -> Iterator[Term]:
     """Yield the lengths of pairs of quantities, and of differences between neighbouring pairs."""
     for first, second in combinations(columns, 2):
         values = np.hypot(first.values, second.values)
@@ -177,3 +183,22 @@ def hypotenuses(columns: Sequence[Column]) -> Iterator[Term]:
         if len({a.text, b.text, c.text, d.text}) == 4:
             values = np.hypot(a.values - c.values, b.values - d.values)
             yield Term(f"np.hypot({a.text} - {c.text}, {b.text} - {d.text})", values, 1.6)
+
+
+Evaluator = Callable[[dict[str, object], int], Array]
+"""From names and a number of rows to the values of some expressions (rows, expressions)."""
+
+
+def evaluator(texts: Sequence[str]) -> Evaluator:
+    """Compile expressions of a program so that they can be computed for all rows at once."""
+    codes = [compile(text, "<term>", "eval") for text in texts]
+
+    def evaluate(names: dict[str, object], rows: int) -> Array:
+        scope = {"np": np, "abs": np.abs, "max": np.maximum, "min": np.minimum, **names}
+        values = np.empty((rows, len(codes)))
+        with np.errstate(all="ignore"):
+            for index, code in enumerate(codes):
+                values[:, index] = eval(code, {}, scope)  # noqa: S307
+        return values
+
+    return evaluate

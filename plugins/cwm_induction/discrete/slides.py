@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.moves import Move
-from cwm_induction.discrete.scene import Sizes
+from cwm_induction.discrete.expressions import Constants
+from cwm_induction.discrete.features import Sizes
+from cwm_induction.discrete.moves import FactorMove
 
-Cell = tuple[int, int]
+GridCell = tuple[int, int]
 
 LEAST_RIGHT = 0.95
 AXES = 2
@@ -17,9 +18,9 @@ AXES = 2
 class Slide(NamedTuple):
     """Where each action slides, the cells in front of which and those in which it stops."""
 
-    steps: dict[int, Cell]
-    walls: frozenset[Cell]
-    stops: frozenset[Cell]
+    steps: dict[int, GridCell]
+    walls: frozenset[GridCell]
+    stops: frozenset[GridCell]
     radices: tuple[int, int]
     actions: int
 
@@ -30,11 +31,11 @@ class Slide(NamedTuple):
         return 3.0 * len(self.steps) + cells * (len(self.walls) + len(self.stops))
 
     @property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[FactorMove, ...]:
         """The single steps, one move per factor."""
         deltas = np.array([self.steps.get(action, (0, 0)) for action in range(self.actions)])
         return tuple(
-            Move(radix, wraps=False, key=None, deltas=deltas[:, [factor]])
+            FactorMove(radix, wraps=False, key=None, deltas=deltas[:, [factor]])
             for factor, radix in enumerate(self.radices)
         )
 
@@ -43,7 +44,7 @@ class Slide(NamedTuple):
         pairs = zip(map(tuple, old.tolist()), action.tolist(), strict=True)
         return np.array([self._end(cell, self.steps.get(number, (0, 0))) for cell, number in pairs])
 
-    def _end(self, cell: Cell, step: Cell) -> Cell:
+    def _end(self, cell: GridCell, step: GridCell) -> GridCell:
         """Return where one slide ends."""
         while step != (0, 0):
             there = cell[0] + step[0], cell[1] + step[1]
@@ -88,7 +89,7 @@ def fit_slide(
     return slide if steps and right_ones.mean() >= LEAST_RIGHT else None
 
 
-def _steps(changes: np.ndarray, action: np.ndarray) -> dict[int, Cell]:
+def _steps(changes: np.ndarray, action: np.ndarray) -> dict[int, GridCell]:
     """Return the commonest direction of every action that changes anything."""
     steps = {}
     for number in np.unique(action).tolist():
@@ -98,3 +99,46 @@ def _steps(changes: np.ndarray, action: np.ndarray) -> dict[int, Cell]:
             down, right = directions[counts.argmax()].tolist()
             steps[number] = down, right
     return steps
+
+
+LOOP = """\
+new_{row}, new_{column} = {row}, {column}
+down, right = {steps}.get(action, (0, 0))
+while (down, right) != (0, 0):
+    there = new_{row} + down, new_{column} + right
+    inside = 0 <= there[0] <= {last_row} and 0 <= there[1] <= {last_column}
+    if not inside{walls}:
+        break
+    new_{row}, new_{column} = there{stops}"""
+
+STOP = """
+    if there in {stops}:
+        break"""
+
+
+def slide_lines(constants: Constants, slide: Slide, names: list[str]) -> list[str]:
+    """Write the loop that slides a place over a grid."""
+    row, column = names
+    steps = constants.add("SLIDES", str(slide.steps), f"by action: step of ({row}, {column})")
+    walls = stops = ""
+    if slide.walls:
+        walls = constants.add("WALLS", _cells(slide.walls), "cells in front of which it stops")
+        walls = f" or there in {walls}"
+    if slide.stops:
+        stops = constants.add("STOPS", _cells(slide.stops), "cells in which it stops")
+        stops = STOP.format(stops=stops)
+    last_row, last_column = (radix - 1 for radix in slide.radices)
+    return LOOP.format(
+        row=row,
+        column=column,
+        steps=steps,
+        walls=walls,
+        stops=stops,
+        last_row=last_row,
+        last_column=last_column,
+    ).split("\n")
+
+
+def _cells(cells: frozenset[GridCell]) -> str:
+    """Write a set of cells."""
+    return "{" + ", ".join(map(str, sorted(cells))) + "}"

@@ -13,16 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.atoms import Atom, atoms
-from cwm_induction.continuous.evaluation import evaluator
-from cwm_induction.continuous.inner_constants import Inner, Scan
-from cwm_induction.continuous.inner_equations import factors
-from cwm_induction.continuous.mixture import Target
+from cwm_induction.continuous.inner_constants import Inner, Scan, factors
+from cwm_induction.continuous.regimes import Target
 from cwm_induction.continuous.regression import solve
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Column, Term, library
-from cwm_induction.flows.fitting import Fitting, Flow, averages_of
-from cwm_induction.flows.rows import Seen
-from cwm_induction.flows.schemes import Rates, Scheme, Stage, advanced, schemes
+from cwm_induction.continuous.terms import NamedColumn, Term, evaluator, library
+from cwm_induction.flows.fitting import Fitting, FlowData, averages_of
+from cwm_induction.flows.schemes import Flow, Rates, Scheme, SchemeStage, advanced, schemes
 
 CALM = 0.6
 """Share of the rows, those that change least, in which atoms are looked for."""
@@ -41,7 +38,7 @@ class _Guess(NamedTuple):
     """Atoms with constants for every variable, the stages that they lead to, and what is missed."""
 
     inners: list[Inner]
-    stages: list[Stage]
+    stages: list[SchemeStage]
     off: float
 
 
@@ -49,7 +46,7 @@ class _Guess(NamedTuple):
 class AtomicFitting:
     """Fits a vector field with few inner constants to what was seen."""
 
-    seen: Seen
+    seen: FlowData
 
     def flow(self) -> Flow | None:
         """Return the flow of the scheme that leaves least unexplained, if it is exact."""
@@ -95,7 +92,7 @@ class AtomicFitting:
         return [inners for *_, inners in sorted(tried, key=lambda entry: entry[:2])[:STARTS]]
 
     def _improved(
-        self, scheme: Scheme, inners: Sequence[Inner], stages: list[Stage], rounds: int
+        self, scheme: Scheme, inners: Sequence[Inner], stages: list[SchemeStage], rounds: int
     ) -> _Guess:
         """Improve constants, weights and stages in turn."""
         best = _Guess(list(inners), stages, np.inf)
@@ -121,7 +118,9 @@ class AtomicFitting:
                 break
         return best
 
-    def _weighed(self, inners: Sequence[Inner], stages: Sequence[Stage]) -> tuple[Array, list[str]]:
+    def _weighed(
+        self, inners: Sequence[Inner], stages: Sequence[SchemeStage]
+    ) -> tuple[Array, list[str]]:
         """Return the weights of all terms (terms, variables), and their texts."""
         learn = self._calm
         texts = [term.text for term in self._terms]
@@ -146,7 +145,7 @@ class AtomicFitting:
             formulas.append(formula)
         return Fitting(self.seen).polished(scheme, formulas)
 
-    def _scan(self, index: int, stages: Sequence[Stage], calm: bool = False) -> Scan:
+    def _scan(self, index: int, stages: Sequence[SchemeStage], calm: bool = False) -> Scan:
         """Return a search for the atoms of a variable, given the stages."""
         averages = averages_of(START, stages)[0]
         terms = [t._replace(values=averages[:, i]) for i, t in enumerate(self._terms)]
@@ -161,25 +160,27 @@ class AtomicFitting:
         weights = np.array([stage.weights[0] for stage in stages])
         return Scan(terms, products, target, self.seen.effort, weights)
 
-    def _moved(self, inner: Inner, stages: Sequence[Stage]) -> Inner:
+    def _moved(self, inner: Inner, stages: Sequence[SchemeStage]) -> Inner:
         """Return the same atoms at other stages."""
         columns = {column.text: column for column in self._columns(stages)}
         moved = tuple(Atom(atom.shape, columns[atom.column.text]) for atom in inner.atoms)
         return inner._replace(atoms=moved)
 
-    def _columns(self, stages: Sequence[Stage]) -> list[Column]:
+    def _columns(self, stages: Sequence[SchemeStage]) -> list[NamedColumn]:
         """Return the variables and inputs at all stages, one after another."""
         states = np.stack([stage.rates.state for stage in stages])
         states = np.clip(states, *self.seen.range)
         moving = [
-            Column(variable.name, states[:, :, i].ravel(), variable.is_angle)
+            NamedColumn(variable.name, states[:, :, i].ravel(), variable.is_angle)
             for i, variable in enumerate(self.seen.variables)
         ]
         rows = self.seen.rows
-        still = [Column(c.text, np.tile(c.values[rows], len(stages))) for c in self.seen.others]
+        still = [
+            NamedColumn(c.text, np.tile(c.values[rows], len(stages))) for c in self.seen.others
+        ]
         return [*moving, *still]
 
-    def _straight(self, scheme: Scheme) -> list[Stage]:
+    def _straight(self, scheme: Scheme) -> list[SchemeStage]:
         """Return stages on the straight line between the states before and after."""
         rows = self.seen.rows
         change = self.seen.change[rows]
@@ -206,7 +207,7 @@ class AtomicFitting:
         return mask
 
 
-FLOWS: tuple[Callable[[Seen], Flow | None], ...] = (
+FLOWS: tuple[Callable[[FlowData], Flow | None], ...] = (
     lambda seen: Fitting(seen).flow(),
     lambda seen: AtomicFitting(seen).flow(),
 )

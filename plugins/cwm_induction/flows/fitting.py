@@ -7,18 +7,115 @@ averaged over the stages; guess and stages are improved in turn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.elimination import selected
-from cwm_induction.continuous.evaluation import evaluator
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.regression import Formula, Search, exact, fitted, solve
-from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Term, library, polynomial
-from cwm_induction.flows.rows import Seen
-from cwm_induction.flows.schemes import Field, Rates, Scheme, Stage, advanced, schemes
+from cwm_induction.continuous.regression import (
+    Formula,
+    SearchLimits,
+    exact,
+    fitted,
+    selected,
+    solve,
+)
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import (
+    Evaluator,
+    NamedColumn,
+    Term,
+    evaluator,
+    library,
+    polynomial,
+)
+from cwm_induction.continuous.variables import Variable
+from cwm_induction.effort import Share
+from cwm_induction.flows.schemes import Field, Flow, Rates, Scheme, SchemeStage, advanced, schemes
+
+LEARN_ROWS = 300
+CHECK_ROWS = 100
+
+
+@dataclass(frozen=True)
+class FlowData:
+    """Some variables before and after steps; the other columns stand still during a step.
+
+    `among` marks the rows to look at where not all are.
+    """
+
+    variables: Sequence[Variable]
+    others: Sequence[NamedColumn]
+    samples: Samples
+    effort: Share
+    among: Array | None = None
+
+    def at(self, evaluate: "Evaluator", state: Array) -> Array:
+        """Return the terms of the rows in use, at states no further off than data may be."""
+        names = zip(self.names, np.clip(state, *self.range).T, strict=True)
+        values = evaluate({**self.given, **dict(names)}, len(state))
+        self.effort.spend(1.0 * values.size)
+        return np.nan_to_num(values)
+
+    @cached_property
+    def usable(self) -> Array:
+        """Mask of the rows that a field has to explain."""
+        mask: Array = self.samples.smooth & np.all([v.free for v in self.variables], axis=0)
+        return mask if self.among is None else mask & self.among
+
+    @cached_property
+    def learn(self) -> Array:
+        """Rows to fit to."""
+        rows = np.flatnonzero(self.usable & self.samples.learn)
+        return rows[:: max(1, len(rows) // LEARN_ROWS)]
+
+    @cached_property
+    def check(self) -> Array:
+        """Rows to judge by."""
+        rows = np.flatnonzero(self.usable & ~self.samples.learn)
+        return rows[:: max(1, len(rows) // CHECK_ROWS)]
+
+    @cached_property
+    def rows(self) -> Array:
+        """The rows to fit to, then those to judge by."""
+        return np.concatenate([self.learn, self.check])
+
+    @cached_property
+    def state(self) -> Array:
+        """The variables before the step, in every row."""
+        return np.stack([variable.now for variable in self.variables], 1)
+
+    @cached_property
+    def change(self) -> Array:
+        """How much they change."""
+        return np.stack([variable.change for variable in self.variables], 1)
+
+    @cached_property
+    def tolerance(self) -> Array:
+        """A quarter of the errors that still count as right."""
+        return np.stack([variable.quarter for variable in self.variables], 1)
+
+    @cached_property
+    def range(self) -> tuple[Array, Array]:
+        """Bounds that the stages of a poor guess are kept within."""
+        seen = np.concatenate([self.state, self.state + self.change])
+        span = np.ptp(seen, axis=0)
+        return seen.min(0) - span, seen.max(0) + span
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the variables."""
+        return [variable.name for variable in self.variables]
+
+    @cached_property
+    def given(self) -> dict[str, object]:
+        """The names that stand still during a step, in the rows in use."""
+        rows, actions = self.rows, self.samples.actions[self.rows]
+        discrete = self.samples.action_space.kind == "discrete"
+        action: object = actions[:, 0] if discrete else list(actions.T)
+        named = {c.text: c.values[rows] for c in self.others if c.text.isidentifier()}
+        return {**named, "action": action, "inputs": action}
+
 
 ROUNDS = 8
 MOST_TERMS = 10
@@ -28,34 +125,11 @@ HOPELESS = 1_500
 FIRST, LOST, NEAR = 5, 50, 0.02
 """After so many schemes a large error ends the search, and so does a small one."""
 
-SEARCH = Search(size=5, eliminate=14)
+SEARCH = SearchLimits(size=5, eliminate=14)
 
 
 Weigher = Callable[[Sequence[Array], Array, Array], Array]
 """From averaged terms, changes and a mask of rows to the weights of terms."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Changes per step as formulas of the state, and the scheme that advances it.
-
-    `jumps` change the state at once before the step.
-    """
-
-    names: tuple[str, ...]
-    formulas: tuple[Formula, ...]
-    scheme: Scheme
-    jumps: tuple[Formula, ...] = ()
-
-    @property
-    def reads(self) -> set[str]:
-        """Names that the field reads besides its own."""
-        return {name for f in self.formulas for name in f.names} - set(self.names)
-
-    @property
-    def cost(self) -> float:
-        """What it costs to believe in this field."""
-        return sum(formula.cost for formula in self.formulas)
 
 
 class _Guess(NamedTuple):
@@ -69,7 +143,7 @@ class _Guess(NamedTuple):
 class Fitting:
     """Fits a vector field to what was seen."""
 
-    seen: Seen
+    seen: FlowData
 
     def flow(self) -> Flow | None:
         """Return the first scheme under which a sparse field explains all variables.
@@ -215,7 +289,7 @@ class Fitting:
         return Flow(tuple(self.seen.names), tuple(formulas), scheme) if right >= 0.97 else None
 
 
-def averages_of(scheme: Scheme, stages: Sequence[Stage]) -> list[Array]:
+def averages_of(scheme: Scheme, stages: Sequence[SchemeStage]) -> list[Array]:
     """Return, for every variable, the terms averaged over the stages."""
     variables = len(stages[0].weights)
 
@@ -230,7 +304,7 @@ def averages_of(scheme: Scheme, stages: Sequence[Stage]) -> list[Array]:
     return [average(0)] * variables
 
 
-def field_of(seen: Seen, formulas: Sequence[Formula]) -> Field:
+def field_of(seen: FlowData, formulas: Sequence[Formula]) -> Field:
     """Return the field of some formulas; its terms are theirs, one after another."""
     evaluate = evaluator([term.text for formula in formulas for term in formula.terms])
     sizes = [len(formula.terms) for formula in formulas]

@@ -10,26 +10,25 @@ from functools import cached_property
 
 import numpy as np
 
-from cwm_induction.continuous.regression import Formula, Search, exact
+from cwm_induction.continuous.regression import Formula, SearchLimits, exact
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Column, Term, library
-from cwm_induction.flows.fitting import Flow, field_of
-from cwm_induction.flows.rows import Seen
-from cwm_induction.flows.schemes import advanced
+from cwm_induction.continuous.terms import NamedColumn, Term, library
+from cwm_induction.flows.fitting import FlowData, field_of
+from cwm_induction.flows.schemes import Flow, advanced
 
 MOST_ACTIONS = 6
 FEWEST_ROWS = 12
 NEWTON = 6
 """Steps of Newton's method towards the state before a flow."""
-SEARCH = Search(size=3, beam=6, branch=6)
+SEARCH = SearchLimits(size=3, beam=6, branch=6)
 
 
 @dataclass(frozen=True)
 class Jumping:
     """Looks for jumps by action that come before a flow of one of some families."""
 
-    seen: Seen
-    families: Sequence[Callable[[Seen], Flow | None]]
+    seen: FlowData
+    families: Sequence[Callable[[FlowData], Flow | None]]
 
     def flow(self) -> Flow | None:
         """Return the first flow of the rows of one action that jumps extend to all others."""
@@ -51,7 +50,7 @@ class Jumping:
         actions: Array = self.seen.samples.actions[self.seen.rows, 0]
         return actions
 
-    def _own(self, level: float) -> Seen:
+    def _own(self, level: float) -> FlowData:
         """Return the rows of one action, and the columns that differ among them."""
         among = self.seen.samples.actions[:, 0] == level
         others = [c for c in self.seen.others if np.ptp(c.values[among]) > 0]
@@ -103,7 +102,7 @@ class Jumping:
             return None
         tolerance = self.seen.tolerance[self.seen.rows][:, index]
         columns = [v.column for v in self.seen.variables]
-        own = [Column(c.text, c.values[self.seen.rows], c.is_angle) for c in columns]
+        own = [NamedColumn(c.text, c.values[self.seen.rows], c.is_angle) for c in columns]
         terms = library(own, [], 2)
         return exact(terms, jumped[:, index], tolerance, learn, self.seen.effort, SEARCH)
 

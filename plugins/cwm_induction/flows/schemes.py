@@ -1,11 +1,14 @@
 """Integrators of vector fields, as weighted sums of the rates at stages of a step."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Array
+from cwm_induction.writing.statements import Program, Statement, mentioned
 
 
 class Scheme(NamedTuple):
@@ -31,11 +34,34 @@ Field = Callable[[Array], Rates]
 """From states (rows, variables) to rates."""
 
 
-class Stage(NamedTuple):
+class SchemeStage(NamedTuple):
     """Rates on the way through a step, and how much they count for each variable."""
 
     rates: Rates
     weights: Array
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Changes per step as formulas of the state, and the scheme that advances it.
+
+    `jumps` change the state at once before the step.
+    """
+
+    names: tuple[str, ...]
+    formulas: tuple[Formula, ...]
+    scheme: Scheme
+    jumps: tuple[Formula, ...] = ()
+
+    @property
+    def reads(self) -> set[str]:
+        """Names that the field reads besides its own."""
+        return {name for f in self.formulas for name in f.names} - set(self.names)
+
+    @property
+    def cost(self) -> float:
+        """What it costs to believe in this field."""
+        return sum(formula.cost for formula in self.formulas)
 
 
 def schemes(variables: int) -> Iterator[Scheme]:
@@ -51,9 +77,9 @@ def schemes(variables: int) -> Iterator[Scheme]:
             yield Scheme("semi-implicit", parts, forwards)
 
 
-def advanced(scheme: Scheme, state: Array, field: Field) -> tuple[Array, list[Stage]]:
+def advanced(scheme: Scheme, state: Array, field: Field) -> tuple[Array, list[SchemeStage]]:
     """Return the states after a step, and the stages on the way."""
-    stages: list[Stage] = []
+    stages: list[SchemeStage] = []
     for _ in range(scheme.parts):
         part = list(_part(scheme, state, field))
         stages += part
@@ -61,7 +87,7 @@ def advanced(scheme: Scheme, state: Array, field: Field) -> tuple[Array, list[St
     return state, stages
 
 
-def _part(scheme: Scheme, state: Array, field: Field) -> Iterator[Stage]:
+def _part(scheme: Scheme, state: Array, field: Field) -> Iterator[SchemeStage]:
     """Yield the stages of one part of a step."""
     size = 1 / scheme.parts
     every = np.full(state.shape[1], size)
@@ -69,22 +95,89 @@ def _part(scheme: Scheme, state: Array, field: Field) -> Iterator[Stage]:
         moved = state.copy()
         for index in scheme.order:
             rates = field(moved)
-            yield Stage(rates, every * (np.arange(len(every)) == index))
+            yield SchemeStage(rates, every * (np.arange(len(every)) == index))
             moved = moved.copy()
             moved[:, index] += size * rates.change[:, index]
         return
     first = field(state)
     if scheme.rule == "euler":
-        yield Stage(first, every)
+        yield SchemeStage(first, every)
     elif scheme.rule == "midpoint":
-        yield Stage(field(state + size / 2 * first.change), every)
+        yield SchemeStage(field(state + size / 2 * first.change), every)
     elif scheme.rule == "heun":
-        yield Stage(first, every / 2)
-        yield Stage(field(state + size * first.change), every / 2)
+        yield SchemeStage(first, every / 2)
+        yield SchemeStage(field(state + size * first.change), every / 2)
     else:
-        yield Stage(first, every / 6)
+        yield SchemeStage(first, every / 6)
         second = field(state + size / 2 * first.change)
-        yield Stage(second, every / 3)
+        yield SchemeStage(second, every / 3)
         third = field(state + size / 2 * second.change)
-        yield Stage(third, every / 3)
-        yield Stage(field(state + size * third.change), every / 6)
+        yield SchemeStage(third, every / 3)
+        yield SchemeStage(field(state + size * third.change), every / 6)
+
+
+_RUNGE_KUTTA = """k1 = {rates}
+k2 = self.rates(state + k1 / {twice}{given})
+k3 = self.rates(state + k2 / {twice}{given})
+k4 = self.rates(state + k3{over}{given})
+state = state + (k1 + 2 * k2 + 2 * k3 + k4) / {six}"""
+_HEUN = """k1 = {rates}
+k2 = self.rates(state + k1{over}{given})
+state = state + (k1 + k2) / {twice}"""
+_MIDPOINT = "state = state + self.rates(state + {rates} / {twice}{given}){over}"
+_EULER = "state = state + {rates}{over}"
+_SEMI_IMPLICIT = """for index in {order}:
+    state[index] += {rates}[index]{over}"""
+_RULES = {
+    "runge-kutta": _RUNGE_KUTTA,
+    "heun": _HEUN,
+    "midpoint": _MIDPOINT,
+    "euler": _EULER,
+    "semi-implicit": _SEMI_IMPLICIT,
+}
+_WORDS = {"runge-kutta": "Runge-Kutta", "heun": "Heun", "midpoint": "midpoint", "euler": "Euler"}
+
+
+def add_flow(flow: Flow, program: Program) -> None:
+    """Add the method and the statement that moves `state` by a step."""
+    texts = [formula.text() for formula in flow.formulas]
+    outside = sorted(mentioned(" ".join(texts)) - set(flow.names) - {"np", "abs", "max", "min"})
+    given = "".join(f", {name}" for name in outside)
+    lines = [
+        f"def rates(self, state{given}):",
+        '    """Return the changes per step if the rates stayed the same."""',
+        f"    {', '.join(flow.names)}{',' * (len(flow.names) == 1)} = state",
+        "    return np.array([",
+        *(f"        {text}," for text in texts),
+        "    ])",
+    ]
+    program.methods.append("\n".join(lines))
+    program.statements.append(_advance(flow, given))
+
+
+def next_in_flow(flow: Flow, name: str) -> str:
+    """Return the expression of a variable's next value."""
+    return f"state[{flow.names.index(name)}]"
+
+
+def _advance(flow: Flow, given: str) -> Statement:
+    """Write the integrator."""
+    parts = flow.scheme.parts
+    body = _RULES[flow.scheme.rule].format(
+        rates=f"self.rates(state{given})",
+        given=given,
+        over=f" / {parts}" if parts > 1 else "",
+        twice=2 * parts,
+        six=6 * parts,
+        order=flow.scheme.order,
+    )
+    starts = [jump.text(name) for jump, name in zip(flow.jumps, flow.names, strict=False)]
+    lines = [f"state = np.array([{', '.join(starts or flow.names)}])"]
+    if parts > 1:
+        lines += [f"for _ in range({parts}):", *(f"    {line}" for line in body.splitlines())]
+    else:
+        lines += body.splitlines()
+    words = _WORDS.get(flow.scheme.rule, flow.scheme.rule)
+    comment = f"{parts} {words} steps" if parts > 1 else f"one {words} step"
+    jumps = " after what the action changes at once" if flow.jumps else ""
+    return Statement("\n".join(lines), f"The state moves by {comment}{jumps}.")

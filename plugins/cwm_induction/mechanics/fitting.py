@@ -3,19 +3,148 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 
 import numpy as np
 
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import Column
+from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.least_squares import RIGHT, Options, minimise
-from cwm_induction.mechanics.limit_fitting import limited
-from cwm_induction.mechanics.mechanism import Integrator, Mechanism
+from cwm_induction.mechanics.least_squares import (
+    RIGHT,
+    Residuals,
+    SolverOptions,
+    importance,
+    minimise,
+)
+from cwm_induction.mechanics.mechanism import HARD, Integrator, Limit, Mechanism
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
-from cwm_induction.mechanics.simplify import simplified
 from cwm_induction.mechanics.start import NEAR, Start, start
+from cwm_induction.writing.rounding import rounded
+
+
+def simplified(
+    motion: Motion,
+    form: Mechanism,
+    integrator: Integrator,
+    point: Array,
+    effort: Share,
+) -> Array:
+    """Return parameters, many of them 0, whose largest error is about the same."""
+
+    def residuals(points: Array) -> Array:
+        return motion.residuals(form, integrator, points)
+
+    def error(trial: Array) -> float:
+        return float(np.abs(residuals(trial[None])).max())
+
+    limit = max(1.5 * error(point), 0.3)
+    active = np.array([i for i in range(len(point)) if i != form.unit])
+    size, order = max(len(active) // 2, 1), _by_importance(residuals, point, active)
+    while size >= 1 and len(active) > 1 and effort.spend(0):
+        size = min(size, len(active) - 1)
+        fewer = np.sort(order[size:])
+        trial = np.where(np.isin(np.arange(len(point)), [*fewer, form.unit]), point, 0.0)
+        trial = minimise(residuals, trial, fewer, effort, SolverOptions(12, 1e-4))
+        if error(trial) <= limit:
+            active, point, order = fewer, trial, _by_importance(residuals, trial, fewer)
+        else:
+            size //= 2
+    point = minimise(residuals, point, active, effort, SolverOptions(10, 1e-6))
+    limit = max(1.2 * error(point), 0.2)
+    for index in active.tolist():
+        for digits in range(1, 8):
+            trial = point.copy()
+            trial[index] = rounded(point[index], digits)
+            if error(trial) <= limit:
+                point = trial
+                break
+    return point
+
+
+def _by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
+    """Return the active parameters, those that the fit would miss least first."""
+    order: Array = active[np.argsort(importance(residuals, point, active), kind="stable")]
+    return order
+
+
+ENOUGH = 3
+"""Rows beyond a limit from which its spring is fitted, too; with fewer only where it begins."""
+
+PACES = (2.0, 1.0, 4.0)
+"""Parts of a step that the spring of a limit takes, critically damped."""
+
+
+def limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:
+    """Return the mechanism with the limit that explains most of the rows it has wrong, if any."""
+    wrong = _wrong(found, motion)
+    best, least = found, 0.7 * float(wrong.sum())
+    for joint in range(found.form.coordinates):
+        way = np.abs(np.stack([motion.q, motion.q + motion.turn])[:, :, joint]).max(0)
+        far = way > 0.9 * way.max()
+        if wrong.any() and not wrong.all() and far[wrong].mean() > 0.8:
+            near = motion.rows(np.flatnonzero(wrong | far))
+            tried = _Push(found, near, joint, way[wrong], float(way[~wrong].max()), effort).fitted()
+            if _wrong(tried, motion).sum() < least:
+                best, least = tried, float(_wrong(tried, motion).sum())
+    return best
+
+
+@dataclass(frozen=True)
+class _Push:
+    """Fits the limit of one joint to rows near the end of its way.
+
+    `beyond` says how far the joint went in the rows to explain, `free` how far
+    in the others.
+    """
+
+    found: Mechanics
+    motion: Motion
+    joint: int
+    beyond: Array
+    free: float
+    effort: Share
+
+    def fitted(self) -> Mechanics:
+        """Return the mechanism with the limit that leaves the fewest rows wrong."""
+        first, early, middle = np.quantile(self.beyond, (0.0, 0.2, 0.5)).tolist()
+        part = self.found.time / self.found.integrator.parts
+        fits: list[tuple[int, int, Array]] = []
+        for pace, end in product(PACES, (self.free, 0.9999 * first, early, middle)):
+            rate = 1 / (pace * part * HARD)
+            point = self._minimised(np.log([end, rate**2, 2 * rate, self._ease()]))
+            rest = np.abs(self._residuals(point[None])[0])
+            fits.append((int((rest > 4).any(1).sum()), len(fits), point))
+            if fits[-1][0] < 0.2 * len(self.beyond) or not self.effort.spend(0):
+                break
+        return replace(self.found, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
+
+    def _minimised(self, point: Array) -> Array:
+        """Fit the end, then everything if there are rows enough."""
+        believed = 1 - 0.2 * len(self.beyond) / len(self.motion.q)
+        for active in (1, 4) if len(self.beyond) >= ENOUGH else (1,):
+            options = SolverOptions(20, 1e-2, believed)
+            point = minimise(self._residuals, point, np.arange(active), self.effort, options)
+        return point
+
+    def _ease(self) -> float:
+        """Return the acceleration of the joint by a unit of force on it, all joints at 0."""
+        form, rest = self.found.form, np.zeros((1, 1, self.found.form.coordinates))
+        mass = form.mass(form.arrays(self.found.point[None]), rest)
+        return float(np.linalg.inv(mass)[0, 0, self.joint, self.joint])
+
+    def _residuals(self, points: Array) -> Array:
+        """Return the errors for the logarithms of the numbers of a limit."""
+        limit = Limit(self.joint, *np.exp(np.clip(points.T[:, :, None], -30, 30)))
+        copies = np.repeat(self.found.point[None], len(points), 0)
+        form, integrator = self.found.form, self.found.integrator
+        return self.motion.residuals(form, integrator, copies, (limit,))
+
+
+def _wrong(found: Mechanics, motion: Motion) -> Array:
+    wrong: Array = (np.abs(found.residuals(motion)) > 4).any(1)
+    return wrong
+
 
 MOST_JOINTS = 3
 LEARN_ROWS = 260
@@ -43,7 +172,7 @@ class _Fitting:
     learn: Motion
     check: Motion
     joints: tuple[Joint, ...]
-    inputs: tuple[Column, ...]
+    inputs: tuple[NamedColumn, ...]
     rng: np.random.Generator
     effort: Share
 
@@ -90,8 +219,8 @@ class _Fitting:
         What fits worst is left out at first, and of a fit that is nearly right
         only what is far off.
         """
-        options = Options(10, 1e-4, believed=0.8, reach=REACH)
-        longer = Options(30, 1e-4, reach=REACH)
+        options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH)
+        longer = SolverOptions(30, 1e-4, reach=REACH)
         fits: list[Mechanics] = []
         for integrator in self.integrators:
             found = self._found(form, integrator, point, options)
@@ -110,10 +239,10 @@ class _Fitting:
         off = np.abs(self.learn.residuals(form, integrator, found.point[None])[0]).max(1)
         learn = self.learn.rows(np.flatnonzero(off <= max(RIGHT, REACH * float(np.median(off)))))
         point = simplified(learn, form, integrator, found.point, self.effort)
-        return self._found(form, integrator, point, Options(0))
+        return self._found(form, integrator, point, SolverOptions(0))
 
     def _found(
-        self, form: Mechanism, integrator: Integrator, begin: Array, options: Options
+        self, form: Mechanism, integrator: Integrator, begin: Array, options: SolverOptions
     ) -> Mechanics:
         """Fit all but the unit from a start and judge on the rows held back."""
         point = minimise(
@@ -143,7 +272,7 @@ def _rank(found: Mechanics) -> tuple[bool, float]:
 def fit(
     samples: Samples,
     joints: Sequence[Joint],
-    inputs: Sequence[Column],
+    inputs: Sequence[NamedColumn],
     time: float,
     rng: np.random.Generator,
     effort: Share,

@@ -8,16 +8,16 @@ from typing import Self
 
 import numpy as np
 
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.regression import Formula, Search, exact, solve
+from cwm_induction.continuous.regression import Formula, SearchLimits, exact, solve
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import ONE, Column, Term, distinct, product
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, product
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 from cwm_induction.mechanics.mechanism import Moved, Stepping
 from cwm_induction.mechanics.motion import Mechanics, Motion
-from cwm_induction.mechanics.sums import phase_text
+from cwm_induction.mechanics.text import phase_text
 
-BACKWARD = Search(1, 1, 1, eliminate=30)
+BACKWARD = SearchLimits(1, 1, 1, eliminate=30)
 """Waves of small angles look alike, so terms are left out of all rather than added."""
 
 PLACES = ("q", "stage")
@@ -46,7 +46,7 @@ class Kinematics:
         return cls(found, Moved(*(part[0] for part in moved)), right)
 
     def component(
-        self, samples: Samples, variable: Variable, still: Sequence[Column], effort: Share
+        self, samples: Samples, variable: Variable, still: Sequence[NamedColumn], effort: Share
     ) -> Formula | None:
         """Explain a variable as the place of a point of the mechanism, seen from a fixed one."""
         usable = samples.smooth & variable.free & self.right
@@ -68,23 +68,25 @@ class Kinematics:
                 return change
         return None
 
-    def costs(self, inputs: Sequence[Column], rewards: Array, rows: Array) -> Iterator[list[Term]]:
+    def costs(
+        self, inputs: Sequence[NamedColumn], rewards: Array, rows: Array
+    ) -> Iterator[list[Term]]:
         """Yield sets of terms that make up squares of places and of speeds."""
         for waves in (("cos",), ("cos", "sin")):
             sets = [distinct(self._costs(place, inputs, waves)) for place in PLACES]
             yield from sorted(sets, key=lambda terms: _unexplained(terms, rewards, rows))
 
     def _costs(
-        self, place: str, inputs: Sequence[Column], waves: tuple[str, ...]
+        self, place: str, inputs: Sequence[NamedColumn], waves: tuple[str, ...]
     ) -> Iterator[Term]:
         """Yield products of places, of speeds and of inputs; without sines only even ones."""
         odd = len(waves) > 1
-        speeds = [Column(f"v[{i}]", self.moved.v[:, i]) for i in range(len(self.found.joints))]
+        speeds = [NamedColumn(f"v[{i}]", self.moved.v[:, i]) for i in range(len(self.found.joints))]
         slides = self._slides(place)
         yield Term(ONE, np.ones(len(self.right)), 1.0)
         for columns in (speeds, slides, inputs):
             for a, b in combinations_with_replacement(columns, 2):
-                yield Term(product(a, b), a.values * b.values, 1.0)
+                yield product(a, b, 1.0)
             if odd:
                 yield from (Term(text, values, 1.0) for text, values, _ in columns)
         yield from self._waves(place, self._double_waves, waves)
@@ -92,11 +94,11 @@ class Kinematics:
             for text, values, _ in slides:
                 yield Term(f"{text} * {wave.text}", values * wave.values, 1.0)
 
-    def _slides(self, place: str) -> list[Column]:
+    def _slides(self, place: str) -> list[NamedColumn]:
         """Return the coordinates that are not angles."""
         values = getattr(self.moved, place)
         slides = [i for i in range(values.shape[1]) if i not in self.found.form.angles]
-        return [Column(f"{place}[{i}]", values[:, i]) for i in slides]
+        return [NamedColumn(f"{place}[{i}]", values[:, i]) for i in slides]
 
     def _waves(self, place: str, waves: Array, functions: Sequence[str]) -> Iterator[Term]:
         """Yield waves of combinations of the coordinates."""

@@ -23,7 +23,7 @@ RIGHT = 4.0
 
 
 @dataclass(frozen=True)
-class Options:
+class SolverOptions:
     """How long to iterate, how careful to start, and which rows to believe.
 
     Those are a share of the rows, and of these the ones that are off by at
@@ -37,7 +37,7 @@ class Options:
 
 
 def minimise(
-    residuals: Residuals, start: Array, active: Array, effort: Share, options: Options
+    residuals: Residuals, start: Array, active: Array, effort: Share, options: SolverOptions
 ) -> Array:
     """Return parameters with a smaller sum of squares; only the active ones move."""
     point, damping, stalled = start.copy(), options.damping, 0
@@ -89,7 +89,7 @@ def importance(residuals: Residuals, point: Array, active: Array) -> Array:
     return loss
 
 
-def _believed(rest: Array, options: Options) -> Array:
+def _believed(rest: Array, options: SolverOptions) -> Array:
     """Weigh the rows to believe 1 and the others 0."""
     worst = np.abs(rest).max(1)
     share = 1.0001 * np.quantile(worst, options.believed)

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.latents import Variable
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import Column
-from cwm_induction.mechanics.limits import Limit
-from cwm_induction.mechanics.mechanism import Integrator, Mechanism, Stepping
+from cwm_induction.continuous.terms import NamedColumn
+from cwm_induction.continuous.variables import Variable
+from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Stepping
 from cwm_induction.writing.rounding import rounded
 
 
@@ -34,7 +33,7 @@ class Motion:
     time: float
 
     @classmethod
-    def of(cls, joints: Sequence[Joint], inputs: Sequence[Column], time: float) -> "Motion":
+    def of(cls, joints: Sequence[Joint], inputs: Sequence[NamedColumn], time: float) -> "Motion":
         """Gather the columns of joints and inputs."""
 
         def stacked(columns: Sequence[Array]) -> Array:
@@ -90,7 +89,7 @@ class Mechanics:
     integrator: Integrator
     time: float
     joints: tuple[Joint, ...]
-    inputs: tuple[Column, ...]
+    inputs: tuple[NamedColumn, ...]
     right: float = 0.0
     median: float = np.inf
     limits: tuple[Limit, ...] = ()

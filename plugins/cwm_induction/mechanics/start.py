@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.mechanics.limits import solved
-from cwm_induction.mechanics.mechanism import Laws, Mechanism
+from cwm_induction.mechanics.mechanism import Laws, Mechanism, solved
 from cwm_induction.mechanics.motion import Motion
 
 DRAWS = 120

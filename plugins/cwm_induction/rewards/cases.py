@@ -5,19 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.covering import separated
-from cwm_induction.continuous.latents import MATCH
 from cwm_induction.continuous.regression import Formula
-from cwm_induction.continuous.rules import Feature, Tree, as_features, everywhere, holds
+from cwm_induction.continuous.rules import Feature, Tree, as_features, everywhere, holds, separated
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, Term
-from cwm_induction.rewards.terms import Worth
+from cwm_induction.continuous.variables import MATCH
+from cwm_induction.rewards.terms import RewardContext
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_CASES = 8
 
 
-class Case(NamedTuple):
+class RewardCase(NamedTuple):
     """When another formula holds, instead of the first one or on top of it."""
 
     tree: Tree
@@ -44,7 +43,7 @@ def right(values: Array, rewards: Array) -> Array:
     return mask
 
 
-def combined(formula: Formula, cases: Sequence[Case], rows: int) -> Array:
+def combined(formula: Formula, cases: Sequence[RewardCase], rows: int) -> Array:
     """Return the reward of every row; of several cases the first that holds counts."""
     first = formula.values(rows)
     values = first
@@ -78,7 +77,7 @@ def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> l
     return found
 
 
-def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case, ...]:
+def cases(worth: RewardContext, formula: Formula, found: Sequence[Other]) -> tuple[RewardCase, ...]:
     """Learn when each of the others holds, leaving out those that cannot be told apart."""
     rewards = worth.samples.rewards
     count = len(rewards)
@@ -94,7 +93,7 @@ def cases(worth: Worth, formula: Formula, found: Sequence[Other]) -> tuple[Case,
         tree = separated(part, wanted, depth=3)
         wrong = int((holds(tree, len(decided)) != wanted).sum())
         if not isinstance(tree, bool) and wrong <= 0.3 * wanted.sum():
-            result.append(Case(everywhere(tree, features), other.formula, other.added))
+            result.append(RewardCase(everywhere(tree, features), other.formula, other.added))
     return tuple(result)
 
 
@@ -144,7 +143,7 @@ def _differences(formulas: Sequence[Formula]) -> Iterator[Term]:
                 yield Term(text, both.values(len(both.terms[0].values)), 2.0)
 
 
-def _features(worth: Worth, formulas: Sequence[Formula]) -> list[Feature]:
+def _features(worth: RewardContext, formulas: Sequence[Formula]) -> list[Feature]:
     """Return what rules about the reward may compare."""
     terminated = worth.samples.terminated.astype(float)
     moving = [v for v in worth.variables if not v.still]

@@ -2,24 +2,138 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.regression import Formula, Search
+from cwm_induction.continuous.inner_constants import Scan
+from cwm_induction.continuous.regimes import Target
+from cwm_induction.continuous.regression import Formula, SearchLimits
 from cwm_induction.continuous.rules import condition, holds
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import ONE, Column, Term, library
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
+from cwm_induction.continuous.variables import MATCH, Variable
 from cwm_induction.effort import Share
-from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.rewards.cases import Case, cases, combined, constant, others, right
-from cwm_induction.rewards.distances import distances_in
-from cwm_induction.rewards.fit import pruned
-from cwm_induction.rewards.pieces import turns
-from cwm_induction.rewards.search import Candidates
-from cwm_induction.rewards.terms import Worth
+from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
+from cwm_induction.rewards.cases import RewardCase, cases, combined, constant, others, right
+from cwm_induction.rewards.formulas import formula_in, linked, most_of, pieces, pruned, turns
+from cwm_induction.rewards.terms import MOST_COLUMNS, SHAPES, Distances, RewardContext, distances_in
+
+UNITS = 700.0
+"""Work that one family of formulas may cost."""
+
+BENT = 1.3e8
+"""Operations that it costs to try every shape of one quantity."""
+
+Found = list[Formula]
+"""A formula for most rows, and others that hold in the rest."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Formulas that hold along the way, then formulas that hold for the most part.
+
+    Where many rows pay the same, formulas that take turns come first (`parted`).
+    """
+
+    worth: RewardContext
+    effort: Share
+    search: SearchLimits
+    kinematics: Kinematics | None
+    parted: bool
+
+    def __iter__(self) -> Iterator[Found]:
+        """Yield what may explain the reward, the likeliest first."""
+        yield from self._changes()
+        if self.parted:
+            yield from self._pieces()
+        yield from self._sums()
+        yield from self._places()
+        yield from self._distances()
+        yield from self._functions()
+        yield from self._majorities()
+        if not self.parted:
+            yield from self._pieces()
+        yield from self._bent()
+
+    def _changes(self) -> Iterator[Found]:
+        """Yield a sum that has a change in it, which the end of an episode may cut short."""
+        terms = self.worth.changes()
+        formula = formula_in(self.worth.samples, terms, self._part(1), SearchLimits(4))
+        if formula is not None and any(" - " in term.text for term in formula.terms):
+            yield [formula]
+
+    def _sums(self) -> Iterator[Found]:
+        part = self._part(2)
+        for terms in self._libraries:
+            formula = formula_in(self.worth.samples, terms, part, self.search)
+            if formula is not None:
+                yield [formula]
+
+    def _places(self) -> Iterator[Found]:
+        """Yield formulas in the places of the parts of a mechanism."""
+        if self.kinematics is None:
+            return
+        samples, known = self.worth.samples, self.kinematics.right
+        rows = np.flatnonzero(samples.smooth & samples.learn & known)
+        for terms in self.kinematics.costs(self.worth.inputs, samples.rewards, rows):
+            formula = formula_in(samples, terms, self.effort, BACKWARD, known)
+            if formula is not None:
+                yield [formula]
+
+    def _distances(self) -> Iterator[Found]:
+        part = self._part(2)
+        for shape in SHAPES:
+            seen = Distances(self.worth, self._libraries[1], part, shape)
+            for terms in seen.libraries():
+                formula = formula_in(self.worth.samples, terms, part, self.search)
+                if formula is not None:
+                    yield [formula]
+
+    def _functions(self) -> Iterator[Found]:
+        libraries = [self._libraries[1], self._libraries[4]]
+        for formula in linked(self.worth.samples, libraries, self._part(1), self.search):
+            yield [formula]
+
+    def _majorities(self) -> Iterator[Found]:
+        part = self._part(1)
+        for terms in self._libraries:
+            formula = most_of(self.worth.samples, terms, part, self.search)
+            if formula is not None:
+                yield [formula]
+
+    def _pieces(self) -> Iterator[Found]:
+        for terms in self._libraries[1:3]:
+            found = pieces(self.worth, terms, self._part(1))
+            if found:
+                yield found
+
+    def _bent(self) -> Iterator[Found]:
+        """Yield formulas with constants inside their terms."""
+        samples, inputs = self.worth.samples, self.worth.inputs
+        tolerance = 0.25 * MATCH * (1 + np.abs(samples.rewards))
+        target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
+        part = self._part(2)
+        for columns in (self.worth.then, self.worth.now):
+            terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
+            arguments = [c for c in [*columns, *inputs] if len(np.unique(c.values)) > 2]
+            arguments = arguments[:MOST_COLUMNS]
+            if not part.spend(BENT * len(arguments)):
+                return
+            formula = Scan(terms, (), target, part).formula(arguments)
+            if formula is not None:
+                yield [formula]
+
+    @cached_property
+    def _libraries(self) -> list[list[Term]]:
+        return list(self.worth.libraries())
+
+    def _part(self, families: int) -> Share:
+        """Return what some families may spend."""
+        return Share(self.effort.whole, min(self.effort.units, families * UNITS))
+
 
 MOST_VALUES = 6
 """Rewards of at most this many values are chosen by rules."""
@@ -39,7 +153,7 @@ class Reward:
     """
 
     formula: Formula
-    cases: tuple[Case, ...] = ()
+    cases: tuple[RewardCase, ...] = ()
     right: float = 1.0
 
     @property
@@ -73,18 +187,18 @@ class Reward:
 def reward(
     samples: Samples,
     variables: Sequence[Variable],
-    inputs: Sequence[Column],
+    inputs: Sequence[NamedColumn],
     effort: Share,
     *,
     level: int = 3,
     kinematics: Kinematics | None = None,
 ) -> Reward:
     """Explain the rewards; `level` 4 searches further for formulas."""
-    worth = Worth(samples, variables, inputs)
+    worth = RewardContext(samples, variables, inputs)
     best = _with_cases(worth, [_commonest(samples)])
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
-    search = Search(10, 24, 16) if level > 3 else Search()
+    search = SearchLimits(10, 24, 16) if level > 3 else SearchLimits()
     for formulas in Candidates(worth, effort, search, kinematics, best.right > USEFUL):
         found = _with_cases(worth, formulas)
         best = max(best, found, key=lambda reward: reward.right)
@@ -106,7 +220,7 @@ def _commonest(samples: Samples) -> Formula:
     return constant(value, len(samples))
 
 
-def _with_cases(worth: Worth, formulas: Sequence[Formula]) -> Reward:
+def _with_cases(worth: RewardContext, formulas: Sequence[Formula]) -> Reward:
     """Add what holds where the first formula does not: numbers, or else the other formulas."""
     first, samples = formulas[0], worth.samples
     found = _judged(worth, Reward(first, cases(worth, first, others(first, samples))))
@@ -117,7 +231,7 @@ def _with_cases(worth: Worth, formulas: Sequence[Formula]) -> Reward:
     return max(found, both, key=lambda reward: reward.right)
 
 
-def _roughly(worth: Worth) -> Reward:
+def _roughly(worth: RewardContext) -> Reward:
     """Return a linear formula of few terms for what has no exact one."""
     columns = [*(v.column for v in worth.variables), *worth.then]
     formula = pruned(worth.samples, library(columns, worth.inputs, 1))
@@ -126,12 +240,12 @@ def _roughly(worth: Worth) -> Reward:
     return _judged(worth, Reward(formula))
 
 
-def _judged(worth: Worth, found: Reward) -> Reward:
+def _judged(worth: RewardContext, found: Reward) -> Reward:
     share = right(predicted(worth.samples, found), worth.samples.rewards).mean()
     return replace(found, right=float(share))
 
 
-def _error(worth: Worth, found: Reward) -> float:
+def _error(worth: RewardContext, found: Reward) -> float:
     return float(np.abs(predicted(worth.samples, found) - worth.samples.rewards).mean())
 
 

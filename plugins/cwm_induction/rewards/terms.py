@@ -1,16 +1,20 @@
 """The terms that rewards are usually made of."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement
+from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.ending import sums_of_angles
-from cwm_induction.continuous.latents import Variable
-from cwm_induction.continuous.samples import Samples
+from cwm_induction.continuous.inner_constants import descended
+from cwm_induction.continuous.regression import SHORT, Formula, orthonormal
+from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import (
-    Column,
+    NamedColumn,
     Term,
     distinct,
     hypotenuses,
@@ -18,26 +22,29 @@ from cwm_induction.continuous.terms import (
     product,
     waves,
 )
+from cwm_induction.continuous.variables import MATCH, Variable
+from cwm_induction.effort import Share
+from cwm_induction.writing.rounding import literal, rounded
 
 MOST_COLUMNS = 8
 """Of more quantities than this no lengths and no full library are tried."""
 
 
 @dataclass(frozen=True)
-class Worth:
+class RewardContext:
     """What a reward may depend on: values now and after the step, and the inputs."""
 
     samples: Samples
     variables: Sequence[Variable]
-    inputs: Sequence[Column]
+    inputs: Sequence[NamedColumn]
 
     @property
-    def now(self) -> list[Column]:
+    def now(self) -> list[NamedColumn]:
         """Values before the step."""
         return [v.column for v in self.variables]
 
     @property
-    def then(self) -> list[Column]:
+    def then(self) -> list[NamedColumn]:
         """Values after the step of what moves."""
         return [v.next_column for v in self.variables if not v.still]
 
@@ -61,10 +68,7 @@ class Worth:
         yield distinct([*base, *_powers(then)])
         yield self.mixed()
         for columns in (now, then):
-            pairs = [
-                Term(product(a, b), a.values * b.values, 2.0)
-                for a, b in combinations_with_replacement(columns, 2)
-            ]
+            pairs = [product(a, b) for a, b in combinations_with_replacement(columns, 2)]
             yield distinct([*base, *_powers(columns), *waves(columns), *pairs])
         turned = sums_of_angles(self.variables)
         if turned:
@@ -85,11 +89,7 @@ class Worth:
     def mixed(self) -> list[Term]:
         """Return powers of both values, their products with the inputs, and lengths."""
         now, then = self.now, self.then
-        crossed = [
-            Term(product(given, column), given.values * column.values, 1.5)
-            for given in self.inputs
-            for column in [*now, *then]
-        ]
+        crossed = [product(given, column, 1.5) for given in self.inputs for column in [*now, *then]]
         sizes = [Term(f"abs({text})", np.abs(values), 1.8) for text, values, _ in crossed]
         found = [*self.base(), *_powers(now), *_powers(then), *crossed, *sizes]
         if len(self.places) <= MOST_COLUMNS:
@@ -98,9 +98,193 @@ class Worth:
         return distinct(found)
 
 
-def _powers(columns: Sequence[Column]) -> list[Term]:
+def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
     """Return the columns, their squares and their sizes."""
     plain = [Term(text, values, 1.0) for text, values, _ in columns]
     squares = [Term(f"{text}**2", values**2, 1.0) for text, values, _ in columns]
     sizes = [Term(f"abs({text})", np.abs(values), 1.2) for text, values, _ in columns]
     return [*plain, *squares, *sizes]
+
+
+MOST_ROWS = 300
+MOST_PLACES = 8
+REFINED = 3
+START = 4e5
+"""What it costs to try a point, however few the rows are."""
+
+
+class DistanceShape(NamedTuple):
+    """What is made of a squared distance, which may have a rate, and where to look for points.
+
+    `grid` gives the points to begin with along every coordinate, by the number of coordinates.
+    """
+
+    text: str
+    function: Callable[[Array, float], Array]
+    rates: tuple[float, ...]
+    grid: tuple[int, ...]
+
+
+SHAPES = (
+    DistanceShape("", lambda square, rate: np.sqrt(square), (), (33, 9, 5)),
+    DistanceShape(
+        "np.exp(-{} * {})", lambda square, rate: np.exp(-abs(rate) * square), (2.0, 20.0), (15, 5)
+    ),
+)
+"""Distances themselves, and bumps; rates are relative to the spread of the coordinates."""
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Looks for a point such that the distances from it, now and then, complete other terms.
+
+    A place is a point, followed by a rate if the shape has one.
+    """
+
+    worth: RewardContext
+    terms: Sequence[Term]
+    effort: Share
+    shape: DistanceShape
+
+    def libraries(self) -> Iterator[list[Term]]:
+        """Yield the terms with the distances from the best point, for every few coordinates."""
+        if self._rows.size < 20:
+            return
+        for places in self._groups():
+            point = self._best(places)
+            if point is not None:
+                yield [*self.terms, *self._measured(places, self._short(places, point))]
+
+    def _groups(self) -> Iterator[tuple[Variable, ...]]:
+        places = [v for v in self.worth.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
+        for size in range(1, 1 + len(self.shape.grid[: 3 if len(places) <= 5 else 2])):
+            yield from combinations(places, size)
+
+    def _best(self, places: Sequence[Variable]) -> Array | None:
+        """Return a point from which the distances leave nothing unexplained."""
+        axes = [_axis(variable, self.shape.grid[len(places) - 1]) for variable in places]
+        if self.shape.rates:
+            spread = float(sum(np.ptp(variable.then) ** 2 for variable in places))
+            axes.append([rate / spread for rate in self.shape.rates])
+        starts = [np.array(point) for point in itertools.product(*axes)]
+        if not self.effort.spend(len(starts) * (4.0 * self._basis.size + START)):
+            return None
+        sizes = [float(np.linalg.norm(self._left(places, start))) for start in starts]
+        for index in np.argsort(sizes, kind="stable")[:REFINED].tolist():
+            steps = 25.0 * (len(axes) + 1)
+            if not self.effort.spend(steps * (4.0 * self._basis.size + START)):
+                return None
+            point = descended(lambda point: self._left(places, point), starts[index])
+            if self._fits(places, point):
+                return point
+        return None
+
+    def _short(self, places: Sequence[Variable], point: Array) -> Array:
+        """Round the coordinates as far as everything stays explained."""
+        for index in range(len(point)):
+            for digits in range(1, 9):
+                trial = point.copy()
+                trial[index] = rounded(float(point[index]), digits)
+                if self._fits(places, trial):
+                    point = trial
+                    break
+        return point
+
+    def _fits(self, places: Sequence[Variable], point: Array) -> bool:
+        return bool(np.abs(self._left(places, point)).max() <= 1)
+
+    def _left(self, places: Sequence[Variable], point: Array) -> Array:
+        """Return what the distances from a point leave, in units of the tolerance."""
+        basis, rest = self._basis, self._rest
+        group = np.stack([values[self._rows] for values in self._values(places, point)], 1)
+        group = group * self._scale[:, None]
+        group = group - basis @ (basis.T @ group)
+        beside = orthonormal(group, SHORT)
+        left: Array = rest - beside @ (beside.T @ rest)
+        return left
+
+    def _measured(self, places: Sequence[Variable], point: Array) -> list[Term]:
+        """Return the shapes of the distances after and before a step from a point as terms."""
+        names = [v.next for v in places], [v.name for v in places]
+        texts = [self._text(part, point) for part in names]
+        cost = 1.5 + 0.5 * len(point)
+        values = self._values(places, point)
+        return [Term(text, part, cost) for text, part in zip(texts, values, strict=True)]
+
+    def _text(self, names: Sequence[str], point: Array) -> str:
+        if not self.shape.text:
+            return _text(names, point)
+        shifted = [
+            shifted_text(name, value) for name, value in zip(names, point.tolist(), strict=False)
+        ]
+        squares = " + ".join(f"({text})**2" for text in shifted)
+        inner = f"({squares})" if len(shifted) > 1 else squares
+        return self.shape.text.format(literal(abs(float(point[-1]))), inner)
+
+    def _values(self, places: Sequence[Variable], point: Array) -> list[Array]:
+        center = point[: len(places), None]
+        then = np.stack([v.then for v in places]) - center
+        now = np.stack([v.now for v in places]) - center
+        with np.errstate(all="ignore"):
+            found = [self.shape.function((part**2).sum(0), point[-1]) for part in (then, now)]
+        return [np.nan_to_num(part, posinf=0.0) for part in found]
+
+    @cached_property
+    def _rows(self) -> Array:
+        samples = self.worth.samples
+        rows = np.flatnonzero(samples.smooth & samples.learn)
+        return rows[:: max(1, len(rows) // MOST_ROWS)]
+
+    @cached_property
+    def _scale(self) -> Array:
+        scale: Array = 1 / (0.5 * MATCH * (1 + np.abs(self.worth.samples.rewards[self._rows])))
+        return scale
+
+    @cached_property
+    def _basis(self) -> Array:
+        matrix = np.stack([term.values[self._rows] for term in self.terms], 1)
+        return orthonormal(matrix * self._scale[:, None], 1e-9)
+
+    @cached_property
+    def _rest(self) -> Array:
+        wanted = self.worth.samples.rewards[self._rows] * self._scale
+        rest: Array = wanted - self._basis @ (self._basis.T @ wanted)
+        return rest
+
+
+def distances_in(formula: Formula) -> list[Term]:
+    """Return the distances whose squares are equally weighted parts of a formula."""
+    parts = {t.text: (w, t.values) for t, w in zip(formula.terms, formula.weights, strict=True)}
+    names = [text.removesuffix("**2") for text in parts if text.endswith("_next**2")]
+    found = []
+    for group in (pair for size in (2, 3) for pair in combinations(names[:6], size)):
+        squares = [parts[f"{name}**2"] for name in group]
+        weight = squares[0][0]
+        if any(abs(other - weight) > 1e-6 * abs(weight) for other, _ in squares):
+            continue
+        lines = [parts.get(name, (0.0, np.zeros(1))) for name in group]
+        point = np.array([rounded(-slope / (2 * weight), 6) for slope, _ in lines])
+        inner = np.sum([square for _, square in squares], axis=0) + float(point @ point)
+        inner = inner - sum(2 * c * line for c, (_, line) in zip(point, lines, strict=True))
+        found.append(Term(_text(group, point), np.sqrt(np.maximum(inner, 0)), 1.0))
+    return found
+
+
+def _text(names: Sequence[str], point: Array) -> str:
+    shifted = [shifted_text(name, value) for name, value in zip(names, point.tolist(), strict=True)]
+    if len(shifted) == 1:
+        return f"abs({shifted[0]})"
+    if len(shifted) == 2:
+        return f"np.hypot({', '.join(shifted)})"
+    return f"np.sqrt({' + '.join(f'({text})**2' for text in shifted)})"
+
+
+def shifted_text(text: str, value: float) -> str:
+    """Write a quantity less a number."""
+    return f"{text} {'+' if value < 0 else '-'} {literal(abs(value))}" if value else text
+
+
+def _axis(variable: Variable, count: int) -> list[float]:
+    low, high = float(variable.then.min()), float(variable.then.max())
+    margin = 0.25 * (high - low)
+    return [float(value) for value in np.linspace(low - margin, high + margin, count)]

@@ -1,1 +1,0 @@
-"""The coding benchmark: run many problems, and report what was found."""

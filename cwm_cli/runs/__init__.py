@@ -1,0 +1,1 @@
+"""The one store: a folder, a header, a journal, a lock."""

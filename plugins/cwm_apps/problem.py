@@ -1,0 +1,80 @@
+"""The problem of writing a program for a coding task: prompts and verdicts from public tests."""
+
+import json
+from dataclasses import dataclass
+from string import Template
+from typing import Any
+
+from cwm_apps.judging import judge
+from cwm_apps.tasks import CodingTask
+from cwm_cli.problems.templates import messages, template
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.search.contracts import Message, Move, Problem, Verdict
+from cwm_cli.text import clean
+
+MOST_EXAMPLES = 3
+EXAMPLE_CHARACTERS = 2000
+"""How much of the public tests is shown; a longer one is left out."""
+HEADS = ("Input", "Expected")
+
+
+@dataclass(frozen=True)
+class AppsProblem(Problem):
+    """Find a program that passes the public tests of a task; the hidden ones are never used."""
+
+    task: CodingTask
+    sandbox: Sandbox
+    seed: int = 0
+
+    def messages(self, move: Move) -> tuple[Message, ...]:
+        """Fill the template of the move's action."""
+        return messages(
+            "coding",
+            move,
+            package=__package__,
+            question=self.task.question.strip(),
+            interface=self._interface(),
+            examples=_examples(self.task),
+        )
+
+    def judge(self, program: str) -> Verdict:
+        """Run the program on the public tests."""
+        judgement = judge(program, self.task, self.task.public, self.sandbox, seed=self.seed)
+        failure, share = judgement.failure, judgement.share
+        score = 0.0 if failure is not None and failure.is_bug else share
+        return Verdict(score=score, parts={"tests": share}, failure=failure)
+
+    def _interface(self) -> str:
+        """Say how the program is used."""
+        name = "function" if self.task.function else "stdin"
+        form = _words(name).substitute(function=self.task.function).strip()
+        if code := self.task.starter_code.strip("\n"):
+            form += "\n\n" + _words("starter").substitute(code=code.rstrip()).strip()
+        limits = self.sandbox.limits
+        used = {"seconds": f"{limits.cpu_seconds:g}", "memory": limits.memory_mb}
+        return _words("interface").substitute(form=form, **used).strip()
+
+
+def _words(name: str) -> Template:
+    """Read a template of this problem."""
+    return template(f"coding/{name}", __package__)
+
+
+def _examples(task: CodingTask) -> str:
+    """Show the first public tests, as far as they are short."""
+    shown, room = [], EXAMPLE_CHARACTERS
+    for case in task.public[:MOST_EXAMPLES]:
+        texts = [_text(case.input), _text(case.output)]
+        room -= sum(map(len, texts))
+        if room < 0:
+            break
+        shown += [
+            f"{head}:\n```\n{clean(text, newlines=True)}\n```"
+            for head, text in zip(HEADS, texts, strict=True)
+        ]
+    return "\n\n".join(["\n\n## Some of the tests", *shown]) if shown else ""
+
+
+def _text(value: Any) -> str:
+    """Write the input or the output of a test down."""
+    return value.rstrip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,338 @@
+"""Two attempts at the same time, on a core each where there are two."""
+
+import ast
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.evaluation import match
+from cwm_cli.search.contracts import Move
+from cwm_induction import discrete
+from cwm_induction.continuous.dynamics import Hypothesis
+from cwm_induction.continuous.inducing import induce, write
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.variables import MATCH, latents
+from cwm_induction.effort import Effort
+from cwm_induction.flattening import Arrangement, is_numeric, is_whole
+from cwm_induction.writing.statements import EmissionError
+
+_PROGRAM = '''class Environment:
+    """A model in which nothing changes, for transitions that no rule was found for.
+
+    The reward is the most common one of {count} transitions, and no episode ends.
+    """
+
+    def __init__(self):
+        self.observation = None
+
+    def set_state(self, observation):
+        """Stand at another observation."""
+        self.observation = observation
+
+    def step(self, action):
+        """Predict that nothing changes."""
+        return self.observation, {reward!r}, False
+'''
+
+
+def unchanged(data: Dataset) -> str:
+    """Return the program for a dataset of any spaces."""
+    rewards = Counter(data.columns["rewards"].tolist())
+    reward = rewards.most_common(1)[0][0] if rewards else 0.0
+    return _PROGRAM.format(count=len(data), reward=reward)
+
+
+def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:
+    """Return the share of rows of a vector of numbers in which each part is wrong."""
+    columns = data.columns
+    reward = np.abs(predictions["rewards"] - columns["rewards"])
+    size = 1 + np.abs(columns["rewards"])
+    shares = {
+        "reward": float((reward > MATCH * size).mean()),
+        "terminated": float((predictions["terminations"] != columns["terminations"]).mean()),
+    }
+    samples = Samples.of(data, held_back)
+    behind = latents(samples)
+    seen = predictions["next_observations"].reshape(samples.after.shape)
+    wrong = np.abs(seen - samples.after) > MATCH * (1 + np.abs(samples.after))
+    for component, share in enumerate(wrong[samples.smooth].mean(0).tolist()):
+        owner = behind.owner(component)
+        shares[owner] = max(shares.get(owner, 0.0), share)
+    return shares
+
+
+def wrong_rows(predictions: Columns, data: Dataset) -> Array:
+    """Return the mask of the rows that are not predicted in every part."""
+    matches = match(predictions, data)
+    return matches.losses(data.columns["terminations"]) > 0
+
+
+def culprit(move: Move) -> frozenset[str]:
+    """Return the part that the failing line of a program computes, if that can be told."""
+    failure = move.verdict.failure if move.verdict else None
+    if failure is None or failure.line is None:
+        return frozenset()
+    names = assigned_at(move.program, failure.line)
+    return frozenset(name.removesuffix("_next") for name in names)
+
+
+def assigned_at(program: str, line: int) -> set[str]:
+    """Return the names that the statement at a line of a program sets."""
+    try:
+        tree = ast.parse(program)
+    except SyntaxError:
+        return set()
+    return set(_targets(node for node in ast.walk(tree) if _covers(node, line)))
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    """Whether a node is a simple assignment that extends over a line."""
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return False
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _targets(nodes: Iterable[ast.AST]) -> Sequence[str]:
+    names = [name for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)]
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+
+
+DEFAULT = Hypothesis()
+WITHOUT = {
+    "mechanics": Hypothesis(mechanics=False),
+    "regimes": Hypothesis(regimes=False),
+}
+SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
+
+
+@dataclass(frozen=True)
+class InductionTask:
+    """Transitions to explain: equations are not fitted to the rows held back.
+
+    `step` numbers the question in its search, so that no two are answered alike.
+    """
+
+    data: Dataset
+    held_back: Array
+    seed: int
+    step: int
+    effort: Effort
+
+
+class Proposal(NamedTuple):
+    """A program, "" for none, and what else is worth trying.
+
+    `judged` is the program to believe in as far as it predicts the rows held
+    back, where that is another one: of rules that remember every row it is
+    the one that never saw them.
+    """
+
+    program: str
+    more: "tuple[Attempt, ...]" = ()
+    judged: str = ""
+
+
+class Attempt(Protocol):
+    """A way to come to a program."""
+
+    def __call__(self, task: InductionTask) -> Proposal:
+        """Write a program; it is not run yet."""
+        ...
+
+
+@dataclass(frozen=True)
+class RuleAttempt:
+    """Reads rules off whole numbers."""
+
+    def __call__(self, task: InductionTask) -> Proposal:
+        """Write rules for all rows, and where equations compete also without those held back."""
+        task.effort.tell("reading rules off whole numbers")
+        program = self._written(task.data, task)
+        if not has_equations(task.data) or not task.held_back.any():
+            return Proposal(program)
+        return Proposal(program, judged=self._written(task.data[~task.held_back], task))
+
+    def _written(self, data: Dataset, task: InductionTask) -> str:
+        view, rng = readable(data), np.random.default_rng(task.seed)
+        return view.nested(discrete.induce(view.flat(data), variant=task.step, rng=rng))
+
+
+@dataclass(frozen=True)
+class MemoryAttempt:
+    """Remembers the usual outcome where a program of rules is wrong."""
+
+    program: str
+    wrong: Array
+
+    def __call__(self, task: InductionTask) -> Proposal:
+        """Add what is to be remembered to the program."""
+        view = readable(task.data)
+        program = view.flattened(self.program)
+        return Proposal(view.nested(discrete.improve(program, view.flat(task.data), self.wrong)))
+
+
+@dataclass(frozen=True)
+class EquationAttempt:
+    """Looks for equations; without those that only some families have if they are not exact."""
+
+    hypothesis: Hypothesis = DEFAULT
+
+    def __call__(self, task: InductionTask) -> Proposal:
+        """Write a program of equations, or none if they cannot be put in order."""
+        task.effort.tell("looking for equations")
+        view, rng = real(task.data), np.random.default_rng(task.seed)
+        try:
+            data = view.flat(task.data)
+            findings = induce(data, task.held_back, self.hypothesis, rng, task.effort)
+            program = view.nested(write(findings))
+        except (EmissionError, np.linalg.LinAlgError):
+            return Proposal("", (EquationAttempt(SIMPLE),) if self.hypothesis != SIMPLE else ())
+        families = sorted(findings.dynamics.families) if self.hypothesis == DEFAULT else ()
+        return Proposal(program, tuple(EquationAttempt(WITHOUT[name]) for name in families))
+
+
+@dataclass(frozen=True)
+class UnchangedAttempt:
+    """Predicts that nothing changes, which is better than much that is wrong."""
+
+    def __call__(self, task: InductionTask) -> Proposal:
+        """Write the program."""
+        return Proposal(unchanged(task.data))
+
+
+def attempts(data: Dataset) -> Iterator[Attempt]:
+    """Yield what to try for a new program, the likeliest first."""
+    if has_rules(data):
+        yield RuleAttempt()
+    if has_equations(data):
+        yield EquationAttempt()
+    yield UnchangedAttempt()
+
+
+def improvements(task: InductionTask, program: str, predictions: Columns) -> Iterator[Attempt]:
+    """Yield what to try instead of a program that runs: mend the part that is wrong most.
+
+    Rows that stay wrong are remembered where observations recur.
+    """
+    if has_equations(task.data):
+        view = real(task.data)
+        shares = losses(view.flat(task.data), view.flat_columns(predictions), task.held_back)
+        wrong = sorted((part for part in shares if shares[part] > 0), key=lambda p: -shares[p])
+        if wrong:
+            yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong[:1])))
+            yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong)))
+    if has_rules(task.data):
+        rows = wrong_rows(predictions, task.data)
+        if rows.any():
+            yield MemoryAttempt(program, rows)
+
+
+def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
+    """Yield what to try instead of a program that fails where the culprit is computed."""
+    if has_equations(data):
+        yield EquationAttempt(replace(DEFAULT, plain=culprit))
+
+
+def has_rules(data: Dataset) -> bool:
+    """Whether rules can explain these transitions: few whole numbers."""
+    if discrete.supports(data):
+        return True
+    whole = is_numeric(data.observation_space) and is_whole(data)
+    return whole and discrete.supports(readable(data).flat(data))
+
+
+def has_equations(data: Dataset) -> bool:
+    """Whether equations can explain these transitions: numbers that are more than labels."""
+    kinds = {leaf.space.kind for leaf in data.observation_space.leaves("observations")}
+    numbers = is_numeric(data.observation_space) and is_numeric(data.action_space)
+    return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
+
+
+def readable(data: Dataset) -> Arrangement:
+    """Arrange observations as whole numbers, unless rules can read them as they are."""
+    return Arrangement.of(data, "" if discrete.supports(data) else "int64")
+
+
+def real(data: Dataset) -> Arrangement:
+    """Arrange observations as real numbers, rounded as they were stored."""
+    leaves = [*data.observation_space.leaves("observations")]
+    floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
+    return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
+
+
+class _Made(NamedTuple):
+    """An answer, the work units that it took, and whether time ran out on the way."""
+
+    answer: Proposal
+    spent: float
+    capped: bool
+
+
+def answers(attempts: list[Attempt], task: InductionTask) -> list[Proposal]:
+    """Return the answers to one or two attempts, each made with an equal part of the effort.
+
+    They are the same on any number of cores.
+    """
+    effort = task.effort
+    first, *second = [replace(task, effort=effort.part(len(attempts))) for _ in attempts]
+    if second and (os.cpu_count() or 1) > 1:
+        done = _side_by_side(attempts, first, second[0])
+    else:
+        done = [made(*pair) for pair in zip(attempts, [first, *second], strict=True)]
+    effort.units -= sum(one.spent for one in done)
+    effort.capped = effort.capped or any(one.capped for one in done)
+    return [one.answer for one in done]
+
+
+def made(attempt: Attempt, task: InductionTask) -> _Made:
+    """Make an attempt; numbers out of range are part of it and no news."""
+    before = task.effort.units
+    with np.errstate(all="ignore"):
+        answer = attempt(task)
+    return _Made(answer, before - task.effort.units, task.effort.capped)
+
+
+def _side_by_side(
+    attempts: list[Attempt], here: InductionTask, there: InductionTask
+) -> list[_Made]:
+    """Make the first attempt here and the second in a process of its own.
+
+    The process begins with `main`, so that nothing of the program that uses
+    this library is run again. What is lost with it is made here.
+    """
+    command = [sys.executable, "-c", "from cwm_induction.attempts import main; main()"]
+    asked = pickle.dumps((attempts[1], replace(there, effort=there.effort.alone())))
+    with TemporaryFile() as file:
+        file.write(asked)
+        file.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        first = made(attempts[0], here)
+        text, _ = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    return [first, pickle.loads(text) if text else made(attempts[1], there)]  # noqa: S301  # ours
+
+
+def main() -> None:
+    """Make the attempt that is read from stdin, and write what came of it to stdout."""
+    attempt, task = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the process that began this
+    done = made(attempt, replace(task, effort=task.effort.alone()))
+    sys.stdout.buffer.write(pickle.dumps(done))

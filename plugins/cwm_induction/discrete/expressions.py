@@ -1,0 +1,341 @@
+"""How a program reads observations and actions and gives observations back."""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from cwm_induction.discrete.rules import Box, ColumnBound, DecisionList, DecisionTable, RuleColumn
+from cwm_induction.discrete.transitions import IntegerEncoding, Layout
+
+LINE = 96
+WIDTH = 92
+Values = tuple[int, ...]
+
+
+class Condition(NamedTuple):
+    """A label and the expression that says when it holds; later ones win."""
+
+    expression: str
+    label: int
+
+
+@dataclass
+class Constants:
+    """The class constants of a program, in the order in which they are first needed."""
+
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def add(self, name: str, value: str, comment: str) -> str:
+        """Return the expression for a constant; equal values looked up alike share one."""
+        known = f"{value} {comment}"
+        if known not in self.names:
+            number, free = 2, name
+            while free in self.taken:
+                free, number = f"{name}_{number}", number + 1
+            self.taken.add(free)
+            self.names[known] = free
+            self.lines += [*([f"# {comment}"] if comment else []), *wrapped(f"{free} = ", value)]
+        return f"self.{self.names[known]}"
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Writes conditions: `spell` gives the expression of a column, `rewards` the rewards."""
+
+    constants: Constants
+    spell: Callable[[RuleColumn], str]
+    rewards: tuple[str, ...]
+
+    def spelled(self, column: RuleColumn, value: int) -> str:
+        """Write a value of a column."""
+        if column.kind == "reward":
+            return self.rewards[value]
+        if column.is_signed:
+            return str(value - column.size // 2)
+        return str(bool(value)) if column.is_truth else str(value)
+
+    def conditions(self, rules: DecisionList, name: str) -> list[Condition]:
+        """Return the conditions of all layers."""
+        found: list[Condition] = []
+        for layer in rules.layers:
+            if isinstance(layer, Box):
+                found.append(Condition(self._box(layer), layer.label))
+            else:
+                for label in sorted(set(layer.labels.values())):
+                    found.append(Condition(self._membership(layer, label, name), label))
+        return found
+
+    def lookup(self, table: DecisionTable, values: dict[int, str], name: str, default: str) -> str:
+        """Return an expression that looks a value up by key."""
+        entries = [
+            f"{self._literal(key, table.columns)}: {values[label]}"
+            for key, label in sorted(table.labels.items())
+        ]
+        subject = self._subject(table.columns)
+        constant = self.constants.add(name, "{" + ", ".join(entries) + "}", f"by {subject}")
+        return f"{constant}.get({subject}, {default})"
+
+    def _membership(self, table: DecisionTable, label: int, name: str) -> str:
+        """Say that the columns hold one of the keys with a label."""
+        keys = sorted(key for key, value in table.labels.items() if value == label)
+        subject = self._subject(table.columns)
+        if len(keys) == 1:
+            return self._equality(table.columns, keys[0])
+        values = "{" + ", ".join(self._literal(key, table.columns) for key in keys) + "}"
+        return f"{subject} in {self.constants.add(name, values, f'values of {subject}')}"
+
+    def _equality(self, columns: tuple[RuleColumn, ...], key: Values) -> str:
+        """Say that the columns hold one key."""
+        return " and ".join(
+            self._value(column, value) for column, value in zip(columns, key, strict=True)
+        )
+
+    def _value(self, column: RuleColumn, value: int) -> str:
+        """Say that one column holds one value."""
+        if column.is_truth:
+            name = self.spell(column)
+            opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
+            return name if value else opposite
+        return f"{self.spell(column)} == {self.spelled(column, value)}"
+
+    def _subject(self, columns: tuple[RuleColumn, ...]) -> str:
+        """Name the columns as one value."""
+        names = [self.spell(column) for column in columns]
+        return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+    def _literal(self, key: Values, columns: tuple[RuleColumn, ...]) -> str:
+        """Write a key as it is looked up."""
+        parts = [self.spelled(column, value) for column, value in zip(columns, key, strict=True)]
+        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+
+    def _box(self, box: Box) -> str:
+        """Say that all bounds hold."""
+        parts = [part for bound in box.bounds for part in self._bound(bound)]
+        return " and ".join(parts) if parts else "True"
+
+    def _bound(self, bound: ColumnBound) -> Iterable[str]:
+        """Say that a column lies within a bound, in one comparison where that is possible."""
+        name, last = self.spell(bound.column), bound.column.size - 1
+        low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
+        if bound.low == bound.high:
+            yield self._value(bound.column, bound.low)
+        elif bound.low > 0 and bound.high < last:
+            yield f"{low} <= {name} <= {high}"
+        elif bound.low > 0:
+            yield f"{name} >= {low}"
+        elif bound.high < last:
+            yield f"{name} <= {high}"
+        for value in bound.excluded:
+            if bound.low <= value <= bound.high:
+                yield f"{name} != {self.spelled(bound.column, value)}"
+
+
+def either(conditions: list[Condition]) -> str:
+    """Join the conditions of a yes-or-no rule into one expression."""
+    expression = ""
+    for condition in conditions:
+        inner = (
+            f"({condition.expression})" if " and " in condition.expression else condition.expression
+        )
+        if condition.label:
+            expression = f"{expression} or {inner}" if expression else condition.expression
+        elif expression:
+            expression = f"({expression}) and not ({condition.expression})"
+    return expression or "False"
+
+
+def broken(start: str, expression: str, end: str = "") -> list[str]:
+    """Write an expression in brackets over several lines if it is too long for one."""
+    if len(start) + len(expression) + len(end) <= WIDTH:
+        return [start + expression + end]
+    inner = textwrap.wrap(expression, WIDTH - 8, break_long_words=False)
+    return [f"{start}(", *[f"    {line}" for line in inner], f"){end}"]
+
+
+def wrapped(start: str, value: str) -> list[str]:
+    """Break a long set or dict display over lines."""
+    if len(start) + len(value) <= LINE:
+        return [start + value]
+    lines, line = [f"{start}{value[0]}"], "   "
+    for entry in _entries(value[1:-1]):
+        if len(entry) > WIDTH:
+            lines += [*([line] if line.strip() else []), *_folded(entry)]
+            line = "   "
+            continue
+        if len(line) + len(entry) + 2 > LINE:
+            lines.append(line)
+            line = "   "
+        line += f" {entry},"
+    return [*lines, *([line] if line.strip() else []), value[-1]]
+
+
+def _folded(entry: str) -> list[str]:
+    """Break one long entry of a display over lines."""
+    kept = re.sub(r"(?<=\d), (?=\d)", ",~", entry)
+    parts = textwrap.wrap(kept, LINE - 8, break_long_words=False, break_on_hyphens=False)
+    indents = ["    ", *["        "] * len(parts)]
+    return [
+        indent + part.replace("~", " ") + ("," if part is parts[-1] else "")
+        for indent, part in zip(indents, parts, strict=False)
+    ]
+
+
+def _entries(text: str) -> Iterable[str]:
+    """Split a display at its outermost commas."""
+    depth, start = 0, 0
+    for position, character in enumerate(text):
+        depth += (character in "({[") - (character in ")}]")
+        if character == "," and depth == 0:
+            yield text[start:position].strip()
+            start = position + 1
+    yield text[start:].strip()
+
+
+MOST_NAMES = 5
+
+
+def state_lines(
+    frame: IntegerEncoding, layout: Layout, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """Write the bodies of `__init__` and of `set_state`."""
+    initial = [f"self.{name} = 0" for name in names]
+    if frame.space.kind == "discrete":
+        return initial, _digits(_shifted("observation", frame.lows[0]), layout[0], names)
+    values = "np.ravel(observation)" if len(frame.space.shape) > 1 else "observation"
+    parts = [f"part_{number}" for number in range(len(layout))]
+    lines, start = [], 0
+    if all(len(radices) == 1 for radices in layout) and not any(frame.lows):
+        if len(names) > MOST_NAMES:
+            return initial, list(_by_slices(values, names))
+        targets = ", ".join(f"self.{name}" for name in names)
+        comma = "," if len(names) == 1 else ""
+        return initial, [f"{targets}{comma} = (int(value) for value in {values})"]
+    lines = [
+        f"{', '.join(parts)}{',' if len(parts) == 1 else ''} = (int(value) for value in {values})"
+    ]
+    for part, low, radices in zip(parts, frame.lows, layout, strict=True):
+        lines += _digits(_shifted(part, low), radices, names[start : start + len(radices)])
+        start += len(radices)
+    return initial, lines
+
+
+def _by_slices(values: str, names: list[str]) -> Iterator[str]:
+    """Write how many components are read, some on each line."""
+    yield f"values = [int(value) for value in {values}]"
+    for start in range(0, len(names), MOST_NAMES):
+        chunk = names[start : start + MOST_NAMES]
+        targets = ", ".join(f"self.{name}" for name in chunk) + ("," if len(chunk) == 1 else "")
+        yield f"{targets} = values[{start}:{start + len(chunk)}]"
+
+
+def observation_expression(frame: IntegerEncoding, layout: Layout, names: list[str]) -> str:
+    """Write the observation of the present state."""
+    parts, start = [], 0
+    for low, radices in zip(frame.lows, layout, strict=True):
+        parts.append(_shifted(_number(radices, names[start : start + len(radices)]), -low))
+        start += len(radices)
+    if frame.space.kind == "discrete":
+        return parts[0]
+    if frame.space.kind == "tuple":
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    shape = f".reshape({frame.space.shape})" if len(frame.space.shape) != 1 else ""
+    return f"np.array([{', '.join(parts)}]){shape}"
+
+
+def action_lines(frame: IntegerEncoding) -> list[str]:
+    """Write how an action becomes a number from 0, if it is not one already."""
+    if frame.action_space.kind == "discrete":
+        low = frame.action_lows[0]
+        return [f"action = {_shifted('action', low)}  # numbered from 0"] if low else []
+    parts = [_shifted(f"int(value_{number})", low) for number, low in enumerate(frame.action_lows)]
+    names = ", ".join(f"value_{number}" for number in range(len(parts)))
+    values = "action.ravel()" if len(frame.action_space.shape) > 1 else "action"
+    total = _horner(frame.action_sizes, parts)
+    return [f"{names}{',' if len(parts) == 1 else ''} = {values}", f"action = {total}"]
+
+
+def _digits(value: str, radices: tuple[int, ...], names: list[str]) -> list[str]:
+    """Write how a number falls into digits."""
+    if len(radices) == 1:
+        return [f"self.{names[0]} = {value}"]
+    lines = []
+    for index in range(len(radices) - 1, 1, -1):
+        lines.append(f"rest, self.{names[index]} = divmod({value}, {radices[index]})")
+        value = "rest"
+    return [*lines, f"self.{names[0]}, self.{names[1]} = divmod({value}, {radices[1]})"]
+
+
+def _number(radices: tuple[int, ...], names: list[str]) -> str:
+    """Write digits as one number."""
+    return _horner(radices, [f"self.{name}" for name in names])
+
+
+def _horner(radices: tuple[int, ...], parts: list[str]) -> str:
+    """Write a number of mixed radix."""
+    total = parts[0]
+    for radix, part in zip(radices[1:], parts[1:], strict=True):
+        inner = f"({total})" if " + " in total or " - " in total else total
+        total = f"{inner} * {radix} + {part}"
+    return total
+
+
+def _shifted(value: str, low: int) -> str:
+    """Subtract the lowest value, if that is not 0."""
+    if not low:
+        return value
+    inner = value
+    return f"{inner} - {low}" if low > 0 else f"{inner} + {-low}"
+
+
+def part_of_action(sizes: tuple[int, ...], part: int) -> str:
+    """Write a part of an action, which is a number of mixed radix."""
+    stride = prod(sizes[part + 1 :])
+    whole = f"action // {stride}" if stride > 1 else "action"
+    return f"{whole} % {sizes[part]}" if part else whole
+
+
+def picked(cells: list[str], pointer: str) -> str:
+    """Write the one of some factors that another points at."""
+    return f"({listed(cells)})[{pointer}]"
+
+
+def listed(names: list[str], prefix: str = "") -> str:
+    """Write names with a prefix, separated by commas."""
+    return ", ".join(prefix + name for name in names)
+
+
+def assignments(left: str, right: str, names: list[str]) -> Iterator[str]:
+    """Assign names with one prefix to the same with another, some on each line."""
+    chunk: list[str] = []
+    for name in names:
+        if chunk and len(f"{listed([*chunk, name], left)} = {listed([*chunk, name], right)}") > 80:
+            yield f"{listed(chunk, left)} = {listed(chunk, right)}"
+            chunk = []
+        chunk.append(name)
+    if chunk:
+        yield f"{listed(chunk, left)} = {listed(chunk, right)}"
+
+
+def chain(
+    conditions: list[Condition], target: str, values: dict[int, str], default: str | None
+) -> list[str]:
+    """Assign by the last condition that holds; without a default nothing is assigned otherwise."""
+    lines: list[str] = [] if default is None else [f"{target} = {default}"]
+    word = "if"
+    for number, condition in reversed(list(enumerate(conditions))):
+        if condition.label or number:
+            value = values.get(condition.label)
+            assign = "pass" if value is None else f"{target} = {value}"
+            lines += [*broken(f"{word} ", condition.expression, ":"), f"    {assign}"]
+            word = "elif"
+    return lines
+
+
+def mentions(text: str, name: str) -> bool:
+    """Say whether a variable is used."""
+    return re.search(rf"(?<![\w.]){name}\b", text) is not None

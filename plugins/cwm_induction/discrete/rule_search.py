@@ -1,0 +1,450 @@
+"""Rules as general claims: a few comparisons that hold together give a label."""
+
+from dataclasses import dataclass
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.discrete.rules import (
+    RELATION_BITS,
+    Box,
+    ColumnBound,
+    DecisionList,
+    DecisionTable,
+    Examples,
+    RuleColumn,
+    RuleInputs,
+)
+
+MAX_LAYERS = 3
+LEAST_RUN = 3
+MOST_RUN_KINDS = 6
+MOST_GAPS = 10
+"""Codes per row up to which keys are counted in a table of all codes, which needs no sorting."""
+
+
+class _Layer(NamedTuple):
+    """A layer, its description length and that of the rows that stay wrong under it."""
+
+    layer: DecisionTable | Box
+    bits: float
+    loss: float
+
+    @property
+    def total(self) -> float:
+        return self.bits + self.loss
+
+
+def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> DecisionList:
+    """Lay tables, and runs if asked for, over each other."""
+    labels = np.zeros_like(examples.labels)
+    layers: list[DecisionTable | Box] = []
+    spent, loss = 0.0, examples.loss(labels)
+    while len(layers) < MAX_LAYERS and loss > 0:
+        found = [_best_table(examples, labels, most_columns, loss)]
+        if runs:
+            found.append(_best_run(examples, labels))
+        best = min((layer for layer in found if layer), key=lambda layer: layer.total, default=None)
+        if best is None or best.total >= loss:
+            break
+        layers.append(best.layer)
+        labels = best.layer.apply(examples.pool, labels)
+        spent, loss = spent + best.bits, best.loss
+    return DecisionList(tuple(layers), spent + loss)
+
+
+def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float) -> _Layer | None:
+    """Return the table that shortens the description most, if any does."""
+    best, least, wrong = None, limit - 1e-9, labels != examples.labels
+    for chosen, bits in examples.pool.subsets(most):
+        if bits < least:
+            prices = _prices(examples, wrong, chosen)
+            total = bits + np.minimum(prices.stay, prices.change).sum()
+            if total < least:
+                best, least = chosen, total
+    if best is None:
+        return None
+    table = _table(examples, labels, best)
+    loss = examples.loss(table.apply(examples.pool, labels))
+    return _Layer(table, examples.pool.bits(best) + len(table.labels) * examples.key_bits, loss)
+
+
+def _table(examples: Examples, labels: np.ndarray, chosen: tuple[int, ...]) -> DecisionTable:
+    """Keep the keys that pay for themselves."""
+    stay, change, counts = _prices(examples, labels != examples.labels, chosen)
+    _, first = np.unique(examples.pool.codes(chosen), return_index=True)
+    columns = tuple(examples.pool.columns[index] for index in chosen)
+    rows = examples.pool.values[first][:, chosen].tolist()
+    keys = {
+        tuple(row): int(label)
+        for row, label, worth in zip(rows, counts.argmax(axis=1), change < stay, strict=True)
+        if worth
+    }
+    return DecisionTable(columns, chosen, keys)
+
+
+class _Prices(NamedTuple):
+    """Per key: bits without it, bits with it, how often it has every label."""
+
+    stay: np.ndarray
+    change: np.ndarray
+    counts: np.ndarray
+
+
+def _prices(examples: Examples, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
+    """Price every key of a table over the given columns, given the rows that are wrong so far."""
+    group, keys = _grouped(examples.pool.codes(chosen))
+    kinds = examples.kinds
+    counts = np.bincount(
+        group * kinds + examples.labels, weights=examples.weights, minlength=keys * kinds
+    ).reshape(-1, kinds)
+    weights = examples.weights * wrong
+    stay = np.bincount(group, weights=weights, minlength=keys) * examples.error_bits
+    missed = counts.sum(axis=1) - counts.max(axis=1)
+    change = missed * examples.error_bits + examples.key_bits
+    return _Prices(stay, change, counts)
+
+
+def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the number of the key of every row, and how many keys there are."""
+    if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_GAPS * len(codes):
+        values, group = np.unique(codes, return_inverse=True)
+        return group, len(values)
+    numbers = np.cumsum(np.bincount(codes) > 0)
+    return numbers[codes] - 1, int(numbers[-1]) if len(numbers) else 0
+
+
+def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
+    """Return the run of neighbouring values, beside one fixed value, that explains most.
+
+    A run also claims the gaps in which nothing was seen and the next value on each
+    side, so it must be long enough to be cheaper than its keys.
+    """
+    if examples.kinds > MOST_RUN_KINDS:
+        return None
+    wrong = labels != examples.labels
+    found = [
+        run
+        for label in np.unique(examples.labels[wrong]).tolist()
+        for fixed, along in _pairs(examples)
+        for run in _runs(examples, labels, wrong & (examples.labels == label), (fixed, along))
+    ]
+    return min(found, key=lambda run: run.total, default=None)
+
+
+def _pairs(examples: Examples) -> list[tuple[int, int]]:
+    """List the pairs of columns about different factors at the same time."""
+    columns = [pair for pair in enumerate(examples.pool.columns) if pair[1].size >= LEAST_RUN]
+    return [
+        (i, j)
+        for i, one in columns
+        for j, other in columns
+        if min(one.factor, other.factor) >= 0 and one.factor != other.factor
+    ]
+
+
+def _runs(
+    examples: Examples, labels: np.ndarray, wanted: np.ndarray, pair: tuple[int, int]
+) -> list[_Layer]:
+    """Return a run for every fixed value beside which enough values are wanted."""
+    pool, (fixed, along) = examples.pool, pair
+    columns = pool.columns[fixed], pool.columns[along]
+    label = int(examples.labels[wanted][0])
+    bits = pool.bits(pair) + examples.key_bits + log2(columns[0].size) + 2 * log2(columns[1].size)
+    found = []
+    for value in np.unique(pool.values[wanted, fixed]).tolist():
+        places = np.unique(pool.values[wanted & (pool.values[:, fixed] == value), along])
+        if len(places) >= LEAST_RUN:
+            known = np.unique(pool.values[pool.values[:, fixed] == value, along])
+            ends = ColumnBound(columns[1], along, *_with_neighbours(places, known))
+            box = Box((ColumnBound(columns[0], fixed, value, value), ends), label)
+            found.append(_Layer(box, bits, examples.loss(box.apply(pool, labels))))
+    return found
+
+
+def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
+    """Return the ends of a run that takes in a value on each side, if neither was seen nor last."""
+    low, high = int(places[0]), int(places[-1])
+    below, above = known[known < low], known[known > high]
+    lower = len(below) > 0 and int(below[-1]) < low - 1
+    higher = len(above) > 0 and int(above[0]) > high + 1
+    return low - lower, high + higher
+
+
+MAX_DEPTH = 6
+MAX_KINDS = 32
+TREE_BITS = 10.0
+"""What a tree pays for claiming something about whatever was not seen."""
+
+
+class _Split(NamedTuple):
+    """A column is at most a value, or equal to it."""
+
+    place: int
+    value: int
+    equal: bool
+
+    def holds(self, values: np.ndarray) -> np.ndarray:
+        column = values[:, self.place]
+        answer: np.ndarray = column == self.value if self.equal else column <= self.value
+        return answer
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A part of the tree: its boxes and their description length."""
+
+    boxes: tuple[Box, ...]
+    bits: float
+
+
+def fit_tree(examples: Examples) -> DecisionList:
+    """Grow a tree over all columns and keep the splits that pay for themselves."""
+    bounds = tuple(
+        ColumnBound(column, index, 0, column.size - 1)
+        for index, column in enumerate(examples.pool.columns)
+    )
+    node = _grow(examples, bounds, MAX_DEPTH)
+    return DecisionList(tuple(box for box in node.boxes if box.label), node.bits + TREE_BITS)
+
+
+def _grow(examples: Examples, bounds: tuple[ColumnBound, ...], depth: int) -> _Node:
+    """Return the cheaper of a leaf and the best split."""
+    counts = np.bincount(examples.labels, weights=examples.weights, minlength=examples.kinds)
+    label = int(counts.argmax())
+    box = Box(_tight(bounds, examples), label)
+    leaf = _Node(
+        (box,), 1 + log2(examples.kinds) + (counts.sum() - counts[label]) * examples.error_bits
+    )
+    if depth == 0 or np.count_nonzero(counts) < 2:
+        return leaf
+    split = _best_split(examples)
+    if split is None:
+        return leaf
+    mask = split.holds(examples.pool.values)
+    inner, outer = _cut(bounds, split)
+    yes = _grow(examples.select(mask), inner, depth - 1)
+    no = _grow(examples.select(~mask), outer, depth - 1)
+    size = examples.pool.columns[split.place].size
+    bits = 1 + log2(len(bounds)) + log2(size) + yes.bits + no.bits
+    return _Node(yes.boxes + no.boxes, bits) if bits < leaf.bits else leaf
+
+
+def _tight(bounds: tuple[ColumnBound, ...], examples: Examples) -> tuple[ColumnBound, ...]:
+    """Drop the bounds that admit every value of their column."""
+    return tuple(
+        bound
+        for bound in bounds
+        if bound.low > 0 or bound.high < bound.column.size - 1 or bound.excluded
+    )
+
+
+def _cut(
+    bounds: tuple[ColumnBound, ...], split: _Split
+) -> tuple[tuple[ColumnBound, ...], tuple[ColumnBound, ...]]:
+    """Return the bounds on the side where the split holds and on the other."""
+    bound = bounds[split.place]
+    if split.equal:
+        inside = bound._replace(low=split.value, high=split.value, excluded=())
+        outside = bound._replace(excluded=(*bound.excluded, split.value))
+    else:
+        inside = bound._replace(high=split.value)
+        outside = bound._replace(low=split.value + 1)
+    return (
+        (*bounds[: split.place], inside, *bounds[split.place + 1 :]),
+        (*bounds[: split.place], outside, *bounds[split.place + 1 :]),
+    )
+
+
+def _best_split(examples: Examples) -> _Split | None:
+    """Return the split that leaves the least entropy; thresholds before equality."""
+    best, least = None, np.inf
+    for index in range(len(examples.pool.columns)):
+        values, group = np.unique(examples.pool.values[:, index], return_inverse=True)
+        if len(values) < 2:
+            continue
+        kinds = examples.kinds
+        counts = np.bincount(
+            group.reshape(-1) * kinds + examples.labels,
+            weights=examples.weights,
+            minlength=len(values) * kinds,
+        ).reshape(-1, kinds)
+        for equal, sides in ((False, counts.cumsum(axis=0)[:-1]), (True, counts)):
+            left = _entropy(sides) + _entropy(counts.sum(axis=0) - sides) + 0.01 * equal
+            position = int(left.argmin())
+            if left[position] < least - 1e-9:
+                best, least = _Split(index, int(values[position]), equal), left[position]
+    return best
+
+
+def _entropy(counts: np.ndarray) -> np.ndarray:
+    """Return the entropy of every row of counts, in bits, times its total."""
+    totals = counts.sum(axis=-1, keepdims=True)
+    share = np.where(counts > 0, counts / np.maximum(totals, 1e-300), 1.0)
+    entropy: np.ndarray = -(counts * np.log2(share)).sum(axis=-1)
+    return entropy
+
+
+MOST_BOUNDS = 3
+MOST_CLAIMS = 8
+BEAM = 12
+MOST_CELLS = 6_000_000
+"""How many answers of comparisons are kept in memory."""
+
+CLAIM_BITS = 4.0
+
+
+class _Comparisons(NamedTuple):
+    """Bounds on columns, what each holds of, and the bits that it costs."""
+
+    bounds: list[ColumnBound]
+    holds: np.ndarray
+    bits: np.ndarray
+
+
+class _Claim(NamedTuple):
+    """Bounds that hold together, the rows where they do, and their bits."""
+
+    bounds: tuple[ColumnBound, ...]
+    holds: np.ndarray
+    bits: float
+
+
+def fit_claims(examples: Examples) -> DecisionList | None:
+    """Lay claims over each other while that shortens the description."""
+    known = _comparisons(examples.pool)
+    if not known.bounds or known.holds.size > MOST_CELLS:
+        return None
+    labels = np.zeros_like(examples.labels)
+    layers: list[Box | DecisionTable] = []
+    spent, loss = 0.0, examples.loss(labels)
+    while loss > 0 and len(layers) < MOST_CLAIMS:
+        found = [
+            (claim.bits + examples.loss(np.where(claim.holds, label, labels)), label, claim)
+            for label in np.unique(examples.labels[labels != examples.labels]).tolist()
+            for claim in _search(examples, labels, label, known)
+        ]
+        total, label, claim = min(found, key=lambda one: one[0], default=(loss, 0, None))
+        if claim is None or total >= loss:
+            break
+        layers.append(Box(claim.bounds, label))
+        labels = np.where(claim.holds, label, labels)
+        spent, loss = spent + claim.bits, total - claim.bits
+    return DecisionList(tuple(layers), spent + loss)
+
+
+def table_bits(rules: DecisionList, key_bits: float) -> float:
+    """Price rules with every key of a table at the choice among all possible keys."""
+    more = 0.0
+    for layer in rules.layers:
+        if isinstance(layer, DecisionTable):
+            possible = sum(log2(max(column.size, 2)) for column in layer.columns)
+            more += len(layer.labels) * max(0.0, possible - key_bits)
+    return rules.bits + more
+
+
+def _search(
+    examples: Examples, labels: np.ndarray, label: int, known: _Comparisons
+) -> list[_Claim]:
+    """Return the claims for a label that are best with one bound, with two and so on."""
+    weights, wrong = examples.weights * examples.error_bits, labels != examples.labels
+    gains = weights * (wrong & (examples.labels == label))
+    harms = weights * (~wrong & (examples.labels != label))
+    start = CLAIM_BITS + log2(examples.kinds)
+    beam = [_Claim((), np.ones(len(labels), dtype=bool), start)]
+    found: list[_Claim] = []
+    for _ in range(MOST_BOUNDS):
+        narrower = [option for claim in beam for option in _narrower(claim, known, (gains, harms))]
+        narrower.sort(key=lambda option: option[0])
+        different = {claim.holds.tobytes(): claim for _, claim in narrower}
+        beam = list(different.values())[::-1][:BEAM]
+        found += beam
+    return found
+
+
+def _narrower(
+    claim: _Claim, known: _Comparisons, worth: tuple[np.ndarray, np.ndarray]
+) -> list[tuple[float, _Claim]]:
+    """Add one bound to a claim in the most promising ways, the best of which come first."""
+    gains, harms = (part * claim.holds for part in worth)
+    right, wrong = known.holds @ gains, known.holds @ harms
+    start = np.log2((gains.sum() + 1) / (gains.sum() + harms.sum() + 1))
+    value = right * (np.log2((right + 1) / (right + wrong + 1)) - start) - known.bits
+    value = np.maximum(value, right - wrong - known.bits)
+    chosen = np.argsort(-value, kind="stable")[:BEAM]
+    return [
+        (
+            float(value[n]),
+            _Claim(
+                (*claim.bounds, known.bounds[n]),
+                claim.holds & (known.holds[n] > 0),
+                claim.bits + float(known.bits[n]),
+            ),
+        )
+        for n in chosen.tolist()
+        if right[n] > 0
+    ]
+
+
+def _comparisons(pool: RuleInputs) -> _Comparisons:
+    """List what columns can be compared with: each value, and limits between values."""
+    bounds, holds, bits = [], [], []
+    kinds = [column.kind for column in pool.columns]
+    for place, column in enumerate(pool.columns):
+        seen = np.unique(pool.values[:, place])
+        price = log2(len(set(kinds))) + log2(kinds.count(column.kind))
+        price += RELATION_BITS * (column.kind == "gap")
+        for low, high in _limits(column, seen):
+            bound = ColumnBound(column, place, low, high)
+            inside = bound.holds(pool)
+            if 0 < inside.sum() < len(inside):
+                bounds.append(bound)
+                holds.append(inside)
+                bits.append(price + _value_bits(column, low, high))
+    return _Comparisons(bounds, np.array(holds, dtype=np.float32), np.array(bits))
+
+
+def _limits(column: RuleColumn, seen: np.ndarray) -> list[tuple[int, int]]:
+    """List the ranges of a column: single values, at least and at most a value."""
+    values, last = seen.tolist(), column.size - 1
+    single = [(value, value) for value in values]
+    if column.kind == "reward" or len(values) < 3:
+        return single
+    return single + [(value, last) for value in values] + [(0, value) for value in values]
+
+
+def _value_bits(column: RuleColumn, low: int, high: int) -> float:
+    """Price a range: the ends of a column and no change are plainer than other values."""
+    centre = column.size // 2 if column.is_signed else 0
+    plain = (centre, column.size - 1) if low == high else (centre + 1, centre - 1)
+    if column.size == 2:
+        return 1.0
+    is_plain = column.kind != "action" and (low in plain or high in plain)
+    return 2.0 if is_plain else 1 + log2(column.size)
+
+
+MOST_WEIGHT = 3
+FULL_COLUMNS = 4
+
+
+class Variant(NamedTuple):
+    """Which hypotheses are considered.
+
+    `rank` is the place of the layout among the best, `shapes` admits trees
+    and runs beside tables, `blocks` that all moves are blocked at once. Without
+    `moves` what follows is looked up.
+    """
+
+    rank: int = 0
+    shapes: bool = True
+    blocks: bool = True
+    moves: bool = True
+
+
+def choose_rules(examples: Examples, options: Variant) -> DecisionList:
+    """Return the shorter of layers and, where shapes are admitted, a tree."""
+    layers = fit_layers(examples, FULL_COLUMNS, runs=options.shapes)
+    if not options.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
+        return layers
+    return min(layers, fit_tree(examples), key=lambda rules: rules.bits)

@@ -1,0 +1,227 @@
+"""Breaks the long lines of a program where a person would: before operators, after commas."""
+
+import ast
+import builtins
+import keyword
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+LONGEST = 32
+_VARIABLE = re.compile(r"\bx(\d+)(?!\d)")
+_READ = re.compile(r"^ +(\w+) = observation\[(\d+)\]$", re.MULTILINE)
+_ANGLE = re.compile(r"\b(\w+) = np\.arctan2\(observation\[(\d+)\], observation\[(\d+)\]\)")
+_PREPOSITIONS = "of|along|on|in|at|from|to|with|around|about|between|for|by|per"
+_SMALL = {"the", "a", "an", "its", "is", "and"}
+_WAVES = re.compile(r"\b(cosine|sine|cos|sin)\b( of\b)?", re.IGNORECASE)
+
+
+def renamed(program: str, documented: Sequence[str]) -> str:
+    """Give variables the names of their components; all of them or, when they clash, none."""
+    named = {int(number) for number in _VARIABLE.findall(program)}
+    names = {f"x{n}": identifier(documented[n]) for n in sorted(named) if n < len(documented)}
+    for angle, sine, cosine in _ANGLE.findall(program):
+        if max(int(sine), int(cosine)) < len(documented):
+            both = [identifier(_WAVES.sub("", documented[int(n)])) for n in (sine, cosine)]
+            names[angle] = both[0] if both[0] == both[1] else ""
+    names = {old: new for old, new in names.items() if new}
+    chosen = set(names.values())
+    free = len(chosen) == len(names) and not chosen & _names_in(program)
+    return _replaced(program, names) if free else program
+
+
+def unnamed(program: str) -> str:
+    """Undo `renamed`: give variables the names that they are found under."""
+    names = {name: f"x{number}" for name, number in _READ.findall(program)}
+    angles = [angle for angle, _, _ in _ANGLE.findall(program)]
+    names |= {angle: f"angle{number}" for number, angle in enumerate(angles)}
+    return _replaced(program, {old: new for old, new in names.items() if old != new})
+
+
+def _names_in(program: str) -> set[str]:
+    """Return the names that a program uses for anything."""
+    nodes = list(ast.walk(ast.parse(program)))
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return arguments | {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _replaced(program: str, names: Mapping[str, str]) -> str:
+    """Replace names of variables, of their next values and of the constants that belong to them."""
+    if not names:
+        return program
+    constants = {old.upper(): new.upper() for old, new in names.items()}
+    either = "|".join(sorted(names, key=len, reverse=True))
+    variable = rf"(?<![\w\"'.])({either})(?=_next\b|_chosen\b|_case_|\b)"
+    program = re.sub(variable, lambda m: names[m[1]], program)
+    part = rf"(?:(?<=_)|\b)({either.upper()})(?=_|\b)"
+    renamed_parts = partial(re.sub, part, lambda m: constants[m[1]])
+    return re.sub(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*", lambda m: renamed_parts(m[0]), program)
+
+
+def identifier(text: str) -> str:
+    """Turn a description such as "velocity of the cart along x" into `cart_velocity`."""
+    plain = re.sub(r"\(.*?\)|\[.*?\]|\*\*|`|\$", " ", text.replace("\\", " ")).lower()
+    phrases = re.split(rf"\b(?:{_PREPOSITIONS})\b", plain)
+    words = [list(_words(phrase)) for phrase in phrases]
+    words = [phrase for phrase in words if phrase]
+    if not words:
+        return ""
+    chosen = "_".join([*(words[1] if len(words) > 1 else []), *words[0]])
+    usable = chosen.isidentifier() and len(chosen) <= LONGEST and chosen.isascii()
+    reserved = keyword.iskeyword(chosen) or chosen in dir(builtins)
+    return chosen if usable and not reserved else ""
+
+
+def _words(phrase: str) -> Iterator[str]:
+    """Yield the words that say something."""
+    for word in re.findall(r"[a-z0-9]+", phrase):
+        if word not in _SMALL:
+            yield word
+
+
+TEXT_WIDTH = 92
+_REMARK = re.compile(r'\n\n    It predicts .*?\n    """', re.DOTALL)
+
+
+def remarked(program: str, remark: str) -> str:
+    """Add a paragraph to the docstring of the first class of a program, and fill long lines."""
+    tree = ast.parse(program)
+    owner = next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    docstring = owner.body[0]
+    if not (isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)):
+        return program
+    lines = program.splitlines(keepends=True)
+    start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+    text = "".join(lines[start:end]).rstrip()
+    body = text.removesuffix('"""').rstrip()
+    paragraphs = [_refilled(paragraph) for paragraph in [*body.split("\n\n"), f"    {remark}"]]
+    lines[start:end] = ["\n\n".join(paragraphs), '\n    """\n']
+    return "".join(lines)
+
+
+def _refilled(paragraph: str) -> str:
+    """Fill the lines of a paragraph anew if one of them is too long."""
+    if max(map(len, paragraph.splitlines()), default=0) <= TEXT_WIDTH + 4:
+        return paragraph
+    return textwrap.indent(textwrap.fill(" ".join(paragraph.split()), TEXT_WIDTH), "    ")
+
+
+def unremarked(program: str) -> str:
+    """Undo `remarked`, but for where the docstring ends."""
+    return _REMARK.sub('\n    """', program, count=1)
+
+
+WIDTH = 96
+OPERATORS = ((" or ",), (" and ",), (" + ", " - "))
+"""Between what an expression may be broken, the weakest bond first."""
+
+
+def broken(program: str) -> str:
+    """Break statements that are longer than a line; the program stays the same."""
+    text = "\n".join(part for line in program.splitlines() for part in _broken(line)) + "\n"
+    return text if ast.dump(ast.parse(text)) == ast.dump(ast.parse(program)) else program
+
+
+def _broken(line: str) -> Iterator[str]:
+    """Yield the parts of a line, or the line itself if it is short or of another form."""
+    indent = line[: len(line) - len(line.lstrip())]
+    lead, expression, end = _statement(line.strip())
+    if len(line) <= WIDTH or not expression or "#" in expression:
+        yield line
+        return
+    first, *others = _laid(expression, indent, inside=False)
+    *between, last = [indent + lead + first.lstrip(), *others]
+    yield from between
+    yield last + end
+
+
+def _statement(text: str) -> tuple[str, str, str]:
+    """Split a statement into what comes before an expression, the expression, and its end."""
+    for word in ("if ", "elif "):
+        if text.startswith(word) and text.endswith(":"):
+            return word, text[len(word) : -1], ":"
+    if text.startswith("return "):
+        return "return ", text.removeprefix("return "), ""
+    if text.startswith("super()."):
+        return "", text, ""
+    target, sign, expression = text.partition(" = ")
+    plain = bool(sign) and all(part.isidentifier() for part in target.split("."))
+    return (f"{target} = ", expression, "") if plain else ("", "", "")
+
+
+def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[str]:
+    """Yield the lines of an expression, `inside` brackets or not, with a comma behind it."""
+    if inside and len(indent) + len(text) < WIDTH:
+        yield indent + text + comma
+        return
+    items = list(_split(text, (", ",)))
+    splits = (list(_split(text, marks)) for marks in OPERATORS)
+    parts = next((split for split in splits if len(split) > 1), [])
+    if not inside and (len(items) > 1 or parts):
+        yield f"{indent}("
+        yield from _laid(text, indent + "    ", inside=True)
+        yield f"{indent})"
+    elif len(items) > 1:
+        for item in items:
+            yield from _laid(item, indent, inside=True, comma=",")
+    elif parts:
+        *lines, last = _filled(parts, WIDTH - len(indent) - 1)
+        for line in lines:
+            yield from _fitted(line, indent, "")
+        yield from _fitted(last, indent, comma)
+    else:
+        yield from _unwrapped(text, indent, comma)
+
+
+def _fitted(text: str, indent: str, comma: str) -> Iterator[str]:
+    """Yield a line, unwrapped if it is long by itself."""
+    if len(indent) + len(text) < WIDTH:
+        yield indent + text + comma
+    else:
+        yield from _unwrapped(text, indent, comma)
+
+
+def _unwrapped(text: str, indent: str, comma: str) -> Iterator[str]:
+    """Yield a call or a display with what is in its last brackets on lines of its own."""
+    start = _opening(text)
+    if start is None:
+        yield indent + text + comma
+        return
+    yield indent + text[: start + 1]
+    yield from _laid(text[start + 1 : -1], indent + "    ", inside=True)
+    yield indent + text[-1] + comma
+
+
+def _opening(text: str) -> int | None:
+    """Return where the bracket opens that the last character closes."""
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] in ")]}") - (text[place] in "([{")
+        if depth == 0:
+            return place if place < len(text) - 1 else None
+    return None
+
+
+def _split(text: str, marks: tuple[str, ...]) -> Iterator[str]:
+    """Yield what stands between marks outside brackets; an operator begins the next part."""
+    depth, start = 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        mark = next((mark for mark in marks if text.startswith(mark, place)), None)
+        if mark and depth == 0:
+            yield text[start:place]
+            start = place + (2 if mark == ", " else 1)
+    yield text[start:]
+
+
+def _filled(parts: list[str], width: int) -> Iterator[str]:
+    """Put as many parts on each line as there is room for."""
+    line = ""
+    for part in parts:
+        if line and len(line) + 1 + len(part) > width:
+            yield line
+            line = part
+        else:
+            line = f"{line} {part}" if line else part
+    yield line
