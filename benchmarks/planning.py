@@ -2,7 +2,6 @@
 
 World models plan in the sandbox, all guards up. Where a published plan takes
 minutes, fewer samples and iterations are measured and scaled to all of them.
-`python -m benchmarks.planning compiled` measures machine code, with cwm-cli[fast].
 """
 
 from collections.abc import Callable
@@ -64,11 +63,10 @@ class Row:
         return acts
 
 
-def tree(program: str, **options: Any) -> Row:
+def tree(program: str) -> Row:
     """Compare decisions of the tree search in a world model of CartPole."""
-    model, episodes = WorldModel(program, "CartPole-v1"), options.get("episodes", 1)
-    times = 20 if episodes == 1 else 1
-    return Row(model.trees, model.session("mcts", **options), decisions=episodes, repeated=times)
+    model = WorldModel(program, "CartPole-v1")
+    return Row(model.trees, model.session("mcts"), repeated=20)
 
 
 def plan(env_id: str, program: str, **options: Any) -> Row:
@@ -114,13 +112,6 @@ CLAIMS = (
         f"{TREE} a model of CartPole with methods of its own",
         10,
         partial(tree, "cartpole_helpers"),
-    ),
-    claim(
-        "mcts-cartpole-lockstep",
-        f"{TREE} a model of CartPole, 512 episodes in lockstep",
-        50,
-        partial(tree, "cartpole_float32", episodes=512),
-        in_quick=True,
     ),
     claim(
         "mcts-cartpole-true",
@@ -169,25 +160,6 @@ CLAIMS = (
     ),
     claim(
         "cem-cheetah-true", f"{PLAN} the true HalfCheetah", 5, partial(true_plan, "HalfCheetah-v5")
-    ),
-    *(
-        claim(
-            f"compiled-mcts-{name.replace('_', '-')}{suffix}",
-            f"{TREE} compiled {name}{words}",
-            goal,
-            partial(tree, name, form="compiled", episodes=episodes),
-        )
-        for name in ("cartpole_float32", "cartpole_helpers")
-        for suffix, words, goal, episodes in (
-            ("", " (to ask another process takes longer)", None, 1),
-            ("-64", ", 64 episodes in lockstep", 150, 64),
-        )
-    ),
-    claim(
-        "compiled-cem-pendulum",
-        f"{PLAN} a compiled model of Pendulum",
-        150,
-        partial(plan, *PENDULUM, form="compiled"),
     ),
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.published import Copied, Entropy, cem, mcts
 from benchmarks.world_models import Act
 from cwm_cli.envs.simulators import simulator
-from cwm_cli.planning import PLANNERS, Decider, Moment
+from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.registry import environment
 
 
@@ -73,7 +73,7 @@ def simulated(
     @contextmanager
     def ours() -> Iterator[Act]:
         model, env = simulator(environment(env_id), {}, 0), gym.make(env_id)
-        decider = Decider([PLANNERS[planner](preset="paper", **options)], model, seed=0)
+        decider = Decider([find_planner(planner)(preset="paper", **options)], model, seed=0)
 
         def act(number: int) -> int:
             before, (observation, _) = model.counter[0], env.reset(seed=number)

@@ -1,6 +1,6 @@
 """World models planned with in the sandbox, and the same ones as the published planners do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -57,16 +57,14 @@ class WorldModel:
         return act
 
     def session(
-        self, planner: str, *, episodes: int = 1, workers: int = 1, form: str = "auto"
+        self, planner: str, *, episodes: int = 1, workers: int = 1
     ) -> Callable[[], AbstractContextManager[Act]]:
         """Return what opens sessions, one for every worker, and plans for some episodes in each."""
 
         @contextmanager
         def ours() -> Iterator[Act]:
             with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
-                sessions = [
-                    stack.enter_context(self._opened(planner, form)) for _ in range(workers)
-                ]
+                sessions = [stack.enter_context(self._opened(planner)) for _ in range(workers)]
 
                 def plan(session: Session, number: int) -> None:
                     moments = [
@@ -89,16 +87,15 @@ class WorldModel:
         return ours
 
     @contextmanager
-    def _opened(self, planner: str, form: str) -> Iterator[Session]:
+    def _opened(self, planner: str) -> Iterator[Session]:
         """Open a session with a planner as published, in a sandbox of its own."""
         env = self._env
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         task = Task(lambda: gym.make(self._env_id), seed=0, limit=200)
-        with Sandbox(LIMITS, workers=1, accepted=_gaps(form)) as box:
-            box.prepare(compiling=form == "compiled")
+        with Sandbox(LIMITS, workers=1) as box:
             planners = [(planner, {"preset": "paper"})]
             rows = random_rows(task, spaces)
-            yield box.session(self._text, spaces, planners=planners, rows=rows, form=form)
+            yield box.session(self._text, spaces, planners=planners, rows=rows)
 
     def _start(self, number: int) -> np.ndarray:
         """Return an observation at which an episode begins."""
@@ -110,8 +107,3 @@ class WorldModel:
         names: dict[str, Any] = {}
         exec(self._text, names)
         return Copied(names["Environment"]())
-
-
-def _gaps(form: str) -> Sequence[str]:
-    """Name the gaps that a form of programs leaves open."""
-    return ["machine-code"] if form == "compiled" else []

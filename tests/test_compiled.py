@@ -9,13 +9,10 @@ import pytest
 
 from cwm_cli.planning import compiled
 from cwm_cli.planning.compiled import CompiledModel
-from cwm_cli.planning.draws import Draws
-from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.traced.model import Traced
 from cwm_cli.planning.traced.plain import plain
 from cwm_cli.planning.traced.tracing import traced
-from cwm_cli.planning.tree import Effort, Tree
-from test_traced import PROGRAMS, Arm, Grid, Hill, formula, program, rows
+from test_traced import PROGRAMS, Arm, Hill, formula, program, rows
 
 pytestmark = pytest.mark.slow  # the loops take seconds to compile
 
@@ -47,29 +44,6 @@ def test_plans_return_what_they_return_in_the_program(make: Any) -> None:
         model.returns(states, plans), reference.returns(states, plans), rtol=1e-9
     )
     assert model.counter[0] == reference.counter[0]
-
-
-@pytest.mark.parametrize("make", [Hill, Grid])
-def test_a_search_grows_the_same_tree(make: Any) -> None:
-    effort = Effort(70, None, rollout=30, exploration=1.0, discount=0.99, temperature=0.01)
-    model, reference = both(make)
-    for seed, observation in enumerate(rows(make, 5)[0]):
-        numbers = Draws(seed, make.SPACES[1], steps=30, simulations=70)
-        tried = model.search(observation, 25, effort, numbers)
-        situation = Situation(observation, 25, (0,))
-        expected = Tree(reference, situation, effort, numbers).search()
-        assert list(tried.actions) == list(expected.actions)
-        assert tried.visits == expected.visits
-        assert tried.values == pytest.approx(expected.values, rel=1e-9)
-    assert model.counter[0] == reference.counter[0]
-
-
-def test_a_search_takes_no_more_steps_than_it_may() -> None:
-    effort = Effort(500, 300, rollout=30, exploration=1.0, discount=0.99, temperature=0.0)
-    model, _ = both(Hill)
-    numbers = Draws(0, Hill.SPACES[1], steps=30, simulations=500)
-    model.search(np.zeros(2), 1000, effort, numbers)
-    assert 300 <= model.counter[0] < 300 + 31
 
 
 def test_rollouts_of_bytes_run_in_machine_code() -> None:

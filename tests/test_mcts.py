@@ -1,9 +1,8 @@
-"""Tree search finds what pays, counts what it should, and decides alike one by one or at once."""
+"""Tree search finds what pays and counts what it should."""
 
-import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import inf, log, sqrt
+from math import log, sqrt
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,13 +12,19 @@ from gymnasium import spaces
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.planning import lockstep
-from cwm_cli.planning.draws import DEPTHS, Draws, changed, numbers, persistent, pick
-from cwm_cli.planning.mcts import EFFORTS, Mcts, choose
-from cwm_cli.planning.model import Step, Unbatched, key
+from cwm_cli.planning.mcts import (
+    ActionValues,
+    Mcts,
+    PublishedTree,
+    TreeNode,
+    changed,
+    choose,
+    optimistic,
+    repeated,
+)
+from cwm_cli.planning.model import Step, key
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.states import close, countable, name
-from cwm_cli.planning.tree import Tree, Tried, optimistic
 
 TWO = space_of(spaces.Discrete(2))
 PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
@@ -29,7 +34,6 @@ class World:
     """A model made of a function from a state and an action to what follows."""
 
     deterministic = True
-    batch: Any = None
     state: Any = None
 
     def __init__(self, space: Space = TWO) -> None:
@@ -93,48 +97,6 @@ class Pole(World):
         return Step(np.array([place, speed]), 1.0, bool(abs(place) > 1))
 
 
-class Lanes:
-    """What batches have in common."""
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        raise NotImplementedError
-
-    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.step(actions)[1:]
-
-    def apart(self) -> Any:
-        other = copy.copy(self)
-        other.columns = [column[..., :0] for column in self.columns]
-        return other
-
-    def join(self, other: Any) -> None:
-        pairs = zip(self.columns, other.columns, strict=True)
-        self.columns = [np.concatenate(pair) for pair in pairs]
-
-
-class Poles(Lanes):
-    """Many of them at once."""
-
-    def __init__(self, keeps: int | None = None) -> None:
-        self.keeps = iter(range(1000) if keeps is None else range(keeps))
-        self.columns = [np.empty(0), np.empty(0)]
-
-    def stand(self, observations: np.ndarray) -> None:
-        self.columns = list(observations)
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        places, speeds = self.columns
-        speeds = speeds + np.where(actions, 0.1, -0.1) + 0.05 * places
-        self.columns = [places + speeds, speeds]
-        ended = np.abs(places + speeds) > 1
-        return np.stack(self.columns), np.ones(len(speeds)), ended
-
-    def keep(self, lanes: np.ndarray) -> None:
-        if next(self.keeps, None) is None:
-            raise Unbatched("enough")
-        self.columns = [column[lanes] for column in self.columns]
-
-
 class Grid(World):
     """A walk on 7 x 7 fields to the far corner; whole numbers are states."""
 
@@ -143,26 +105,6 @@ class Grid(World):
         x = min(max(x + (action == 0) - (action == 1), 0), 6)
         y = min(max(y + (action == 2) - (action == 3), 0), 6)
         return Step(x * 7 + y, -1.0, x * 7 + y == 48)
-
-
-class Grids(Lanes):
-    """Many of them at once."""
-
-    def __init__(self) -> None:
-        self.columns = [np.empty(0, int)]
-
-    def stand(self, observations: np.ndarray) -> None:
-        self.columns = [observations]
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        x, y = np.divmod(self.columns[0], 7)
-        x = np.clip(x + (actions == 0) - (actions == 1), 0, 6)
-        y = np.clip(y + (actions == 2) - (actions == 3), 0, 6)
-        self.columns = [x * 7 + y]
-        return x * 7 + y, -np.ones(len(x)), x * 7 + y == 48
-
-    def keep(self, lanes: np.ndarray) -> None:
-        self.columns = [self.columns[0][lanes]]
 
 
 FOUR = space_of(spaces.Discrete(4))
@@ -262,31 +204,10 @@ def test_the_same_random_numbers_give_the_same_decisions(preset: Any, start: Any
 
 
 def test_actions_that_a_walk_took_but_did_not_value_yet_are_drawn_alike() -> None:
-    drawn = {optimistic([-inf, -inf], [1, 1], 1.0, Random(seed)) for seed in range(20)}
+    node = TreeNode(None, range(2))
+    node.tried = [1, 1]
+    drawn = {optimistic(node, 1.0, Random(seed)) for seed in range(20)}
     assert drawn == {0, 1}
-
-
-def test_the_presets_give_what_is_not_set() -> None:
-    assert Mcts(preset="paper").effort == (25, None, 100, 1.0, 0.99, 0.01)
-    assert Mcts(preset="paper", rollout=7).effort == (25, None, 7, 1.0, 0.99, 0.01)
-    assert Mcts().effort == EFFORTS["default"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"simulations": 0},
-        {"budget": 0},
-        {"rollout": -1},
-        {"discount": 1.5},
-        {"temperature": -0.1},
-        {"exploration": float("nan")},
-    ],
-    ids=str,
-)
-def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Mcts(**options)
 
 
 def test_the_budget_ends_a_decision() -> None:
@@ -297,7 +218,7 @@ def test_the_budget_ends_a_decision() -> None:
 
 
 def test_the_action_is_drawn_by_a_softmax_or_is_the_best() -> None:
-    tried = Tried([4, 5, 6], [3, 3, 0], [0.5, 0.5 + 0.01 * log(3), 9.0])
+    tried = ActionValues([4, 5, 6], [3, 3, 0], [0.5, 0.5 + 0.01 * log(3), 9.0])
     numbers = (np.arange(1000) + 0.5) / 1000
     assert [choose(tried, 0.01, number) for number in numbers].count(5) == 750
     assert {choose(tried, 0.0, number) for number in numbers} == {5}
@@ -322,30 +243,30 @@ def leaf(state: Any, actions: int, visits: int, terminated: bool = False) -> Lea
     return Leaf(state, terminated, [0.0] * actions, [0] * actions, empty, [visits])
 
 
-def reference(world: World, state: Any, draws: Draws, simulations: int = 25) -> Leaf:
+def reference(world: World, state: Any, random: Random) -> Leaf:
     """Search as published: the model is stepped at every edge, and values are summed up."""
-    actions = int(world.action_space.high[0]) + 1
-    root = leaf(state, actions, 1)
-    for number in range(simulations):
-        rollout, ties = draws.row(number)
+    actions = range(int(world.action_space.high[0]) + 1)
+    root = leaf(state, len(actions), 1)
+    for _ in range(25):
         node, path, new = root, [], False
         while not (new or node.terminated):
             bounds = [
                 (node.totals[a] / node.counts[a] if node.counts[a] else 1.0)
                 + sqrt(log(node.visits[0]) / (node.counts[a] + 1e-3))
-                for a in range(actions)
+                for a in actions
             ]
-            best = [a for a in range(actions) if bounds[a] > max(bounds) - 1e-12]
-            action = best[pick(ties[len(path) % DEPTHS], len(best))]
+            action = random.choice([a for a in actions if bounds[a] == max(bounds)])
             world.stand(node.state)
             observation, reward, terminated, _ = world.step(action)
             new = key(observation) not in node.children[action]
             if new:
-                child = leaf(world.here(), actions, 0, terminated)
+                child = leaf(world.here(), len(actions), 0, terminated)
                 node.children[action][key(observation)] = child
             path.append((node, action, reward))
             node = node.children[action][key(observation)]
-        value = 0.0 if node.terminated else world.play(rollout[:100], 0.99)
+        value = 0.0
+        if not node.terminated:
+            value = world.play(random.choices(actions, k=100), 0.99)
         node.visits[0] += 1
         for parent, action, reward in reversed(path):
             value = reward + 0.99 * value
@@ -366,25 +287,22 @@ class Slippery(Grid):
         return super().answer(state, int(self.rng.integers(4)) if slips else action)
 
 
-def drawn(world: World, seed: int, *, steps: int = 100, simulations: int = 25) -> Draws:
-    return Draws(seed, world.action_space, steps=steps, simulations=simulations)
-
-
 @pytest.mark.parametrize(
     ("world", "state"),
     [(Pole(), np.zeros(2)), (Corridor(), 0.0), (Grid(FOUR), 30), (Slippery(FOUR), 30)],
     ids=["pole", "corridor", "grid", "slippery"],
 )
 def test_the_published_search_is_the_published_one(world: World, state: Any) -> None:
-    effort = Mcts(preset="paper").effort
     for seed in range(6):
+        situation = at(state, horizon=500, seed=seed)
         Slippery.rng = np.random.default_rng(seed)
-        tried = Tree(world, at(state, horizon=500), effort, drawn(world, seed)).search()
+        found = PublishedTree(world, Mcts(preset="paper")).search(situation)
         Slippery.rng = np.random.default_rng(seed)
-        root = reference(world, state, drawn(world, seed))
-        assert list(tried.visits) == root.counts
+        numbers = Random(int(at(state, seed=seed).rng.integers(2**63)))
+        root = reference(world, state, numbers)
+        assert found.tried == root.counts
         pairs = zip(root.totals, root.counts, strict=True)
-        assert np.allclose(tried.values, [total / count for total, count in pairs])
+        assert found.values == [total / count for total, count in pairs]
 
 
 def test_an_action_whose_outcome_is_known_is_not_taken_again() -> None:
@@ -413,70 +331,6 @@ def test_a_random_outcome_is_weighed_and_not_taken_for_granted() -> None:
         actions = [chosen(planner, world, 0.0, seed=seed) for seed in range(20)]
         assert actions.count(0) >= 18
         assert world.counter[0] == 20 * 100
-
-
-# Many situations at once.
-
-
-@pytest.mark.parametrize("horizon", [500, 7, 1])
-@pytest.mark.parametrize("simulations", [25, 40])
-@pytest.mark.parametrize("kind", ["arrays", "whole numbers"])
-def test_side_by_side_trees_grow_as_they_do_alone(
-    horizon: int, simulations: int, kind: str
-) -> None:
-    alone, batch = (Pole(), Poles()) if kind == "arrays" else (Grid(FOUR), Grids())
-    count, effort = 70, Mcts(preset="paper", simulations=simulations).effort
-    rng = np.random.default_rng(1)
-    states = list(rng.uniform(-0.5, 0.5, (count, 2)))
-    if kind == "whole numbers":
-        states = rng.integers(48, size=count).tolist()
-    situations = [
-        at(state, horizon=horizon - index % 2 * (horizon > 1)) for index, state in enumerate(states)
-    ]
-    draws = [drawn(alone, index, simulations=simulations) for index in range(count)]
-    together = type(alone)(alone.action_space)
-    forest = lockstep.Forest(together, situations, effort, draws).search(batch)
-    draws = [drawn(alone, index, simulations=simulations) for index in range(count)]
-    for situation, each, tried in zip(situations, draws, forest, strict=True):
-        one = Tree(alone, situation, effort, each).search()
-        assert (list(one.actions), list(one.visits)) == (tried.actions, tried.visits)
-        assert np.allclose(one.values, tried.values, rtol=1e-12, atol=0)
-    assert together.counter == alone.counter
-
-
-def poles(batch: Any, count: int = 80, **options: Any) -> tuple[list[list[int]], World]:
-    """Decide for many poles."""
-    world = Pole()
-    world.batch = batch
-    places = np.random.default_rng(2).uniform(-0.5, 0.5, (count, 2))
-    situations = [at(place, seed=index) for index, place in enumerate(places)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lockstep, "WORTHWHILE", 64)
-        return Mcts(preset="paper", **options).plan(world, situations), world
-
-
-def test_many_situations_are_decided_at_once_as_one_by_one() -> None:
-    together, world = poles(Poles())
-    assert not world.stood
-    assert together == poles(None)[0]
-
-
-@pytest.mark.parametrize("keeps", [0, 9, 40])
-def test_a_batch_that_gives_up_changes_no_decision(keeps: int) -> None:
-    actions, world = poles(Poles(keeps))
-    assert world.stood
-    assert actions == poles(None)[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [({}, 20), ({"budget": 100}, 80)],
-    ids=["few", "a budget"],
-)
-def test_a_batch_is_left_alone_where_it_does_not_serve(options: dict[str, int], count: int) -> None:
-    actions, world = poles(Poles(0), count, **options)
-    assert world.stood
-    assert actions == poles(None, count, **options)[0]
 
 
 # The default search: plans that are kept, and graphs of states that come again.
@@ -577,7 +431,7 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
         def answer(self, state: Any, action: int) -> Step:
             return Step(2 * state + action, 0.0, False)
 
-    monkeypatch.setattr("cwm_cli.planning.graph.LARGEST", 500)
+    monkeypatch.setattr("cwm_cli.planning.mcts.LARGEST", 500)
     memory, world, state = None, Counting(), 1
     for number in range(12):
         situation = at(state, seed=number, memory=memory)
@@ -589,42 +443,8 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
 # What they are made of.
 
 
-@pytest.mark.parametrize("actions", [spaces.Discrete(2), spaces.Discrete(5, start=-2)])
-def test_numbers_of_any_simulation_are_drawn_alike(actions: spaces.Discrete) -> None:
-    space = space_of(actions)
-    low, high = int(space.low[0]), int(space.high[0])
-    draws = [drawn(World(space), seed, steps=9, simulations=70) for seed in (3, 2**64 - 1)]
-    rows = [[each.row(number) for number in range(70)] for each in draws]
-    seeds = np.array([each.seed for each in draws], np.uint64)
-    for simulations in ([0, 0], [69, 4], [31, 32]):
-        ties, taken = numbers(seeds, np.array(simulations), (low, high), 9)
-        for row, simulation, tie, actions_taken in zip(rows, simulations, ties, taken, strict=True):
-            assert list(row[simulation][0]) == actions_taken.tolist()
-            assert list(row[simulation][1]) == tie.tolist()
-    counts = np.bincount([action - low for row in rows for some, _ in row for action in some])
-    assert abs(counts / 1260 - 1 / len(counts)).max() < 0.06  # four standard deviations
-    assert rows[0][0] != rows[0][1] != rows[1][1]
-
-
-def test_random_numbers_are_those_of_splitmix64() -> None:
-    ties, _ = numbers(np.array([1234567], np.uint64), np.zeros(1, int), (0, 1), 0)
-    outputs = np.ascontiguousarray(ties[0, :20]).view("<u8").tolist()
-    assert outputs == [  # as published for this seed
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-
-
-def test_picks_are_equally_likely() -> None:
-    counts = np.bincount([pick(number, 3) for number in range(1 << 16)])
-    assert counts.max() - counts.min() <= 1
-
-
-def test_persistent_actions_are_repeated_for_shorter_or_longer() -> None:
-    rows = persistent(np.random.default_rng(0), range(-1, 3), 200)
+def test_rollouts_have_actions_that_are_repeated_for_shorter_or_longer() -> None:
+    rows = repeated(np.random.default_rng(0), range(-1, 3), 200)
     switches = []
     for _ in range(200):
         row = next(rows)

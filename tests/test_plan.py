@@ -18,7 +18,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import PLANNERS
+from cwm_cli.planning import find_planner
 from cwm_cli.sandbox import Sandbox
 from worlds import CARTPOLE, COUNTER, PENDULUM
 
@@ -274,7 +274,7 @@ def test_who_plans_follows_from_the_spaces_and_the_options(
     assert choice.limits.memory_mb == (99 if "memory_mb=99" in options else 77)
     assert choice.limits.cpu_seconds == DECISION["cpu_seconds"]
     for planner, settings in choice.planners:
-        assert PLANNERS[planner](**settings)
+        assert find_planner(planner)(**settings)
 
 
 def test_an_option_of_two_planners_is_asked_about() -> None:

@@ -1,4 +1,4 @@
-"""Planners find what pays, and planning sessions survive whatever the program does."""
+"""Planning sessions survive whatever the program does."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from gymnasium import spaces
 
 from candidates import plan_at
 from cwm_cli.envs.spec import space_of
-from cwm_cli.planning import PLANNERS, fitting
 from cwm_cli.sandbox import Limits, Plan, Sandbox, SandboxError, Session
 from cwm_cli.sandbox.messages import Record
 from processes import AT_REST, PER_WORKER, WORKERS, processes, stays, wait_until
@@ -19,24 +18,6 @@ LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds
 TWO = space_of(spaces.Discrete(2))
 HERE = space_of(spaces.Box(-9, 9, (1,)))
 
-
-@pytest.mark.parametrize(
-    ("space", "names"),
-    [
-        (spaces.Discrete(3), ["tabular", "mcts"]),
-        (spaces.Box(-1, 1, (2,)), ["icem", "cem"]),
-        (spaces.Box(-np.inf, np.inf, (2,)), []),
-        (spaces.Box(0, 9, (2,), np.int64), []),
-        (spaces.MultiDiscrete([2, 2]), []),
-        (spaces.Tuple([spaces.Discrete(2)]), []),
-    ],
-    ids=str,
-)
-def test_planners_say_which_actions_they_serve(space: gym.Space, names: list[str]) -> None:
-    assert fitting(space_of(space)) == names
-
-
-# Sessions: the same planners, in the process of the program.
 
 PROGRAM = """{top}
 import os, time
@@ -399,9 +380,3 @@ def test_an_interrupted_session_leaves_its_worker_ready(sandbox: Sandbox) -> Non
         raise KeyboardInterrupt
     assert stays(lambda count: count == AT_REST)
     assert decide(sandbox, GOOD)[0].actions == [1]
-
-
-@pytest.mark.parametrize("name", PLANNERS)
-def test_every_planner_has_options_with_defaults(name: str) -> None:
-    assert PLANNERS[name]() == PLANNERS[name]()
-    assert PLANNERS[name].NEEDS

@@ -16,10 +16,9 @@ from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.simulators.values import content
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.mcts import Mcts
+from cwm_cli.planning.mcts import Mcts, PlanTree
 from cwm_cli.planning.model import key
 from cwm_cli.planning.planner import Situation
-from cwm_cli.planning.plans import PlanTree
 from cwm_cli.registry import environment
 
 NAMES = [*CWMB, "FrozenLake-v1", "MountainCarContinuous-v0"]
@@ -213,7 +212,7 @@ def test_states_that_hold_the_same_are_equal_whatever_an_instance_went_through(s
 @pytest.mark.parametrize(("push", "kept"), [(0.0, True), (1e-3, False)])
 def test_a_tree_lives_on_where_the_environment_does_what_was_predicted(simulators, push, kept):
     model, real = simulators("CartPole-v1"), environment("CartPole-v1").make()
-    memory = PlanTree(model, Mcts(simulations=30).effort)
+    memory = PlanTree(model, Mcts(simulations=30))
     observation, _ = real.reset(seed=0)
     for number in range(9):
         state = model.state_of(real, observation)

@@ -9,10 +9,9 @@ from gymnasium import spaces
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import tabular
-from cwm_cli.planning.induction import Dynamics
 from cwm_cli.planning.model import Step
 from cwm_cli.planning.planner import Situation, Unsuited
-from cwm_cli.planning.tabular import Tabular
+from cwm_cli.planning.tabular import OutcomeArrays, Tabular
 
 FOUR = space_of(spaces.Discrete(4))
 WALLS = {16, 17, 18, 19, 20, 30, 31, 32, 33}
@@ -205,7 +204,7 @@ def test_planners_with_equal_options_are_equal_and_learn_apart() -> None:
 
 
 def test_chances_weigh_what_follows() -> None:
-    dynamics = Dynamics.of(
+    outcomes = OutcomeArrays.of(
         actions=[0, 2, 1],
         rewards=[1.0, 0.0, 3.0],
         outcomes=[1, 2, 1],
@@ -213,8 +212,8 @@ def test_chances_weigh_what_follows() -> None:
         shares=[1.0, 0.25, 0.75, 1.0],
     )
     values = np.array([0.0, 0.0, 8.0])
-    assert dynamics.back_up(values, 0.5).tolist() == [1.0, 3.0, 3.0]
-    assert dynamics.improve(values, 0.5).tolist() == [0.0, 3.0, 3.0]
+    assert outcomes.back_up(values, 0.5).tolist() == [1.0, 3.0, 3.0]
+    assert outcomes.improve(values, 0.5).tolist() == [0.0, 3.0, 3.0]
 
 
 def test_discrete_actions_are_served() -> None:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Space
     from cwm_cli.sandbox import Limits
 
-AUTOMATIC = ("tabular", "mcts", "icem")
-"""Planners that act without being named, the one to try first first."""
-
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
 
@@ -33,12 +30,12 @@ def choose(
     name: str, pairs: list[str], spaces: tuple[Space, Space], limits: dict[str, Any]
 ) -> Choice:
     """Choose the planners and read the options; an option selects the planner that has it."""
-    from cwm_cli.planning import PLANNERS
+    from cwm_cli.planning import find_planner
     from cwm_cli.registry import Owner, read_options
     from cwm_cli.sandbox import Limits
 
     names = _candidates(name, spaces)
-    owners = [Owner(candidate, PLANNERS[candidate]) for candidate in names]
+    owners = [Owner(candidate, find_planner(candidate)) for candidate in names]
     options = read_options(pairs, [*owners, Owner("sandbox", Limits)])
     bounds = Limits.chosen(limits | DECISION | options["sandbox"])
     names = [candidate for candidate in names if options[candidate]] or names
@@ -48,47 +45,31 @@ def choose(
 
 def _candidates(name: str, spaces: tuple[Space, Space]) -> list[str]:
     """Return the planners that a name stands for."""
-    from cwm_cli.planning import PLANNERS, fitting
+    from cwm_cli.planning import PLANNERS, automatic, find_planner, serving
 
-    observation_space, action_space = spaces
-    fit = fitting(action_space)
     if name not in (*PLANNERS, "auto"):
         raise UnknownNameError("planner", name, (*PLANNERS, "auto"))
-    if not fit:
-        needs = " or ".join(dict.fromkeys(planner.NEEDS for planner in PLANNERS.values()))
+    planners = {known: find_planner(known) for known in PLANNERS}
+    able, unasked = serving(planners, spaces[1]), automatic(planners, *spaces)
+    if not able:
+        needs = " or ".join(dict.fromkeys(planner.NEEDS for planner in planners.values()))
         raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
-    automatic = [
-        candidate
-        for candidate in AUTOMATIC
-        if candidate in fit and (candidate != "tabular" or is_finite(observation_space))
-    ]
-    if name not in (*fit, "auto"):
-        raise CwmError(f"{name} needs {PLANNERS[name].NEEDS}: choose --planner {automatic[-1]}")
-    return automatic if name == "auto" else [name]
-
-
-def is_finite(space: Space) -> bool:
-    """Whether a space has finitely many values: whole numbers within bounds."""
-    from math import isfinite
-
-    spaces = [leaf.space for leaf in space.leaves("")]
-    return all(
-        leaf.kind != "text" and not leaf.is_float and all(map(isfinite, leaf.low + leaf.high))
-        for leaf in spaces
-    )
+    if name not in (*able, "auto"):
+        raise CwmError(f"{name} needs {planners[name].NEEDS}: choose --planner {unasked[-1]}")
+    return unasked if name == "auto" else [name]
 
 
 def _planning(name: str, options: dict[str, Any]) -> Planning:
     """Return a planner with all of its options, also those that nobody set."""
     from cwm_cli.agents.pilots import Planning
-    from cwm_cli.planning import PLANNERS
+    from cwm_cli.planning import find_planner
     from cwm_cli.registry import Owner
 
     try:
-        made = PLANNERS[name](**options)
+        made = find_planner(name)(**options)
     except ValueError as error:
         raise CwmError(f"{name} refuses its options: {error}") from error
-    known = Owner(name, PLANNERS[name]).options
+    known = Owner(name, find_planner(name)).options
     return Planning(name, {option: getattr(made, option) for option in known})
 
 

@@ -1,38 +1,42 @@
 """Planners: they choose actions by trying them in a model.
 
-They run in the process of the program, so they know numpy and plain spaces only.
+- `planner`: the contract, a base class with defaults; `deciding`: which planner of a
+  list plans, and the decisions it makes for several episodes.
+- `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous ones.
+- `model`: what is planned with. A program (`program`, and its faster forms, `forms`) is
+  one, a true environment (`cwm_cli.envs.simulators`) another.
 
-- What is planned with (`model`): `program` is the program itself, one step at a
-  time. `batched` translates its text to numpy on many states at once, `traced` to
-  plain arithmetic (run once with symbols), `compiled` makes machine code of that.
-  `forms` makes and checks them, `choosing` takes the quicker one. True
-  environments are models, too: `cwm_cli.envs.simulators`.
-- Who plans (`planner`): `mcts` (the published search is `tree`, many at once
-  `lockstep`; its own are `plans`, where states never come again, and `graph`),
-  `tabular` (values from `induction`), `cem` and `icem`. `deciding` asks them.
+Planners run in the process of the program, so they know numpy and plain spaces only.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import cast
 
-from cwm_cli.data.spaces import Space
-from cwm_cli.planning.cem import Cem
-from cwm_cli.planning.deciding import Decider
-from cwm_cli.planning.icem import Icem
-from cwm_cli.planning.mcts import Mcts
+from cwm_cli.planning.deciding import Decider, automatic, serving
 from cwm_cli.planning.planner import Moment, Planner, Unsuited
-from cwm_cli.planning.tabular import Tabular
 
-__all__ = ["PLANNERS", "Decider", "Moment", "Planner", "Unsuited", "fitting"]
+__all__ = [
+    "PLANNERS",
+    "Decider",
+    "Moment",
+    "Planner",
+    "Unsuited",
+    "automatic",
+    "find_planner",
+    "serving",
+]
 
-PLANNERS: Mapping[str, type[Planner]] = {
-    "tabular": Tabular,
-    "mcts": Mcts,
-    "icem": Icem,
-    "cem": Cem,
+PLANNERS: Mapping[str, str] = {
+    "tabular": "cwm_cli.planning.tabular:Tabular",
+    "mcts": "cwm_cli.planning.mcts:Mcts",
+    "icem": "cwm_cli.planning.icem:Icem",
+    "cem": "cwm_cli.planning.cem:Cem",
 }
-"""Planners by name: dataclasses whose fields are their options."""
+"""Addresses of planners by name; they are imported when they are first used."""
 
 
-def fitting(action_space: Space) -> list[str]:
-    """Name the planners that serve an action space."""
-    return [name for name, planner in PLANNERS.items() if planner.serves(action_space)]
+def find_planner(name: str) -> type[Planner]:
+    """Return the planner of a name, or of an address `module:Class`."""
+    module, _, attribute = PLANNERS.get(name, name).partition(":")
+    return cast("type[Planner]", getattr(import_module(module), attribute))

@@ -2,108 +2,125 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from math import isfinite
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.bounds import Bounds, grouped
 from cwm_cli.planning.model import Model
-from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.planner import FROM_PRESET, Planner, Situation
 
-
-class Effort(NamedTuple):
-    """How long plans are, how many are tried, and how many of their actions are played."""
-
-    horizon: int
-    iterations: int
-    samples: int
-    elites: int
-    replan: int
-
-
-EFFORTS: Mapping[str, Effort] = {
-    "default": Effort(horizon=30, iterations=3, samples=100, elites=10, replan=5),
-    "paper": Effort(horizon=100, iterations=20, samples=1000, elites=100, replan=100),
-}
-"""`paper` are the published values; a plan of theirs takes two million steps of the model."""
+LARGEST = 8_000_000
+"""Numbers that the plans tried at once may hold, so that they fit in the memory of a sandbox."""
 
 
 @dataclass(frozen=True)
-class Cem:
+class Cem(Planner):
     """Plans a sequence of actions by refitting a Gaussian to the best of its samples.
 
-    `preset` gives the values of the options that are not set. After `replan`
-    actions, or when the plan is used up, planning begins anew.
+    N samples of T actions are scored by the model, the K best of them give the mean
+    and the deviation of the next N, and after I iterations the best sample of the
+    last one is the plan (Rubinstein, 1999; as in Dainese et al., 2024).
     """
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {"horizon": 30, "iterations": 3, "samples": 100, "elites": 10, "replan": 5},
+        "paper": {"horizon": 100, "iterations": 20, "samples": 1000, "elites": 100, "replan": 100},
+    }
 
     preset: Literal["default", "paper"] = "default"
-    horizon: int | None = None
-    iterations: int | None = None
-    samples: int | None = None
-    elites: int | None = None
-    replan: int | None = None
+    """Values of the options that are not set; a plan of the paper takes 2 million steps."""
+    horizon: int = FROM_PRESET
+    """Actions in a plan (T): 30, in the paper 100."""
+    iterations: int = FROM_PRESET
+    """How often samples are drawn (I): 3, in the paper 20."""
+    samples: int = FROM_PRESET
+    """Plans that are tried in an iteration (N): 100, in the paper 1000."""
+    elites: int = FROM_PRESET
+    """How many of them the Gaussian is refitted to (K): 10, in the paper 100."""
+    replan: int = FROM_PRESET
+    """Actions that are played before planning begins anew: 5, in the paper 100."""
 
     def __post_init__(self) -> None:
-        if min(self.effort) < 1:
-            raise ValueError(f"{', '.join(Effort._fields)} must be at least 1")
-        if self.effort.elites > self.effort.samples:
+        super().__post_init__()
+        numbers = (self.horizon, self.iterations, self.samples, self.elites, self.replan)
+        if min(numbers) < 1:
+            raise ValueError("horizon, iterations, samples, elites and replan must be at least 1")
+        if self.elites > self.samples:
             raise ValueError("there cannot be more elites than samples")
 
-    @property
-    def effort(self) -> Effort:
-        """The values of the preset, but for those that were set."""
-        chosen = {name: getattr(self, name) for name in Effort._fields}
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return EFFORTS[self.preset]._replace(**given)
-
-    @staticmethod
-    def serves(action_space: Space) -> bool:
-        """Whether this planner can choose among such actions."""
-        return Bounds.serve(action_space)
+    @classmethod
+    def serves(cls, action_space: Space) -> bool:
+        """Whether actions are real numbers with bounds on both sides."""
+        return is_bounded(action_space)
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
-        """Return the beginnings of the best plans of the last iteration."""
-        effort, space = self.effort, model.action_space
+        """Return the beginning of the best plan of the last iteration for each situation."""
+        most = LARGEST // (self.samples * self.horizon * model.action_space.size)
         plans: list[list[Any]] = [[]] * len(situations)
-        lengths = [min(effort.horizon, situation.horizon) for situation in situations]
-        for length, places in grouped(lengths, effort.samples * effort.horizon * space.size):
-            bounds = Bounds(space, length)
-            best = _best(model, [situations[place] for place in places], bounds, effort)
-            for place, plan in zip(places, best, strict=True):
-                plans[place] = list(bounds.shaped(plan)[: effort.replan])
+        lengths = [min(self.horizon, situation.horizon) for situation in situations]
+        for length, places in alike(lengths, most):
+            bounds = Bounds(model.action_space, length)
+            best = self._best(model, [situations[place] for place in places], bounds)
+            for place, plan in zip(places, bounds.shaped(best), strict=True):
+                plans[place] = list(plan[: self.replan])
         return plans
 
-
-def _best(
-    model: Model, situations: Sequence[Situation], bounds: Bounds, effort: Effort
-) -> list[np.ndarray]:
-    """Return the best flat plan of the last iteration for each situation."""
-    states = [situation.state for situation in situations]
-    count, size = len(states), bounds.low.size
-    mean = np.tile(bounds.middle, (count, 1))
-    spread = np.tile(np.maximum(np.abs(bounds.low), np.abs(bounds.high)) / 2, (count, 1))
-    plans = np.empty((count, effort.samples, size))
-    best = []
-    for _ in range(effort.iterations):
-        for index, situation in enumerate(situations):
-            _sample(plans[index], mean[index], spread[index], situation.rng)
-        bounds.clip(plans)
-        returns = model.returns(states, bounds.shaped(plans))
-        orders = [np.argsort(-row)[: effort.elites] for row in returns]
-        elites = [some[order] for some, order in zip(plans, orders, strict=True)]
-        mean[:] = [some.mean(axis=0) for some in elites]
-        spread[:] = [some.std(axis=0) for some in elites]
-        best = [some[0] for some in elites]
-    return best
+    def _best(self, model: Model, situations: Sequence[Situation], bounds: "Bounds") -> np.ndarray:
+        """Return the best flat plan of the last iteration for each situation."""
+        states = [situation.state for situation in situations]
+        half = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) / 2
+        mean, deviation = (np.tile(each, (len(states), 1)) for each in (bounds.middle, half))
+        plans = np.empty((len(states), self.samples, half.size))
+        for _ in range(self.iterations):
+            for own, situation in zip(plans, situations, strict=True):
+                situation.rng.standard_normal(out=own)
+            plans *= deviation[:, None]
+            plans += mean[:, None]
+            bounds.clip(plans)
+            order = np.argsort(-model.returns(states, bounds.shaped(plans)), axis=1)
+            elites = np.take_along_axis(plans, order[:, : self.elites, None], axis=1)
+            mean, deviation = elites.mean(axis=1), elites.std(axis=1)
+        best: np.ndarray = elites[:, 0]
+        return best
 
 
-def _sample(
-    plans: np.ndarray, mean: np.ndarray, spread: np.ndarray, rng: np.random.Generator
-) -> None:
-    """Fill plans with the numbers of `rng.normal(mean, spread)`, in two thirds of its time."""
-    rng.standard_normal(out=plans)
-    plans *= spread
-    plans += mean
+class Bounds:
+    """The lowest and the highest plan of some length, flat: one action after the other."""
+
+    def __init__(self, space: Space, length: int) -> None:
+        self.shape = (length, *space.shape)
+        self.low = np.tile(np.array(space.low), length)
+        self.high = np.tile(np.array(space.high), length)
+        self.middle: np.ndarray = (self.low + self.high) / 2
+        same = len(set(space.low)) == len(set(space.high)) == 1
+        self._clip = (space.low[0], space.high[0]) if same else (self.low, self.high)
+
+    def clip(self, plans: np.ndarray) -> None:
+        """Move flat plans between the bounds, in place; single numbers as bounds are faster."""
+        np.clip(plans, *self._clip, out=plans)
+
+    def shaped(self, plans: np.ndarray) -> np.ndarray:
+        """Return flat plans, on the last axis, as actions of their space's shape."""
+        return plans.reshape(*plans.shape[:-1], *self.shape)
+
+
+def is_bounded(space: Space) -> bool:
+    """Whether actions are real numbers with bounds on both sides."""
+    return space.is_float and space.size > 0 and all(map(isfinite, space.low + space.high))
+
+
+def alike(keys: Sequence[Any], most: int) -> list[tuple[Any, list[int]]]:
+    """Return each key with the places where it is, at most so many at once.
+
+    Situations of one key are planned for together: the more plans are stepped at
+    once, the less each takes.
+    """
+    groups = []
+    for key in dict.fromkeys(keys):
+        places = [place for place, other in enumerate(keys) if other == key]
+        size = max(1, most)
+        groups += [(key, places[at : at + size]) for at in range(0, len(places), size)]
+    return groups

@@ -1,10 +1,28 @@
-"""Decisions of several episodes, made with one model."""
+"""Which planner plans, and the decisions of several episodes that it makes with one model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Moment, Planner, Situation, Unsuited
+
+
+def serving(planners: Mapping[str, type[Planner]], action_space: Space) -> list[str]:
+    """Name the planners that can choose among some actions."""
+    return [name for name, planner in planners.items() if planner.serves(action_space)]
+
+
+def automatic(
+    planners: Mapping[str, type[Planner]], observation_space: Space, action_space: Space
+) -> list[str]:
+    """Name the planners that plan where none is named, the one to try first first."""
+    ranks = {
+        name: planners[name].rank(observation_space, action_space)
+        for name in serving(planners, action_space)
+    }
+    ranked = [(rank, name) for name, rank in ranks.items() if rank is not None]
+    return [name for _, name in sorted(ranked)]
 
 
 class Decider:
@@ -33,46 +51,44 @@ class Decider:
         self._most = 1
 
     def plan(self, moments: Sequence[Moment]) -> list[list[Any]]:
-        """Return the next actions at each of some moments of different episodes."""
+        """Return the next actions at each of some moments of different episodes.
+
+        `Unsuited` where the last planner cannot plan with the model, either.
+        """
         if self._begin is None:
             plans = self._decide(moments)
         else:
-            plans = [plan for moment in moments for plan in self._alone(moment, self._begin)]
+            plans = []
+            for moment in moments:
+                self._begin(moment)
+                plans += self._decide([moment])
         self._forget(len(moments))
         return plans
 
-    def _alone(self, moment: Moment, begin: Callable[[Moment], None]) -> list[list[Any]]:
-        """Plan at one moment, with a model that draws random numbers of its own."""
-        begin(moment)
-        return self._decide([moment])
-
     def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
-        """Plan, and keep what the planner remembers."""
+        """Plan with the first planner that can, and keep what it remembers."""
         situations = [self._situation(moment) for moment in moments]
-        plans = self._plan(situations)
-        for moment, situation in zip(moments, situations, strict=True):
-            self._memories.pop(moment.episode, None)
-            self._memories[moment.episode] = situation.memory
-        return plans
-
-    def _forget(self, asked: int) -> None:
-        """Forget episodes that are over: all episodes in flight began together, or replace one."""
-        self._most = max(self._most, asked)
-        for episode in list(self._memories)[: -self._most]:
-            del self._memories[episode]
-
-    def _plan(self, situations: list[Situation]) -> list[list[Any]]:
-        """Plan with the first planner that can; `Unsuited` when it is the last and cannot."""
         try:
-            return self._planners[len(self.passed_over)].plan(self._model, situations)
+            plans = self._planners[len(self.passed_over)].plan(self._model, situations)
         except Unsuited as reason:
             if len(self.passed_over) == len(self._planners) - 1:
                 raise
             self.passed_over.append(str(reason))
-            return self._plan(situations)
+            self._memories.clear()
+            return self._decide(moments)
+        for moment, situation in zip(moments, situations, strict=True):
+            self._memories.pop(moment.episode, None)
+            self._memories[moment.episode] = situation.memory
+        return plans
 
     def _situation(self, moment: Moment) -> Situation:
         """Add the random numbers of the decision and the memory of the episode."""
         seeds = self._seed, moment.episode, moment.decision
         memory = self._memories.get(moment.episode) if moment.decision else None
         return Situation(moment.state, moment.horizon, seeds, memory, moment.valid)
+
+    def _forget(self, asked: int) -> None:
+        """Forget episodes that are over: all episodes in flight began together, or replace one."""
+        self._most = max(self._most, asked)
+        for episode in list(self._memories)[: -self._most]:
+            del self._memories[episode]

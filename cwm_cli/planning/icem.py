@@ -5,48 +5,59 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.fft import irfft, rfftfreq
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.bounds import Bounds, grouped
+from cwm_cli.planning.cem import LARGEST, Bounds, alike, is_bounded
 from cwm_cli.planning.model import Model
-from cwm_cli.planning.noise import coloured
-from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.planner import Planner, Situation
 
 FEWEST = 4
 """Plans tried in an iteration; where the budget is too small for them, plans are shorter."""
 
 
 @dataclass(frozen=True)
-class Icem:
+class Icem(Planner):
     """Refines the plan of the decision before with coloured noise (Pinneri et al., 2020).
 
-    A decision takes at most `budget` steps of the model; plans are at most
-    `horizon` long. `deviation` is that of the noise, as a share of half the range of
-    the actions, and `colour` how slowly it changes. In an iteration there are
-    `decay` times fewer samples than in the one before. `elites` is the share of
-    the samples that the Gaussian is fitted to, `momentum` how much of the one
-    before stays, and `kept` the share of the elites that compete again. A share
-    `fine` of the samples has noise of `precision` times the deviation: without it
-    tasks that end in holding still are done badly, with more of it those that take
-    big movements. The best plan is played for `replan` actions.
+    Like the cross-entropy method (`cem`), but each decision starts from what the one
+    before left, noise is coloured, elites compete again, and the deviation is
+    smoothed by momentum.
     """
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
 
     budget: int = 2000
+    """Steps of the model that a decision takes at most."""
     horizon: int = 30
+    """Actions in a plan, at most (h)."""
     iterations: int = 3
+    """How often samples are drawn."""
     deviation: float = 0.5
+    """Deviation of the noise at first, as a share of half the range of the actions (sigma)."""
     colour: float = 1.0
+    """How slowly noise changes: 0 from step to step, 2 as a random walk does (beta)."""
     decay: float = 1.25
+    """How many times fewer samples an iteration has than the one before (gamma)."""
     elites: float = 0.1
+    """Share of the samples that the Gaussian is fitted to (K)."""
     momentum: float = 0.1
+    """How much of the Gaussian before stays (alpha)."""
     kept: float = 0.3
+    """Share of the elites that compete again, also in the next decision (xi)."""
     fine: float = 0.125
+    """Share of the samples with little noise.
+
+    Without them tasks that end in holding still are done badly, with more of
+    them those that take big movements.
+    """
     precision: float = 0.15
+    """Deviation of that little noise, as a share of the other's."""
     replan: int = 1
+    """Actions that are played before planning goes on."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.horizon, self.iterations, self.replan) < 1:
             raise ValueError("horizon, iterations and replan must be at least 1")
         if self.budget < FEWEST * self.iterations:
@@ -57,29 +68,35 @@ class Icem:
         if not (self.deviation > 0 and self.colour >= 0 and self.decay >= 1):
             raise ValueError("deviation must be positive, colour not negative, decay at least 1")
 
-    @staticmethod
-    def serves(action_space: Space) -> bool:
-        """Whether this planner can choose among such actions."""
-        return Bounds.serve(action_space)
+    @classmethod
+    def serves(cls, action_space: Space) -> bool:
+        """Whether actions are real numbers with bounds on both sides."""
+        return is_bounded(action_space)
+
+    @classmethod
+    def rank(cls, observation_space: Space, action_space: Space) -> float | None:
+        """Plan wherever actions are such; no other planner does unasked."""
+        return 1.0
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the beginnings of the best plans, and remember the elites."""
         plans: list[list[Any]] = [[]] * len(situations)
-        keys = [(self._length(each), _remembered(each)) for each in situations]
-        for (length, _), places in grouped(keys, self.budget * model.action_space.size):
+        keys = [self._length_and_left(situation) for situation in situations]
+        for (length, _), places in alike(keys, LARGEST // (self.budget * model.action_space.size)):
             search = _Search(self, Bounds(model.action_space, length))
-            group = [situations[place] for place in places]
-            for place, plan in zip(places, search.plan(model, group), strict=True):
+            best = search.plan(model, [situations[place] for place in places])
+            for place, plan in zip(places, best, strict=True):
                 plans[place] = list(plan[: self.replan])
         return plans
 
-    def _length(self, situation: Situation) -> int:
-        """Return how long plans are."""
-        return min(self.horizon, situation.horizon, self.budget // (FEWEST * self.iterations))
+    def _length_and_left(self, situation: Situation) -> tuple[int, int]:
+        """Return how long plans are, and how many are left from the decision before."""
+        length = min(self.horizon, situation.horizon, self.budget // (FEWEST * self.iterations))
+        return length, len(situation.memory.elites) if situation.memory else 0
 
 
-class Memory(NamedTuple):
-    """The mean and the best plans of a decision, as they were before anything was played."""
+class LastPlans(NamedTuple):
+    """What a decision leaves to the next: its Gaussian's mean, its elites, the actions played."""
 
     mean: np.ndarray
     elites: np.ndarray
@@ -92,50 +109,50 @@ class Memory(NamedTuple):
         return self.mean[steps].ravel(), elites.reshape(len(elites), -1)
 
 
-class _Sizes(NamedTuple):
-    """How many plans are sampled in each iteration, are elites, and compete again."""
-
-    samples: list[int]
-    elites: int
-    kept: int
-
-
 class _Search:
     """Decides for situations whose plans are equally long; plans are flat but at the ends."""
 
     def __init__(self, options: Icem, bounds: Bounds) -> None:
         self._options = options
         self._bounds = bounds
-        self._sizes = _sizes(options, options.budget // bounds.shape[0])
         self._half = (bounds.high - bounds.low) / 2
+        plans = options.budget // bounds.shape[0]
+        self._elites = max(2, round(options.elites * plans / options.iterations))
+        self._kept = min(max(1, int(options.kept * self._elites)), plans // 2)
+        shares = options.decay ** -np.arange(options.iterations)
+        free = plans - self._kept  # those that are kept are tried anew in the next decision
+        self._samples = [max(1, int(free * share / shares.sum())) for share in shares]
+        self._samples[0] += free - sum(self._samples)
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> np.ndarray:
         """Return the best plan for each situation."""
-        options, sizes, bounds = self._options, self._sizes, self._bounds
+        bounds, kept, momentum = self._bounds, self._kept, self._options.momentum
         states = [situation.state for situation in situations]
-        mean, tried = self._begin(situations)
-        deviation = np.tile(self._half * options.deviation, (len(states), 1))
-        elites, returns = tried[:, :0], np.empty((len(states), 0))
-        for number, count in enumerate(sizes.samples, 1):
+        mean, left = self._begin(situations)
+        deviation = np.tile(self._half * self._options.deviation, (len(states), 1))
+        elites, returns = left[:, :0], np.empty((len(states), 0))
+        for number, count in enumerate(self._samples, 1):
             plans = self._sample(situations, mean, deviation, count)
-            if number == options.iterations:
+            if number == self._options.iterations:
                 plans[:, 0] = mean
-            plans = np.concatenate([plans, tried], axis=1)
+            plans = np.concatenate([plans, left], axis=1)
             scores = model.returns(states, bounds.shaped(plans))
-            plans = np.concatenate([plans, elites[:, : sizes.kept]], axis=1)
-            scores = np.concatenate([scores, returns[:, : sizes.kept]], axis=1)
+            plans = np.concatenate([plans, elites[:, :kept]], axis=1)
+            scores = np.concatenate([scores, returns[:, :kept]], axis=1)
             elites, returns = self._best(plans, scores)
-            mean = _mixed(options.momentum, mean, elites.mean(axis=1))
-            deviation = _mixed(options.momentum, deviation, elites.std(axis=1))
-            tried = tried[:, :0]
-        self._remember(situations, mean, elites)
+            mean = momentum * mean + (1 - momentum) * elites.mean(axis=1)
+            deviation = momentum * deviation + (1 - momentum) * elites.std(axis=1)
+            left = left[:, :0]
+        for situation, own, best in zip(situations, mean, elites, strict=True):
+            last = bounds.shaped(own), bounds.shaped(best[:kept])
+            situation.memory = LastPlans(*last, self._options.replan)
         return bounds.shaped(elites[:, 0])
 
     def _begin(self, situations: Sequence[Situation]) -> tuple[np.ndarray, np.ndarray]:
         """Return the means to start from, and the plans that are left from before."""
         middle, length = self._bounds.middle, self._bounds.shape[0]
         nothing = middle, np.empty((0, len(middle)))
-        memories: list[Memory | None] = [situation.memory for situation in situations]
+        memories: list[LastPlans | None] = [situation.memory for situation in situations]
         pairs = [memory.ahead(length) if memory else nothing for memory in memories]
         return np.array([mean for mean, _ in pairs]), np.array([elites for _, elites in pairs])
 
@@ -157,36 +174,29 @@ class _Search:
         """Return the elites, best first, and their returns; of equal ones, those of less effort."""
         scale = np.where(self._half > 0, self._half, 1.0)
         effort = np.square((plans - self._bounds.middle) / scale).sum(axis=2)
-        order = np.lexsort((effort, -returns), axis=1)[:, : self._sizes.elites]
+        order = np.lexsort((effort, -returns), axis=1)[:, : self._elites]
         best = np.take_along_axis(plans, order[:, :, None], axis=1)
         return best, np.take_along_axis(returns, order, axis=1)
 
-    def _remember(
-        self, situations: Sequence[Situation], mean: np.ndarray, elites: np.ndarray
-    ) -> None:
-        """Leave what the next decision of each episode starts from."""
-        shaped = self._bounds.shaped
-        for situation, own, best in zip(situations, mean, elites, strict=True):
-            kept = shaped(best[: self._sizes.kept])
-            situation.memory = Memory(shaped(own), kept, self._options.replan)
 
+def coloured(rng: np.random.Generator, shape: tuple[int, ...], colour: float) -> np.ndarray:
+    """Draw sequences, along the last axis, of zero mean and unit variance.
 
-def _sizes(options: Icem, plans: int) -> _Sizes:
-    """Divide the plans of a decision among its iterations."""
-    elites = max(2, round(options.elites * plans / options.iterations))
-    kept = min(max(1, int(options.kept * elites)), plans // 2)
-    shares = options.decay ** -np.arange(options.iterations)
-    free = plans - kept
-    samples = [max(1, int(free * share / shares.sum())) for share in shares]
-    samples[0] += free - sum(samples)
-    return _Sizes(samples, elites, kept)
-
-
-def _mixed(momentum: float, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return a mean of the values before and after."""
-    return momentum * before + (1 - momentum) * after
-
-
-def _remembered(situation: Situation) -> int:
-    """Return how many plans are left from the decision before."""
-    return len(situation.memory.elites) if situation.memory else 0
+    Their power falls with the frequency f as f**-colour: 0 is white noise, 2 that
+    of a random walk (Timmer and Koenig, "On generating power law noise", 1995).
+    The lowest frequency also stands for all that are lower. Zero and, where the
+    length is even, the highest frequency have real parts only, which carry all of
+    their power.
+    """
+    length = shape[-1]
+    if colour == 0 or length == 1:
+        return rng.standard_normal(shape)
+    frequencies = rfftfreq(length)
+    frequencies[0] = frequencies[1]
+    amplitudes: np.ndarray = frequencies ** (-colour / 2)
+    real = np.zeros(len(frequencies), bool)
+    real[0], real[-1] = True, length % 2 == 0
+    amplitudes[real] *= np.sqrt(2)
+    amplitudes *= length / np.sqrt((np.where(real, 1, 4) * amplitudes**2).sum())
+    parts = rng.standard_normal((2, *shape[:-1], len(amplitudes)))
+    return irfft((parts[0] + 1j * parts[1]) * amplitudes, n=length, axis=-1)

@@ -1,15 +1,18 @@
-"""What a planner is asked, and what it is."""
+"""What a planner is, and what it is asked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model
+
+FROM_PRESET: Any = None
+"""Default of an option whose value the preset gives."""
 
 
 class Unsuited(Exception):
@@ -35,8 +38,8 @@ class Moment(NamedTuple):
 class Situation:
     """A moment as a planner sees it: with random numbers, and what it remembers of the episode.
 
-    Random numbers follow from `seeds`, either those of `rng` or others from the
-    64 bits of `seed`. What the planner leaves in `memory` comes back with the next decision.
+    What the planner leaves in `memory` comes back with the next decision of the same
+    episode: a tree that is searched on, a plan that is refined.
     """
 
     state: Any
@@ -47,28 +50,73 @@ class Situation:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Random numbers of any kind."""
+        """All that is random in a decision, so that equal seeds give equal plans."""
         return np.random.default_rng(self.seeds)
 
-    @property
-    def seed(self) -> int:
-        """A number of 64 bits, which takes a tenth of the time."""
-        digest = blake2b(repr(self.seeds).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little")
 
-
-class Planner(Protocol):
+class Planner:
     """Chooses actions by trying them in a model; a dataclass whose fields are its options.
 
-    What is planned for a situation does not depend on those beside it.
+    In the order of its life: `serves` and `rank` say, from the spaces of an
+    environment, whether it can choose actions there and whether it does so
+    unasked. It is made with its options; what makes no sense is a `ValueError`.
+    Then `plan` is called with a model (`cwm_cli.planning.model.Model`) for each
+    decision, for as many episodes at once as are played side by side.
+
+    It runs in the process of the program, where only numpy and the standard
+    library can be imported. All that is random comes from `Situation.rng`, and what is
+    planned for a situation does not depend on those beside it.
+
+    A planner that takes the action of the highest next reward:
+
+        @dataclass(frozen=True)
+        class Greedy(Planner):
+            NEEDS: ClassVar[str] = "discrete actions"
+
+            @classmethod
+            def serves(cls, action_space):
+                return action_space.kind == "discrete"
+
+            def plan(self, model, situations):
+                return [[self._best(model, each.state, each.valid)] for each in situations]
+
+            def _best(self, model, state, valid):
+                low, high = int(model.action_space.low[0]), int(model.action_space.high[0])
+                rewards = {}
+                for action in valid or range(low, high + 1):
+                    model.stand(state)
+                    rewards[action] = model.step(action).reward
+                return max(rewards, key=rewards.get)
     """
 
     NEEDS: ClassVar[str]
     """What kind of environment it takes, in words that follow "needs"."""
 
-    @staticmethod
-    def serves(action_space: Space) -> bool:
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Values of options by the option `preset`, for those whose default is `FROM_PRESET`."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.PRESETS.get(getattr(self, "preset", ""), {}).items():
+            if getattr(self, name) is FROM_PRESET:
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def serves(cls, action_space: Space) -> bool:
         """Whether this planner can choose among such actions."""
+        raise NotImplementedError
+
+    @classmethod
+    def rank(cls, observation_space: Space, action_space: Space) -> float | None:
+        """Return its place among the planners that are tried unasked, the lowest first.
+
+        None, as here, where it plans only when it is named.
+        """
+        return None
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
-        """Return, for each situation, the next actions: at least one, at most its horizon."""
+        """Return, for each situation, the next actions: at least one, at most its horizon.
+
+        `Unsuited`, with the reason, where it cannot plan with this model; then the
+        next planner is asked.
+        """
+        raise NotImplementedError

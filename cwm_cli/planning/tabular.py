@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from math import isfinite
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.induction import Dynamics
 from cwm_cli.planning.model import Model
-from cwm_cli.planning.planner import Situation, Unsuited
+from cwm_cli.planning.planner import Planner, Situation, Unsuited
 from cwm_cli.planning.states import countable, name
-from cwm_cli.planning.tree import highest
 
 LARGEST = 4_000_000
 """Values that are remembered for different numbers of steps to go."""
@@ -19,11 +18,12 @@ LARGEST = 4_000_000
 MOST_SWEEPS = 10_000
 """Steps to go beyond which values count as converged."""
 
-_SAMPLE = 300
+SAMPLE = 300
+"""States that are tried before real-valued ones, of which most are new, are given up."""
 
 
 @dataclass(frozen=True)
-class Tabular:
+class Tabular(Planner):
     """Plans the action of the highest value, once every state that can be reached was tried.
 
     Values are those of the steps that the episode can still last. Where they
@@ -33,11 +33,17 @@ class Tabular:
     NEEDS: ClassVar[str] = "discrete actions"
 
     states: int = 100_000
+    """States that a model may have at most; with more it is left to the next planner."""
     discount: float = 0.99
+    """What a reward is worth one step later (gamma)."""
     tolerance: float = 1e-6
-    _tables: dict[int, "Table"] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Values that change by no more than this with one step more to go have converged."""
+    _tables: dict[int, "StateTable"] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.states < 1:
             raise ValueError("states must be at least 1")
         if not 0 <= self.discount <= 1:
@@ -45,23 +51,37 @@ class Tabular:
         if not self.tolerance >= 0:
             raise ValueError("tolerance must not be negative")
 
-    @staticmethod
-    def serves(action_space: Space) -> bool:
-        """Whether this planner can choose among such actions."""
+    @classmethod
+    def serves(cls, action_space: Space) -> bool:
+        """Whether actions are discrete."""
         return action_space.kind == "discrete"
+
+    @classmethod
+    def rank(cls, observation_space: Space, action_space: Space) -> float | None:
+        """Go first where there can only be finitely many states: values are exact then."""
+        return 0.0 if is_finite(observation_space) else None
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the next action of each situation."""
         if not model.deterministic:
             raise Unsuited("draws random numbers")
-        table = self._tables.setdefault(id(model), Table(model, self))
+        table = self._tables.setdefault(id(model), StateTable(model, self))
         numbers = [table.start(situation) for situation in situations]
         table.close()
         pairs = zip(numbers, situations, strict=True)
         return [[table.action(number, situation)] for number, situation in pairs]
 
 
-class Table:
+def is_finite(space: Space) -> bool:
+    """Whether a space has finitely many values: whole numbers within bounds."""
+    spaces = [leaf.space for leaf in space.leaves("")]
+    return all(
+        leaf.kind != "text" and not leaf.is_float and all(map(isfinite, leaf.low + leaf.high))
+        for leaf in spaces
+    )
+
+
+class StateTable:
     """All states of a model, what every action leads to, and values by steps to go.
 
     State 0 is the end of an episode.
@@ -75,10 +95,10 @@ class Table:
         self._numbers: dict[Any, int] = {}
         self._states: list[Any] = [None]
         self._valid: list[Sequence[int]] = [()]
-        self._firsts = [0, 0]
+        self._firsts = [0, 0]  # where the actions of each state begin among those of all
         self._rewards: list[float] = []
         self._following: list[int] = []
-        self._dynamics: Dynamics | None = None
+        self._outcomes: OutcomeArrays | None = None
         self._values: list[np.ndarray] = []
         self._sweeps = 0
         self._converged = False
@@ -86,15 +106,7 @@ class Table:
     def start(self, situation: Situation) -> int:
         """Return the number of the state of a situation."""
         self._model.stand(situation.state)
-        return self.add(self._model.here(), situation.valid)
-
-    def add(self, state: Any, valid: tuple[int, ...] | None) -> int:
-        """Return the number of a state, a new one if it was not met before."""
-        number = self._numbers.setdefault(name(state), len(self._states))
-        if number == len(self._states):
-            self._states.append(state)
-            self._valid.append(valid or self._all)
-        return number
+        return self._number(self._model.here(), situation.valid)
 
     def close(self) -> None:
         """Take every action in every state; `Unsuited` when new ones keep coming."""
@@ -104,28 +116,38 @@ class Table:
         while tried < len(self._states):
             self._try(tried)
             tried += 1
-            self._check(tried)
+            found = len(self._states) - 1
+            opening = tried >= SAMPLE and 2 * found > len(self._following)
+            if found > self._options.states or (opening and not countable(self._states[-1])):
+                raise Unsuited(f"does not close within {min(found, self._options.states)} states")
         ones = np.ones(len(self._following))
         counts = np.diff(self._firsts)
-        self._dynamics = Dynamics.of(counts, self._rewards, ones.astype(int), self._following, ones)
+        self._outcomes = OutcomeArrays.of(
+            counts, self._rewards, ones.astype(int), self._following, ones
+        )
         self._values = [np.zeros(len(self._states))]
         self._sweeps, self._converged = 0, False
 
     def action(self, number: int, situation: Situation) -> int:
         """Return an action of the highest value in a state, ties at random."""
-        start, valid = self._firsts[number], situation.valid
-        places = [
-            place
-            for place, action in enumerate(self._valid[number])
-            if not valid or action in valid
-        ]
         values, discount = self._to_go(situation.horizon - 1), self._options.discount
-        backed_up = [
-            self._rewards[start + place] + discount * float(values[self._following[start + place]])
-            for place in places
-        ]
-        tie = int(situation.rng.integers(1 << 16))
-        return self._valid[number][places[highest(backed_up, tie)]]
+        first, allowed = self._firsts[number], situation.valid
+        backed_up = {
+            action: self._rewards[place] + discount * float(values[self._following[place]])
+            for place, action in enumerate(self._valid[number], first)
+            if not allowed or action in allowed
+        }
+        highest = max(backed_up.values())
+        best = [action for action, value in backed_up.items() if value == highest]
+        return best[int(situation.rng.integers(len(best)))]
+
+    def _number(self, state: Any, valid: tuple[int, ...] | None) -> int:
+        """Return the number of a state, a new one if it was not met before."""
+        number = self._numbers.setdefault(name(state), len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+            self._valid.append(valid or self._all)
+        return number
 
     def _try(self, number: int) -> None:
         """Take every action in a state."""
@@ -134,22 +156,15 @@ class Table:
             model.stand(self._states[number])
             _, reward, terminated, valid = model.step(action)
             self._rewards.append(reward)
-            self._following.append(0 if terminated else self.add(model.here(), valid))
+            self._following.append(0 if terminated else self._number(model.here(), valid))
         self._firsts.append(len(self._following))
-
-    def _check(self, tried: int) -> None:
-        """Refuse too many states, and real-valued ones of which most are new."""
-        found = len(self._states) - 1
-        opening = tried >= _SAMPLE and 2 * found > len(self._following)
-        if found > self._options.states or (opening and not countable(self._states[-1])):
-            raise Unsuited(f"does not close within {min(found, self._options.states)} states")
 
     def _to_go(self, steps: int) -> np.ndarray:
         """Return the values with so many steps to go, or with the most that were needed so far."""
-        dynamics, values = self._dynamics, self._values
+        outcomes, values = self._outcomes, self._values
         room = max(2, LARGEST // len(self._states))
-        while dynamics and self._sweeps < min(steps, MOST_SWEEPS) and not self._converged:
-            improved = dynamics.improve(values[-1], self._options.discount)
+        while outcomes and self._sweeps < min(steps, MOST_SWEEPS) and not self._converged:
+            improved = outcomes.improve(values[-1], self._options.discount)
             change = np.abs(improved - values[-1]).max()
             self._converged = bool(change <= self._options.tolerance)
             self._sweeps += 1
@@ -157,3 +172,56 @@ class Table:
                 values.pop()
             values.append(improved)
         return values[min(steps, len(values) - 1)]
+
+
+Numbers = Sequence[float] | np.ndarray
+
+
+class OutcomeArrays(NamedTuple):
+    """What actions lead to, in arrays: states have actions, and actions have outcomes.
+
+    `states` are those with actions, in the order of their actions, and `actions` says
+    where those of each begin. Each action has a mean reward, and `outcomes` says where
+    the states that follow it, with their shares, begin. A state without actions
+    keeps its value.
+    """
+
+    states: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    outcomes: np.ndarray
+    following: np.ndarray
+    shares: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        actions: Numbers,
+        rewards: Numbers,
+        outcomes: Numbers,
+        following: Numbers,
+        shares: Numbers,
+    ) -> Self:
+        """Say how many actions each state has, and how many outcomes each of these."""
+        counts, several = np.array(actions), np.array(outcomes)
+        own = counts[counts > 0]
+        return cls(
+            np.flatnonzero(counts),
+            np.cumsum(own) - own,
+            np.array(rewards),
+            np.cumsum(several) - several,
+            np.array(following),
+            np.array(shares),
+        )
+
+    def back_up(self, values: np.ndarray, discount: float) -> np.ndarray:
+        """Return the values of all actions, given those of the states that follow."""
+        expected = np.add.reduceat(self.shares * values[self.following], self.outcomes)
+        backed_up: np.ndarray = self.rewards + discount * expected
+        return backed_up
+
+    def improve(self, values: np.ndarray, discount: float) -> np.ndarray:
+        """Return the values of states with one step more to go (Bellman's equation)."""
+        improved = values.copy()
+        improved[self.states] = np.maximum.reduceat(self.back_up(values, discount), self.actions)
+        return improved

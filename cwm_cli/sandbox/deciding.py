@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.planning import PLANNERS, Decider, Unsuited
+from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
 from cwm_cli.planning.forms import Form, Rows, Source, fastest
 from cwm_cli.planning.model import LARGEST
-from cwm_cli.planning.planner import Moment
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.answers import (
     Complaint,
@@ -26,6 +25,9 @@ from cwm_cli.sandbox.arena import slot_type
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.messages import SIZE, Record, Reply, decode_question, encode_reply
 
+KNOWN = {name: find_planner(name) for name in PLANNERS}
+"""Planners by name, imported before a program is confined with them."""
+
 
 def decide(
     environment: Any, job: Job, views: Columns, channel: int, reseed: Callable[[int, int], None]
@@ -37,7 +39,7 @@ def decide(
     each decision where the program draws random numbers.
     """
     form = formed(environment, job, views["progress"].reshape(1).data)
-    planners = [PLANNERS[name](**options) for name, options in job.planners]
+    planners = [KNOWN[name](**options) for name, options in job.planners]
 
     def begin(moment: Moment) -> None:
         reseed(moment.episode, moment.decision)

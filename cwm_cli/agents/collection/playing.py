@@ -17,7 +17,7 @@ from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task, random_action, step_limit
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Decider, Moment, Planner, fitting
+from cwm_cli.planning import PLANNERS, Decider, Moment, Planner, find_planner, serving
 from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Model
@@ -84,7 +84,8 @@ class Stage:
         if self.note:
             return None
         reason = "no planner serves its actions"
-        if fitting(space_of(self.env.action_space, "actions")):
+        planners = {name: find_planner(name) for name in PLANNERS}
+        if serving(planners, space_of(self.env.action_space, "actions")):
             try:
                 self.opening = self.opening or Opening.of(self.spec, self.env_args)
                 return self.opening.simulator(self.seed)

@@ -96,13 +96,3 @@ def returns(
                     break
             totals[start, plan] = total
     return taken
-
-
-@compiled("int64(uint64, int64, int64)")
-def sixteen(seed: np.uint64, word: int, piece: int) -> int:
-    """Return 16 random bits, one of the pieces of a word: those of `cwm_cli.planning.draws`."""
-    mixed = seed + np.uint64(word + 1) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(16 * piece)
-    return int(bits & np.uint64(0xFFFF))

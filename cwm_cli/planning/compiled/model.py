@@ -6,14 +6,9 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.planning.compiled.lowering import Code
-from cwm_cli.planning.compiled.nodes import Limits, Nodes
 from cwm_cli.planning.compiled.tools import tools
-from cwm_cli.planning.draws import Draws
 from cwm_cli.planning.model import Batch, Step, Unbatched
 from cwm_cli.planning.traced.model import Traced
-from cwm_cli.planning.tree import Effort, Tried
-
-UNLIMITED = 2**62
 
 
 class CompiledModel:
@@ -67,29 +62,6 @@ class CompiledModel:
         self.counter[0] += steps
         self.used.add("compiled")
         return totals
-
-    def search(self, state: Any, horizon: int, effort: Effort, draws: Draws) -> Tried:
-        """Do what `Tree` does where all actions are allowed, or refuse to."""
-        low, high = int(self.action_space.low[0]), int(self.action_space.high[0])
-        limits = Limits(
-            simulations=effort.simulations,
-            steps=UNLIMITED if effort.budget is None else effort.budget,
-            rollout=effort.rollout,
-            horizon=horizon,
-            lowest=low,
-            actions=self.action_space.count,
-            exploration=effort.exploration,
-            discount=effort.discount,
-            seed=np.uint64(draws.seed),
-        )
-        nodes = Nodes.room(effort.simulations + 1, limits.actions, self._size)
-        nodes.states[0], nodes.used[0], nodes.visits[0] = self._numbers(state), 1, 1
-        steps = tools().searching.grow(self._code.advance, nodes, limits)
-        if steps < 0:
-            raise Unbatched("the compiled program fails")
-        self.counter[0] += steps
-        self.used.add("compiled")
-        return Tried(range(low, high + 1), nodes.tried[0].tolist(), nodes.values[0].tolist())
 
     def _numbers(self, state: Any) -> np.ndarray:
         """Return a state as the code takes it."""

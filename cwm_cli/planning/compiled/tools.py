@@ -11,7 +11,6 @@ class Tools(NamedTuple):
     llvm: Any
     ir: Any
     kernels: Any
-    searching: Any
 
 
 @cache
@@ -20,6 +19,5 @@ def tools() -> Tools:
     llvm = import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    package = "cwm_cli.planning.compiled"
-    loops = (import_module(f"{package}.{name}") for name in ("kernels", "searching"))
-    return Tools(llvm, import_module("llvmlite.ir"), *loops)
+    kernels = import_module("cwm_cli.planning.compiled.kernels")
+    return Tools(llvm, import_module("llvmlite.ir"), kernels)

@@ -1,0 +1,251 @@
+"""What every planner promises, and how those that join are found."""
+
+import ast
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.planning import (
+    PLANNERS,
+    Decider,
+    Moment,
+    Planner,
+    Unsuited,
+    automatic,
+    find_planner,
+    serving,
+)
+from cwm_cli.planning.model import Step
+from cwm_cli.planning.planner import Situation
+
+KNOWN = {name: find_planner(name) for name in PLANNERS}
+REAL = space_of(spaces.Box(-1, 1, (2,)))
+FEW = space_of(spaces.Discrete(3, start=-1))
+EVERY = pytest.mark.parametrize("planner", KNOWN.values(), ids=KNOWN)
+
+
+class Line:
+    """A walk on a line, one step or less at a time, which ends ten steps away from its start."""
+
+    deterministic = True
+    batch: Any = None
+
+    def __init__(self, action_space: Space) -> None:
+        self.action_space = action_space
+        self.counter = [0]
+
+    def stand(self, state: Any) -> None:
+        self.place = state
+
+    def here(self) -> Any:
+        return self.place
+
+    def step(self, action: Any) -> Step:
+        assert np.all((self.action_space.low <= np.ravel(action)) & (action <= 1))
+        self.counter[0] += 1
+        self.place = self.place + (action if self.action_space is FEW else float(action[0]))
+        return Step(self.place, float(self.place), bool(abs(self.place) >= 10))
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        total, factor = 0.0, 1.0
+        for action in actions:
+            step = self.step(action)
+            total, factor = total + factor * step.reward, factor * discount
+            if step.terminated:
+                break
+        return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        totals = np.empty(plans.shape[:2])
+        for index, state in enumerate(states):
+            for number, plan in enumerate(plans[index]):
+                self.stand(state)
+                totals[index, number] = self.play(plan)
+        return totals
+
+
+def line(planner: type[Planner]) -> Line:
+    return Line(FEW if planner.serves(FEW) else REAL)
+
+
+def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
+    return Situation(place, horizon, (seed,), **rest)
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (spaces.Discrete(3), ["tabular", "mcts"]),
+        (spaces.Box(-1, 1, (2,)), ["icem", "cem"]),
+        (spaces.Box(-np.inf, np.inf, (2,)), []),
+        (spaces.Box(0, 9, (2,), np.int64), []),
+        (spaces.MultiDiscrete([2, 2]), []),
+        (spaces.Tuple([spaces.Discrete(2)]), []),
+    ],
+    ids=str,
+)
+def test_planners_say_which_actions_they_serve(space: gym.Space, names: list[str]) -> None:
+    assert serving(KNOWN, space_of(space)) == names
+
+
+def test_who_plans_unasked_follows_from_the_planners() -> None:
+    class Eager(KNOWN["mcts"]):  # type: ignore[misc]
+        @classmethod
+        def rank(cls, observation_space: Space, action_space: Space) -> float:
+            return 0.5
+
+    finite, endless = space_of(spaces.Discrete(5)), space_of(spaces.Box(-1, 1))
+    assert automatic(KNOWN, finite, FEW) == ["tabular", "mcts"]
+    assert automatic(KNOWN, endless, FEW) == ["mcts"]
+    assert automatic(KNOWN, endless, REAL) == ["icem"]
+    assert automatic(KNOWN | {"eager": Eager}, finite, FEW) == ["tabular", "eager", "mcts"]
+
+
+@EVERY
+def test_every_option_has_a_default_and_says_what_it_is(planner: type[Planner]) -> None:
+    options = {field.name for field in fields(planner) if field.init}
+    body = ast.parse(dedent(inspect.getsource(planner))).body[0].body  # type: ignore[attr-defined]
+    told = {
+        node.target.id
+        for node, text in pairwise(body)
+        if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    assert options <= told, options - told
+    assert planner.__doc__ and planner.NEEDS
+    assert planner() == planner()
+    assert all(getattr(planner(), option) is not None for option in options)
+
+
+@EVERY
+def test_a_preset_gives_what_is_not_set(planner: type[Planner]) -> None:
+    for preset, values in planner.PRESETS.items():
+        made = planner(preset=preset)  # type: ignore[call-arg]
+        assert {name: getattr(made, name) for name in values} == dict(values)
+        for name, value in values.items():
+            other = (value or 9) + 1
+            changed = planner(preset=preset, **{name: other})  # type: ignore[call-arg]
+            assert changed == replace(made, **{name: other})  # type: ignore[type-var]
+
+
+NONSENSE = {
+    "mcts": [
+        {"simulations": 0},
+        {"budget": 0},
+        {"rollout": -1},
+        {"discount": 1.5},
+        {"temperature": -0.1},
+        {"exploration": float("nan")},
+    ],
+    "tabular": [{"states": 0}, {"discount": 1.5}, {"tolerance": float("nan")}],
+    "cem": [{"elites": 6, "samples": 5}, {"replan": 0}],
+    "icem": [{"budget": 11}, {"horizon": 0}, {"fine": 1.5}, {"decay": 0.5}, {"deviation": 0.0}],
+}
+
+
+def test_options_without_sense_are_refused_by_name() -> None:
+    for name, several in NONSENSE.items():
+        for options in several:
+            with pytest.raises(ValueError, match=next(iter(options))):
+                KNOWN[name](**options)
+
+
+@EVERY
+@pytest.mark.parametrize("horizon", [1, 2, 9])
+def test_plans_are_of_actions_that_there_are_and_no_longer_than_the_horizon(
+    planner: type[Planner], horizon: int
+) -> None:
+    model, made = line(planner), planner()
+    [plan] = made.plan(model, [at(0 if model.action_space is FEW else 0.0, horizon)])
+    assert 1 <= len(plan) <= horizon
+    assert np.shape(plan[0]) == model.action_space.shape
+    assert np.all(np.abs(plan) <= 1)
+    assert np.all(np.ravel(plan[0])[:1] > 0.3), "the way that pays"
+
+
+@EVERY
+def test_equal_seeds_give_equal_plans_whatever_is_planned_beside(planner: type[Planner]) -> None:
+    def plans(*seeds: int) -> list[str]:
+        made, model = planner(), line(planner)
+        situations = [at(0.5 * (seed % 2), seed=seed, horizon=5 + seed % 3) for seed in seeds]
+        found = []
+        for _ in range(2):
+            found = [str(plan) for plan in made.plan(model, situations)]
+            for situation in situations:
+                vars(situation).pop("rng")
+        return found
+
+    assert plans(1, 2, 3, 4) == [*plans(1), *plans(2), *plans(3), *plans(4)]
+
+
+def test_only_valid_actions_are_chosen() -> None:
+    for name in serving(KNOWN, FEW):
+        found = KNOWN[name]().plan(Line(FEW), [at(0, valid=(-1, 0)), at(0, valid=(-1,))])
+        assert found == [[0], [-1]], name
+
+
+# Decisions of several episodes.
+
+
+@dataclass(frozen=True)
+class Counting(Planner):
+    """Plays how often it has decided in an episode, up to a number of times."""
+
+    NEEDS: ClassVar[str] = "discrete actions"
+    most: int = 99
+
+    @classmethod
+    def serves(cls, action_space: Space) -> bool:
+        return action_space.kind == "discrete"
+
+    def plan(self, model: Any, situations: Sequence[Situation]) -> list[list[Any]]:
+        for situation in situations:
+            situation.memory = (situation.memory or 0) + 1
+        if any(situation.memory > self.most for situation in situations):
+            raise Unsuited("cannot count any further")
+        return [[situation.memory] for situation in situations]
+
+
+def test_a_planner_is_found_by_its_address() -> None:
+    assert find_planner(f"{__name__}:Counting") is Counting
+    assert Counting.rank(FEW, FEW) is None
+
+
+def test_what_is_remembered_belongs_to_an_episode_and_ends_with_it() -> None:
+    decider = Decider([Counting()], Line(FEW), seed=0)
+
+    def plan(*pairs: tuple[int, int]) -> list[int]:
+        return [n for [n] in decider.plan([Moment(*pair, state=0, horizon=9) for pair in pairs])]
+
+    assert plan((0, 0), (1, 0)) == [1, 1]
+    assert plan((0, 1), (1, 1)) == [2, 2]
+    assert plan((2, 0), (1, 2)) == [1, 3]  # one has ended, another began
+    assert plan((2, 1), (1, 3)) == [2, 4]
+    assert plan((1, 0)) == [1], "an episode that is played again begins anew"
+    assert plan((0, 5)) == [1], "what is over is forgotten"
+
+
+def test_a_planner_that_cannot_plan_makes_room_for_the_next() -> None:
+    decider = Decider([Counting(most=2), Counting(most=3)], Line(FEW), seed=0)
+    moments = [Moment(0, number, 0, 9) for number in range(9)]
+    assert [decider.plan([moment]) for moment in moments[:5]] == [[[n]] for n in (1, 2, 1, 2, 3)]
+    assert decider.passed_over == ["cannot count any further"]
+    with pytest.raises(Unsuited, match="cannot count any further"):
+        decider.plan(moments[5:6])
+
+
+def test_a_model_with_chances_of_its_own_is_prepared_for_each_decision() -> None:
+    begun: list[Moment] = []
+    decider = Decider([Counting()], Line(FEW), seed=0, begin=begun.append)
+    moments = [Moment(number, 0, 0, 9) for number in range(3)]
+    assert decider.plan(moments) == [[1]] * 3
+    assert begun == moments
