@@ -54,13 +54,15 @@ BASES: Mapping[Kind, str] = {
     "backend": "cwm_cli.search.contracts:Backend",
     "strategy": "cwm_cli.search.contracts:Strategy",
     "problem": "cwm_cli.search.contracts:Problem",
+    "planner": "cwm_cli.planning:Planner",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
-CORE: Mapping[Kind, Mapping[str, str]] = {
+CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
+    "planner": "cwm_cli.planning:PLANNERS",
 }
-"""What the core itself provides, under the same rules as a plugin's."""
+"""What the core itself provides, or the address of that, under the same rules as a plugin's."""
 
 OPTION_KINDS: tuple[Kind, ...] = ("strategy", "backend", "problem", "planner", "policy")
 """Kinds whose factories are dataclasses with options."""
@@ -115,7 +117,7 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
     """Yield what the core and each plugin provide of one kind."""
     check_hooks()
     if kind in CORE:
-        yield Plugin("core", _named(distribution("cwm-cli")), None), CORE[kind]
+        yield Plugin("core", _named(distribution("cwm-cli")), None), _resolve(CORE[kind])
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, HOOKS[kind], None)
         if hook is not None:

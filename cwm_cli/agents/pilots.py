@@ -8,7 +8,8 @@ import numpy as np
 from cwm_cli.envs.simulators import Remembering, Simulator
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Decider, Moment, find_planner
+from cwm_cli.planning import Decider, Moment
+from cwm_cli.registry import find
 from cwm_cli.sandbox import Plan, Report, Session
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Oracle:
     def __init__(
         self, simulator: Simulator | Remembering, planners: Sequence[Planning], seed: int
     ) -> None:
-        made = [find_planner(name)(**options) for name, options in planners]
+        made = [find("planner", name)(**options) for name, options in planners]
         self._names = [name for name, _ in planners]
         self._simulator = simulator
         self._seed = seed

@@ -30,12 +30,11 @@ def choose(
     name: str, pairs: list[str], spaces: tuple[Space, Space], limits: dict[str, Any]
 ) -> Choice:
     """Choose the planners and read the options; an option selects the planner that has it."""
-    from cwm_cli.planning import find_planner
-    from cwm_cli.registry import Owner, read_options
+    from cwm_cli.registry import Owner, find, read_options
     from cwm_cli.sandbox import Limits
 
     names = _candidates(name, spaces)
-    owners = [Owner(candidate, find_planner(candidate)) for candidate in names]
+    owners = [Owner(candidate, find("planner", candidate)) for candidate in names]
     options = read_options(pairs, [*owners, Owner("sandbox", Limits)])
     bounds = Limits.chosen(limits | DECISION | options["sandbox"])
     names = [candidate for candidate in names if options[candidate]] or names
@@ -45,11 +44,12 @@ def choose(
 
 def _candidates(name: str, spaces: tuple[Space, Space]) -> list[str]:
     """Return the planners that a name stands for."""
-    from cwm_cli.planning import PLANNERS, automatic, find_planner, serving
+    from cwm_cli.planning import automatic, serving
+    from cwm_cli.registry import find, names
 
-    if name not in (*PLANNERS, "auto"):
-        raise UnknownNameError("planner", name, (*PLANNERS, "auto"))
-    planners = {known: find_planner(known) for known in PLANNERS}
+    planners = {known: find("planner", known) for known in names("planner")}
+    if name not in (*planners, "auto"):
+        raise UnknownNameError("planner", name, (*planners, "auto"))
     able, unasked = serving(planners, spaces[1]), automatic(planners, *spaces)
     if not able:
         needs = " or ".join(dict.fromkeys(planner.NEEDS for planner in planners.values()))
@@ -62,14 +62,14 @@ def _candidates(name: str, spaces: tuple[Space, Space]) -> list[str]:
 def _planning(name: str, options: dict[str, Any]) -> Planning:
     """Return a planner with all of its options, also those that nobody set."""
     from cwm_cli.agents.pilots import Planning
-    from cwm_cli.planning import find_planner
-    from cwm_cli.registry import Owner
+    from cwm_cli.registry import Owner, find
 
+    planner = find("planner", name)
     try:
-        made = find_planner(name)(**options)
+        made = planner(**options)
     except ValueError as error:
         raise CwmError(f"{name} refuses its options: {error}") from error
-    known = Owner(name, find_planner(name)).options
+    known = Owner(name, planner).options
     return Planning(name, {option: getattr(made, option) for option in known})
 
 
