@@ -11,7 +11,7 @@ from hub_server import COMMIT, HubServer
 
 SAY = """
 import sys
-from cwm_apps.hub import hub
+from cwm_apps.reading import hub
 from cwm_cli.errors import CwmError
 try:
     print(hub())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm_apps.matching import equals, matches
+from cwm_apps.judging import equals, matches
 
 SAME = [
     ("1 2\n3\n", "1 2\n3"),

@@ -42,7 +42,7 @@ def source(data: str | None) -> Source:
     if data is None:
         return Source("shipped", shipped())
     if data == "hub":
-        from cwm_apps.hub import hub
+        from cwm_apps.reading import hub
 
         return Source("hub", hub())
     path = Path(data)

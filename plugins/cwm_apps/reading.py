@@ -1,16 +1,249 @@
 """Problems in the forms in which APPS comes: a folder per problem, or a line per problem."""
 
+import gzip
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-from cwm_apps.indexing import FORMS, Entry, index
-from cwm_apps.records import digest, from_record, to_record
-from cwm_apps.tasks import CodingTask
+from cwm_apps.tasks import UNKNOWN, CodingTask, digest, from_record, parse, to_record
 from cwm_cli.errors import CwmError, UnknownNameError
+
+FORMS = "a folder of numbered folders, a .jsonl or a .jsonl.gz file"
+SPLITS = ("test", "train")
+TEXTS = {"question.txt": "question", "starter_code.py": "starter_code"}
+FIELDS = {"input_output.json": "input_output", "solutions.json": "solutions"}
+
+_KEYS = re.compile(rb'"((?:problem_)?id|difficulty)"(?:\s*:\s*(?:([0-9]{1,18})\s*[,}]|"(\w+)"))?')
+
+Record = dict[str, Any]
+
+
+class Entry(NamedTuple):
+    """What the index keeps of a problem; its record is read when it is asked for."""
+
+    id: int
+    difficulty: str
+    load: Callable[[], Record]
+
+
+def index(source: Path) -> Iterator[Entry]:
+    """Yield the problems of a folder or file in their order."""
+    return _folders(source) if source.is_dir() else _lines(source)
+
+
+def _difficulty(record: Any, number: int, *, test: bool) -> str:
+    """Return what a record says, else what the number of a problem says in the test split."""
+    said = record.get("difficulty") if isinstance(record, dict) else None
+    if isinstance(said, str) and said.strip():
+        return said.strip()
+    if not test or number not in range(5000):
+        return UNKNOWN
+    return "interview" if number < 3000 else "competition" if number < 4000 else "introductory"
+
+
+def _folders(source: Path) -> Iterator[Entry]:
+    """Index a folder, in the order of the numbers of its folders, or the one file in it."""
+    places = (source, *(source / split for split in SPLITS))
+    found = [
+        path
+        for place in places
+        if place.is_dir()
+        for path in place.iterdir()
+        if re.fullmatch("[0-9]{1,18}", path.name) and path.is_dir()
+    ]
+    if not found:
+        yield from _lines(_only_file(source))
+    for path in sorted(found, key=lambda path: int(path.name)):
+        number = int(path.name)
+        difficulty = _difficulty(_metadata(path), number, test=path.parent.name == "test")
+        yield Entry(number, difficulty, partial(_folder, path))
+
+
+def _only_file(folder: Path) -> Path:
+    """Return the test split of a folder of lines, or its single file."""
+    files = sorted(path for form in ("*.jsonl", "*.jsonl.gz") for path in folder.glob(form))
+    named = [path for path in files if path.name.startswith("test.")]
+    if len(found := named or files) != 1:
+        raise CwmError(f"{folder} holds {len(found)} files of problems: give {FORMS}")
+    return found[0]
+
+
+def _metadata(folder: Path) -> Record:
+    """Return what is kept beside a problem; nothing if it cannot be read."""
+    try:
+        found = parse((folder / "metadata.json").read_bytes(), "metadata.json")
+    except (OSError, CwmError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _folder(folder: Path) -> Record:
+    """Read the files of a problem as a record."""
+    record = {"url": _metadata(folder).get("url")}
+    for name, field in TEXTS.items():
+        if (path := folder / name).exists():
+            text = _decoded(_bytes(path), name)
+            record[field] = text.replace("\r\n", "\n")
+    for name, field in FIELDS.items():
+        if (path := folder / name).exists():
+            record[field] = _decoded(_bytes(path), name)
+    return record
+
+
+def _bytes(path: Path) -> bytes:
+    """Return the content of a file that is there."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CwmError(f"{path.name} cannot be read ({error.strerror})") from error
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """Return a text without the mark of its byte order."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CwmError(f"{name} is not UTF-8") from error
+
+
+def _lines(source: Path) -> Iterator[Entry]:
+    """Index a file of lines; one that has no id takes its position, or the next that is free."""
+    file = _opened(source)
+    test = source.name.startswith("test.")
+    lines = [(place, *_heading(line)) for place, line in _places(file)]
+    if all(record is None for _, _, record in lines):
+        raise CwmError(f"{source} holds no problems: give {FORMS}")
+    taken = {number for _, number, _ in lines}
+    for position, (place, number, record) in enumerate(lines):
+        if number is None:
+            number = next(n for n in itertools.count(position) if n not in taken)
+            taken.add(number)
+        difficulty = _difficulty(record, number, test=test)
+        yield Entry(number, difficulty, partial(_line, file, *place))
+
+
+def _opened(source: Path) -> BinaryIO:
+    """Open a file of lines; a compressed one is unpacked beside, to be read at any place."""
+    if source.suffix != ".gz":
+        return source.open("rb")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as what reads it
+    with gzip.open(source) as packed:
+        shutil.copyfileobj(packed, file)
+    file.seek(0)
+    return file
+
+
+def _places(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield the lines of a file and where each begins and how long it is."""
+    offset = 0
+    for line in file:
+        if line.strip():
+            yield (offset, len(line)), line
+        offset += len(line)
+
+
+def _heading(line: bytes) -> tuple[int | None, Record | None]:
+    """Return the id of a record, if it has one, and its difficulty; nothing if it is none."""
+    if seen := _glimpse(line):
+        return seen
+    try:
+        record = parse(line, "the line")
+    except CwmError:
+        return None, None
+    if not isinstance(record, dict):
+        return None, None
+    number = record.get("id", record.get("problem_id"))
+    if isinstance(number, str) and re.fullmatch("[0-9]{1,18}", number):
+        number = int(number)
+    proper = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+    return number if proper else None, {"difficulty": record.get("difficulty")}
+
+
+def _glimpse(line: bytes) -> tuple[int, Record] | None:
+    """Return what `_heading` does, many times faster, of a line as the hub writes them.
+
+    Within a text quotes have a backslash before them: what stands in plain quotes
+    before a colon is a key. Where it stands twice nobody knows whose key it is.
+    """
+    found = _KEYS.findall(line)
+    numbers = [number for key, number, _ in found if key != b"difficulty"]
+    levels = [level for key, _, level in found if key == b"difficulty"]
+    if len(numbers) == len(levels) == 1 and numbers[0] and levels[0]:
+        return int(numbers[0]), {"difficulty": levels[0].decode()}
+    return None
+
+
+def _line(file: BinaryIO, offset: int, length: int) -> Record:
+    """Read a record at its place, whoever else reads the file meanwhile."""
+    found = parse(os.pread(file.fileno(), length, offset), "the line")
+    if not isinstance(found, dict):
+        raise CwmError("the line is no object")
+    return found
+
+
+REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
+OTHERWISE = "give a file or folder of APPS with --data PATH"
+ATTEMPTS = 2
+
+
+def hub() -> Path:
+    """Return the test split in the cache of the hub; its folder is named after the commit.
+
+    The library takes up a broken download, but of what it has it compares only the
+    size: the checksum of the content, after which the hub names it, is checked here.
+    """
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError as error:
+        hint = "pip install 'cwm-cli[hub]'"
+        raise CwmError(f"the hub needs a package that is not installed: {hint}") from error
+    cached = try_to_load_from_cache(REPOSITORY, FILE, revision=REVISION, repo_type="dataset")
+    if isinstance(cached, str) and _intact(Path(cached)):
+        return Path(cached)
+    for _ in range(ATTEMPTS):
+        if _intact(path := _download()):
+            return path
+    raise CwmError(f"{path} is damaged, however often it is downloaded: {OTHERWISE}")
+
+
+def _download() -> Path:
+    """Have the library put the file into the cache, whatever is there."""
+    import httpx
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = hf_hub_download(
+            REPOSITORY, FILE, repo_type="dataset", revision=REVISION, force_download=True
+        )
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        raise CwmError(f"cannot download {REPOSITORY} ({_reason(error)}): {OTHERWISE}") from error
+    return Path(path)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what an error, or the one behind it, says."""
+    said = str(error.__cause__ or error).strip().splitlines()
+    return said[0].rstrip(".:") if said else type(error).__name__
+
+
+def _intact(path: Path) -> bool:
+    """Return whether a file has the checksum that it is named after, where the cache names it."""
+    name = path.readlink().name if path.is_symlink() else ""
+    if not re.fullmatch("[0-9a-f]{64}", name):
+        return True
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == name
+
 
 __all__ = [
     "ALL",
