@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks import shipped_problems
 from cwm_apps.judging import LIMITS, judge
-from cwm_apps.reading import Malformed, chosen, digest, from_record, read, shipped, to_record
-from cwm_apps.tasks import Case, CodingTask
+from cwm_apps.reading import Malformed, chosen, read, shipped
+from cwm_apps.tasks import Case, CodingTask, digest, from_record, to_record
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Sandbox
 

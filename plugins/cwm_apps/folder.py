@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_apps.reading import digest, from_record, to_record
 from cwm_apps.scoring import Outcome
-from cwm_apps.tasks import CodingTask
+from cwm_apps.tasks import CodingTask, digest, from_record, to_record
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import read_header, replace
 from cwm_cli.runs.store import Header as RunHeader

@@ -1,27 +1,175 @@
-"""Run a program on the tests of a task, each in a process of its own."""
+"""Run a program on the tests of a task, each in a process of its own, and compare its answers.
+
+Expected answers never enter the process that a program runs in.
+"""
 
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
 from itertools import repeat, zip_longest
 from math import isfinite, isnan
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Printed, Sandbox
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean
 
+LIMITS = Limits(
+    wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
+)
+"""What a program may use up on one test."""
+
 TOLERANCE = 1e-6
 """How far a number may be from an expected one with a fraction, absolutely or relatively."""
+
+MOST_TIMEOUTS = 3
+"""After so many tests on which a program runs out of time it is not run on the others."""
+
+CHARACTERS = 1500
+"""How long the text of a failure is, about."""
+
+NO_PROGRAM = Failure(kind="no_program", message="there is no program to run")
+
+_MOST_DIGITS = 4000  # `int` refuses a text of more than 4,300
+_LONG_ANSWER = 1 << 20  # below, to read an answer takes little memory whatever it is
+_HOW_MUCH_LONGER = 16  # than the expected one: room for any number of spaces and digits
 
 _CHUNK = re.compile(r"[\s\S]{1,65536}\S*")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+
+
+class Judgement(NamedTuple):
+    """Which tests a program passes, and in words for a prompt what goes wrong in the first other.
+
+    The failure is a bug if the program answered no test at all, else a mismatch.
+    """
+
+    passed: tuple[bool, ...]
+    failure: Failure | None
+
+    @property
+    def share(self) -> float:
+        """The share of tests passed."""
+        return sum(self.passed) / len(self.passed)
+
+
+def judge(
+    program: str, task: CodingTask, tests: Sequence[Case], sandbox: Sandbox, *, seed: int = 0
+) -> Judgement:
+    """Run a program on some tests of a task, as many at a time as the sandbox has workers.
+
+    A program that ran out of time on three tests fails the ones after them without
+    being run, and one that cannot be loaded fails all. `seed` is that of the random
+    numbers that the program draws.
+    """
+    if not program.strip():
+        return Judgement((False,) * len(tests), NO_PROGRAM)
+    run = partial(_run, program, task, sandbox, seed)
+    passed, first, answered, timeouts = [], None, False, 0
+    runs = _in_order(run, tests, lambda: min(sandbox.workers + 1, MOST_TIMEOUTS - timeouts))
+    for printed, case in zip(runs, tests, strict=True):
+        passed.append(_passes(task, case, printed))
+        if not passed[-1] and first is None:
+            first = case, printed
+        answered |= printed.failure is None
+        timeouts += printed.failure is not None and printed.failure.kind.startswith("timeout")
+        if timeouts == MOST_TIMEOUTS or _cannot_be_loaded(printed):
+            break
+    passed += repeat(False, len(tests) - len(passed))
+    failure = _failure(*first, is_bug=not answered) if first else None
+    return Judgement(tuple(passed), failure)
+
+
+def _in_order(
+    run: Callable[[Case], Printed], tests: Sequence[Case], width: Callable[[], int]
+) -> Iterator[Printed]:
+    """Yield what is printed in each test; no more than `width` are in the works at a time."""
+    waiting: deque[Future[Printed]] = deque()
+    with ThreadPoolExecutor(width()) as pool:
+        try:
+            for case in tests:
+                while len(waiting) >= width():
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(run, case))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _run(program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: Case) -> Printed:
+    """Run a program on one test; lines end as they do on Linux, the last one too."""
+    if task.function:
+        arguments = json.dumps(case.input)
+        return sandbox.run_script(program, arguments, function=task.function, seed=seed)
+    text = case.input.replace("\r\n", "\n")
+    return sandbox.run_script(program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
+
+
+def _passes(task: CodingTask, case: Case, printed: Printed) -> bool:
+    """Return whether a program came to its end with the expected answer."""
+    if printed.failure:
+        return False
+    if not task.function:
+        return matches(printed.text, case.output)
+    size = len(printed.text)
+    if size > _LONG_ANSWER and size > _HOW_MUCH_LONGER * len(json.dumps(case.output)):
+        return False  # to read it takes much more memory than it has characters
+    try:
+        return equals(json.loads(printed.text, parse_int=_integer), case.output)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _integer(digits: str) -> int | Decimal:
+    """Read an integer, also one of more digits than `int` takes."""
+    return int(digits) if len(digits) < _MOST_DIGITS else Decimal(digits)
+
+
+def _cannot_be_loaded(printed: Printed) -> bool:
+    return printed.failure is not None and printed.failure.kind == "load_error"
+
+
+def _failure(case: Case, printed: Printed, *, is_bug: bool) -> Failure:
+    """Say what went wrong in a test, within the budget of characters."""
+    failed = printed.failure
+    if failed and _cannot_be_loaded(printed):
+        return failed
+    answer = ("Error", failed.message) if failed else ("Got", printed.text)
+    texts = dict([("Input", _text(case.input)), ("Expected", _text(case.output)), answer])
+    message = "\n\n".join(
+        f"{head}:\n```\n{text or '(nothing)'}\n```" for head, text in _shortened(texts).items()
+    )
+    kind = failed.kind if failed and is_bug else "mismatch"
+    return Failure(kind=kind, message=message, line=failed.line if failed else None)
+
+
+def _text(value: Any) -> str:
+    """Return an input or an output as it is shown."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shortened(texts: dict[str, str]) -> dict[str, str]:
+    """Cut the longest of some texts, so that all fit together."""
+    room, kept = CHARACTERS, dict(texts)
+    for done, head in enumerate(sorted(texts, key=lambda head: len(texts[head]))):
+        kept[head] = _cut(texts[head], room // (len(texts) - done))
+        room -= len(kept[head])
+    return kept
+
+
+def _cut(text: str, most: int) -> str:
+    """Leave out the middle of a text that is too long."""
+    if len(text) > most:
+        head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
+        text = f"{head} ... ({len(text) - most:,} characters left out) ... {tail}"
+    return clean(text, len(text))
 
 
 def matches(printed: str, expected: str) -> bool:
@@ -99,154 +247,3 @@ def _is_near_float(number: float, expected: float) -> bool:
         return _is_close(float(number), expected)
     except OverflowError:
         return False
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-LIMITS = Limits(
-    wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
-)
-"""What a program may use up on one test."""
-
-MOST_TIMEOUTS = 3
-"""After so many tests on which a program runs out of time it is not run on the others."""
-
-CHARACTERS = 1500
-"""How long the text of a failure is, about."""
-
-NO_PROGRAM = Failure(kind="no_program", message="there is no program to run")
-
-_MOST_DIGITS = 4000
-_LONG_ANSWER = 1 << 20
-_HOW_MUCH_LONGER = 16
-
-
-class Judgement(NamedTuple):
-    """Which tests a program passes, and in words for a prompt what goes wrong in the first other.
-
-    The failure is a bug if the program answered no test at all, else a mismatch.
-    """
-
-    passed: tuple[bool, ...]
-    failure: Failure | None
-
-    @property
-    def share(self) -> float:
-        """The share of tests passed."""
-        return sum(self.passed) / len(self.passed)
-
-
-def judge(
-    program: str, task: CodingTask, tests: Sequence[Case], sandbox: Sandbox, *, seed: int = 0
-) -> Judgement:
-    """Run a program on some tests of a task, as many at a time as the sandbox has workers.
-
-    A program that ran out of time on three tests fails the ones after them without
-    being run, and one that cannot be loaded fails all. `seed` is that of the random
-    numbers that the program draws.
-    """
-    if not program.strip():
-        return Judgement((False,) * len(tests), NO_PROGRAM)
-    run = partial(_run, program, task, sandbox, seed)
-    passed, first, answered, timeouts = [], None, False, 0
-    runs = _in_order(run, tests, lambda: min(sandbox.workers + 1, MOST_TIMEOUTS - timeouts))
-    for printed, case in zip(runs, tests, strict=True):
-        passed.append(_passes(task, case, printed))
-        if not passed[-1] and first is None:
-            first = case, printed
-        answered |= printed.failure is None
-        timeouts += printed.failure is not None and printed.failure.kind.startswith("timeout")
-        if timeouts == MOST_TIMEOUTS or _cannot_be_loaded(printed):
-            break
-    passed += repeat(False, len(tests) - len(passed))
-    failure = _failure(*first, is_bug=not answered) if first else None
-    return Judgement(tuple(passed), failure)
-
-
-def _in_order(run: Callable[[T], R], items: Iterable[T], width: Callable[[], int]) -> Iterator[R]:
-    """Yield what comes of each item; no more than `width` are in the works at a time."""
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(width()) as pool:
-        try:
-            for item in items:
-                while len(waiting) >= width():
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(run, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _run(program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: Case) -> Printed:
-    """Run a program on one test; lines end as they do on Linux, the last one too."""
-    if task.function:
-        arguments = json.dumps(case.input)
-        return sandbox.run_script(program, arguments, function=task.function, seed=seed)
-    text = case.input.replace("\r\n", "\n")
-    return sandbox.run_script(program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
-
-
-def _passes(task: CodingTask, case: Case, printed: Printed) -> bool:
-    """Return whether a program came to its end with the expected answer."""
-    if printed.failure:
-        return False
-    if not task.function:
-        return matches(printed.text, case.output)
-    if len(printed.text) > _LONG_ANSWER and _is_far_longer(printed.text, case.output):
-        return False
-    try:
-        return equals(json.loads(printed.text, parse_int=_integer), case.output)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _is_far_longer(text: str, expected: Any) -> bool:
-    """Return whether a text is too long for what is expected; to read it takes much more memory."""
-    return len(text) > _HOW_MUCH_LONGER * len(json.dumps(expected))
-
-
-def _integer(digits: str) -> int | Decimal:
-    """Read an integer, also one of more digits than `int` takes."""
-    return int(digits) if len(digits) < _MOST_DIGITS else Decimal(digits)
-
-
-def _cannot_be_loaded(printed: Printed) -> bool:
-    return printed.failure is not None and printed.failure.kind == "load_error"
-
-
-def _failure(case: Case, printed: Printed, *, is_bug: bool) -> Failure:
-    """Say what went wrong in a test, within the budget of characters."""
-    failed = printed.failure
-    if failed and _cannot_be_loaded(printed):
-        return failed
-    answer = ("Error", failed.message) if failed else ("Got", printed.text)
-    texts = dict([("Input", _text(case.input)), ("Expected", _text(case.output)), answer])
-    message = "\n\n".join(
-        f"{head}:\n```\n{text or '(nothing)'}\n```" for head, text in _shortened(texts).items()
-    )
-    kind = failed.kind if failed and is_bug else "mismatch"
-    return Failure(kind=kind, message=message, line=failed.line if failed else None)
-
-
-def _text(value: Any) -> str:
-    """Return an input or an output as it is shown."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _shortened(texts: dict[str, str]) -> dict[str, str]:
-    """Cut the longest of some texts, so that all fit together."""
-    room, kept = CHARACTERS, dict(texts)
-    for done, head in enumerate(sorted(texts, key=lambda head: len(texts[head]))):
-        kept[head] = _cut(texts[head], room // (len(texts) - done))
-        room -= len(kept[head])
-    return kept
-
-
-def _cut(text: str, most: int) -> str:
-    """Leave out the middle of a text that is too long."""
-    if len(text) > most:
-        head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
-        text = f"{head} ... ({len(text) - most:,} characters left out) ... {tail}"
-    return clean(text, len(text))

@@ -1,4 +1,8 @@
-"""Problems in the forms in which APPS comes: a folder per problem, or a line per problem."""
+"""The problems of APPS, read from folders, from files of lines, or from the hub of Hugging Face.
+
+A folder holds a folder per problem, a file a line per problem. What they hold is indexed, not
+kept: each problem is read when it is asked for.
+"""
 
 import gzip
 import hashlib
@@ -15,28 +19,128 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from cwm_apps.tasks import UNKNOWN, CodingTask, digest, from_record, parse, to_record
+from cwm_apps.tasks import UNKNOWN, CodingTask, from_record, parse
 from cwm_cli.errors import CwmError, UnknownNameError
+
+ALL = "all"
+"""In place of a difficulty: every one."""
 
 FORMS = "a folder of numbered folders, a .jsonl or a .jsonl.gz file"
 SPLITS = ("test", "train")
-TEXTS = {"question.txt": "question", "starter_code.py": "starter_code"}
-FIELDS = {"input_output.json": "input_output", "solutions.json": "solutions"}
+"""Folders in which problems are looked for beside the one that is named."""
+FILES = {
+    "question.txt": "question",
+    "starter_code.py": "starter_code",
+    "input_output.json": "input_output",
+    "solutions.json": "solutions",
+}
+"""The files of a problem's folder, and the fields of a record that they stand for."""
 
 _KEYS = re.compile(rb'"((?:problem_)?id|difficulty)"(?:\s*:\s*(?:([0-9]{1,18})\s*[,}]|"(\w+)"))?')
 
-Record = dict[str, Any]
+Fields = dict[str, Any]
+"""A problem as the hub writes it, perhaps not well-formed."""
+
+REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
+ATTEMPTS = 2  # a file that is damaged twice is damaged at its source
+OTHERWISE = "give a file or folder of APPS with --data PATH"
 
 
-class Entry(NamedTuple):
+class Data(NamedTuple):
+    """Where problems are, and what they are called on whatever machine."""
+
+    name: str
+    path: Path
+
+
+def find(data: str | None) -> Data:
+    """Find the problems that `--data` names, and download them if need be."""
+    if data is None:
+        return Data("shipped", shipped())
+    if data == "hub":
+        return Data("hub", hub())
+    path = Path(data)
+    if not path.exists():
+        raise CwmError(f"there is no {path}: --data names a folder, a .jsonl file, or hub")
+    return Data(f"{'folder' if path.is_dir() else 'file'} {path.resolve().name}", path)
+
+
+def shipped() -> Path:
+    """Return the folder of the problems that ship."""
+    package = find_spec("cwm_data")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        if (path := Path(folder) / "apps").is_dir():
+            return path
+    raise CwmError("the problems that ship are not installed: name others with --data PATH")
+
+
+class IndexEntry(NamedTuple):
     """What the index keeps of a problem; its record is read when it is asked for."""
 
     id: int
     difficulty: str
-    load: Callable[[], Record]
+    load: Callable[[], Fields]
 
 
-def index(source: Path) -> Iterator[Entry]:
+class Malformed(NamedTuple):
+    """A problem that cannot be judged, and in a line why."""
+
+    id: int
+    reason: str
+
+
+class Tasks:
+    """Problems in the order of their data, each read when it is asked for and not kept."""
+
+    def __init__(self, entries: Sequence[IndexEntry]) -> None:
+        self._entries = entries
+        self.ids = [(entry.id, entry.difficulty) for entry in entries]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[CodingTask | Malformed]:
+        return (self[position] for position in range(len(self)))
+
+    def __getitem__(self, position: int) -> CodingTask | Malformed:
+        entry = self._entries[position]
+        try:
+            known = {"id": entry.id, "difficulty": entry.difficulty}
+            return from_record(entry.load() | known)
+        except CwmError as error:
+            return Malformed(entry.id, str(error))
+
+
+def read(source: Path) -> Tasks:
+    """Index the problems of a folder or file: their ids and difficulties."""
+    try:
+        entries = list(index(source))
+    except (OSError, EOFError, zlib.error) as error:
+        raise CwmError(f"cannot read {source} ({error}): give {FORMS}") from error
+    if not entries:
+        raise CwmError(f"{source} holds no problems: give {FORMS}")
+    number, times = Counter(entry.id for entry in entries).most_common(1)[0]
+    if times > 1:
+        hint = "give a single split of it, such as its folder test"
+        raise CwmError(f"{source} holds problem {number} {times} times: {hint}")
+    return Tasks(entries)
+
+
+def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[int]:
+    """Return the positions of `total` problems of a difficulty from its `idx`th on."""
+    known = {each for _, each in tasks.ids}
+    if difficulty != ALL and difficulty not in known:
+        raise UnknownNameError("difficulty", difficulty, known | {ALL})
+    fitting = [n for n, (_, each) in enumerate(tasks.ids) if difficulty in (ALL, each)]
+    taken = fitting[idx : idx + total] if idx >= 0 and total > 0 else []
+    if not taken:
+        among = "" if difficulty == ALL else f" of difficulty {difficulty}"
+        asked = f"no problems {idx} to {idx + total - 1}{among}"
+        raise CwmError(f"{asked}: there are {len(fitting)}, counted from 0")
+    return taken
+
+
+def index(source: Path) -> Iterator[IndexEntry]:
     """Yield the problems of a folder or file in their order."""
     return _folders(source) if source.is_dir() else _lines(source)
 
@@ -51,7 +155,7 @@ def _difficulty(record: Any, number: int, *, test: bool) -> str:
     return "interview" if number < 3000 else "competition" if number < 4000 else "introductory"
 
 
-def _folders(source: Path) -> Iterator[Entry]:
+def _folders(source: Path) -> Iterator[IndexEntry]:
     """Index a folder, in the order of the numbers of its folders, or the one file in it."""
     places = (source, *(source / split for split in SPLITS))
     found = [
@@ -66,7 +170,7 @@ def _folders(source: Path) -> Iterator[Entry]:
     for path in sorted(found, key=lambda path: int(path.name)):
         number = int(path.name)
         difficulty = _difficulty(_metadata(path), number, test=path.parent.name == "test")
-        yield Entry(number, difficulty, partial(_folder, path))
+        yield IndexEntry(number, difficulty, partial(_folder, path))
 
 
 def _only_file(folder: Path) -> Path:
@@ -78,7 +182,7 @@ def _only_file(folder: Path) -> Path:
     return found[0]
 
 
-def _metadata(folder: Path) -> Record:
+def _metadata(folder: Path) -> Fields:
     """Return what is kept beside a problem; nothing if it cannot be read."""
     try:
         found = parse((folder / "metadata.json").read_bytes(), "metadata.json")
@@ -87,36 +191,27 @@ def _metadata(folder: Path) -> Record:
     return found if isinstance(found, dict) else {}
 
 
-def _folder(folder: Path) -> Record:
+def _folder(folder: Path) -> Fields:
     """Read the files of a problem as a record."""
     record = {"url": _metadata(folder).get("url")}
-    for name, field in TEXTS.items():
+    for name, field in FILES.items():
         if (path := folder / name).exists():
-            text = _decoded(_bytes(path), name)
-            record[field] = text.replace("\r\n", "\n")
-    for name, field in FIELDS.items():
-        if (path := folder / name).exists():
-            record[field] = _decoded(_bytes(path), name)
+            text = _decoded(path)
+            record[field] = text if path.suffix == ".json" else text.replace("\r\n", "\n")
     return record
 
 
-def _bytes(path: Path) -> bytes:
-    """Return the content of a file that is there."""
+def _decoded(path: Path) -> str:
+    """Return the text of a file without the mark of its byte order."""
     try:
-        return path.read_bytes()
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise CwmError(f"{path.name} cannot be read ({error.strerror})") from error
-
-
-def _decoded(content: bytes, name: str) -> str:
-    """Return a text without the mark of its byte order."""
-    try:
-        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CwmError(f"{name} is not UTF-8") from error
+        raise CwmError(f"{path.name} is not UTF-8") from error
 
 
-def _lines(source: Path) -> Iterator[Entry]:
+def _lines(source: Path) -> Iterator[IndexEntry]:
     """Index a file of lines; one that has no id takes its position, or the next that is free."""
     file = _opened(source)
     test = source.name.startswith("test.")
@@ -129,7 +224,7 @@ def _lines(source: Path) -> Iterator[Entry]:
             number = next(n for n in itertools.count(position) if n not in taken)
             taken.add(number)
         difficulty = _difficulty(record, number, test=test)
-        yield Entry(number, difficulty, partial(_line, file, *place))
+        yield IndexEntry(number, difficulty, partial(_line, file, *place))
 
 
 def _opened(source: Path) -> BinaryIO:
@@ -152,7 +247,7 @@ def _places(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bytes]]:
         offset += len(line)
 
 
-def _heading(line: bytes) -> tuple[int | None, Record | None]:
+def _heading(line: bytes) -> tuple[int | None, Fields | None]:
     """Return the id of a record, if it has one, and its difficulty; nothing if it is none."""
     if seen := _glimpse(line):
         return seen
@@ -169,7 +264,7 @@ def _heading(line: bytes) -> tuple[int | None, Record | None]:
     return number if proper else None, {"difficulty": record.get("difficulty")}
 
 
-def _glimpse(line: bytes) -> tuple[int, Record] | None:
+def _glimpse(line: bytes) -> tuple[int, Fields] | None:
     """Return what `_heading` does, many times faster, of a line as the hub writes them.
 
     Within a text quotes have a backslash before them: what stands in plain quotes
@@ -183,17 +278,12 @@ def _glimpse(line: bytes) -> tuple[int, Record] | None:
     return None
 
 
-def _line(file: BinaryIO, offset: int, length: int) -> Record:
+def _line(file: BinaryIO, offset: int, length: int) -> Fields:
     """Read a record at its place, whoever else reads the file meanwhile."""
     found = parse(os.pread(file.fileno(), length, offset), "the line")
     if not isinstance(found, dict):
         raise CwmError("the line is no object")
     return found
-
-
-REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
-OTHERWISE = "give a file or folder of APPS with --data PATH"
-ATTEMPTS = 2
 
 
 def hub() -> Path:
@@ -243,89 +333,3 @@ def _intact(path: Path) -> bool:
         return True
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == name
-
-
-__all__ = [
-    "ALL",
-    "Malformed",
-    "Tasks",
-    "chosen",
-    "digest",
-    "from_record",
-    "read",
-    "shipped",
-    "to_record",
-]
-
-ALL = "all"
-"""In place of a difficulty: every one."""
-
-PACKAGE = "cwm_data"
-
-
-class Malformed(NamedTuple):
-    """A problem that cannot be judged, and in a line why."""
-
-    id: int
-    reason: str
-
-
-class Tasks:
-    """Problems in the order of their data, each read when it is asked for and not kept."""
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = entries
-        self.ids = [(entry.id, entry.difficulty) for entry in entries]
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[CodingTask | Malformed]:
-        return (self[position] for position in range(len(self)))
-
-    def __getitem__(self, position: int) -> CodingTask | Malformed:
-        entry = self._entries[position]
-        try:
-            known = {"id": entry.id, "difficulty": entry.difficulty}
-            return from_record(entry.load() | known)
-        except CwmError as error:
-            return Malformed(entry.id, str(error))
-
-
-def read(source: Path) -> Tasks:
-    """Index the problems of a folder or file: their ids and difficulties."""
-    try:
-        entries = list(index(source))
-    except (OSError, EOFError, zlib.error) as error:
-        raise CwmError(f"cannot read {source} ({error}): give {FORMS}") from error
-    if not entries:
-        raise CwmError(f"{source} holds no problems: give {FORMS}")
-    number, times = Counter(entry.id for entry in entries).most_common(1)[0]
-    if times > 1:
-        hint = "give a single split of it, such as its folder test"
-        raise CwmError(f"{source} holds problem {number} {times} times: {hint}")
-    return Tasks(entries)
-
-
-def shipped() -> Path:
-    """Return the folder of the problems that ship."""
-    package = find_spec(PACKAGE)
-    folders = (package.submodule_search_locations or []) if package else []
-    for folder in folders:
-        if (path := Path(folder) / "apps").is_dir():
-            return path
-    raise CwmError("the problems that ship are not installed: name others with --data PATH")
-
-
-def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[int]:
-    """Return the positions of `total` problems of a difficulty from its `idx`th on."""
-    known = {each for _, each in tasks.ids}
-    if difficulty != ALL and difficulty not in known:
-        raise UnknownNameError("difficulty", difficulty, known | {ALL})
-    fitting = [n for n, (_, each) in enumerate(tasks.ids) if difficulty in (ALL, each)]
-    taken = fitting[idx : idx + total] if idx >= 0 and total > 0 else []
-    if not taken:
-        among = "" if difficulty == ALL else f" of difficulty {difficulty}"
-        asked = f"no problems {idx} to {idx + total - 1}{among}"
-        raise CwmError(f"{asked}: there are {len(fitting)}, counted from 0")
-    return taken
