@@ -21,7 +21,7 @@ from benchmarks.script import main
 from benchmarks.shipped_data import FOLDER
 from cwm_cli.agents.collection import shipped_name
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import GENERATE, Move, Request
@@ -89,7 +89,7 @@ def problem(env: str, rows: int | None) -> Iterator[WorldModelProblem]:
     data = data[np.arange(len(data))[:rows]]
     with Sandbox() as sandbox:
         sandbox.protection  # noqa: B018  # starts them
-        yield WorldModelProblem("", data, sandbox, Metric.of(data))
+        yield WorldModelProblem("", data, sandbox, AccuracyMetric.of(data))
 
 
 @contextmanager

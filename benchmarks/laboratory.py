@@ -24,7 +24,7 @@ from benchmarks.curves import Curve, curve
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
 from cwm_cli.agents.collection import collect
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
@@ -160,7 +160,7 @@ def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
     spec = environment(env)
     recorded = collect(spec, policy="random", episodes=30, test_episodes=0, max_steps=60)
     dataset = recorded[np.linspace(0, len(recorded) - 1, ROWS).astype(int)]
-    return WorldModelProblem("", dataset, sandbox, Metric.of(dataset), feedback="paper")
+    return WorldModelProblem("", dataset, sandbox, AccuracyMetric.of(dataset), feedback="paper")
 
 
 def _digest(file: str) -> str:

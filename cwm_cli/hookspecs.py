@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import typer
 
     from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.evaluation import Metric
     from cwm_cli.search.contracts import Backend, Problem, Strategy
+    from cwm_cli.worlds import Contract, WorldModel
 
 hookspec = pluggy.HookspecMarker("cwm")
 
@@ -50,15 +52,15 @@ class Hooks(Protocol):
         """Offer what is searched for: dataclasses, subclasses of `search.contracts.Problem`."""
 
     @hookspec
-    def cwm_world_models(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_world_models(self) -> Mapping[str, type[WorldModel] | str]:
         """Offer kinds of world model: subclasses of `worlds.WorldModel`, by their `kind`."""
 
     @hookspec
-    def cwm_contracts(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_contracts(self) -> Mapping[str, type[Contract] | str]:
         """Offer what a program's class has to define: subclasses of `worlds.Contract`."""
 
     @hookspec
-    def cwm_metrics(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_metrics(self) -> Mapping[str, type[Metric] | str]:
         """Offer scores of predictions (`--metric`): subclasses of `evaluation.Metric`."""
 
     @hookspec

@@ -55,12 +55,18 @@ BASES: Mapping[Kind, str] = {
     "strategy": "cwm_cli.search.contracts:Strategy",
     "problem": "cwm_cli.search.contracts:Problem",
     "planner": "cwm_cli.planning:Planner",
+    "world model": "cwm_cli.worlds:WorldModel",
+    "contract": "cwm_cli.worlds:Contract",
+    "metric": "cwm_cli.evaluation:Metric",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
 CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
     "planner": "cwm_cli.planning:PLANNERS",
+    "world model": "cwm_cli.worlds:WORLD_MODELS",
+    "contract": "cwm_cli.worlds:CONTRACTS",
+    "metric": "cwm_cli.evaluation:METRICS",
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 

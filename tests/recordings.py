@@ -6,7 +6,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 
 COUNTER = Space("discrete", low=(0,), high=(99,))
@@ -121,7 +121,7 @@ def record(name, *, episodes, limit=100, **arguments):
 def problem(recorded, sandbox, **options):
     """Make the problem of modelling what was recorded."""
     data, documentation = recorded
-    return WorldModelProblem(documentation, data, sandbox, Metric.of(data), **options)
+    return WorldModelProblem(documentation, data, sandbox, AccuracyMetric.of(data), **options)
 
 
 def said(recorded, program, sandbox, **options):

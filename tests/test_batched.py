@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cwm_cli.agents.collection import collect
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.planning.batched import Transformed, batched, returns, verified
 from cwm_cli.planning.batched import lanes as lane_functions
 from cwm_cli.planning.model import Unbatched
@@ -371,7 +371,7 @@ def induced(problem):
 )
 def test_induced_programs_can_be_batched(name, arguments, sandbox):
     data = collect(cwm_environments()[name](), env_args=arguments, policy="random")
-    program = induced(WorldModelProblem("", data.train, sandbox, Metric.of(data.train)))
+    program = induced(WorldModelProblem("", data.train, sandbox, AccuracyMetric.of(data.train)))
     columns = data.train.select("observations", "actions")
     rows = [list(columns[key]) for key in ("observations", "actions")]
     spaces_ = data.observation_space, data.action_space
@@ -381,7 +381,7 @@ def test_induced_programs_can_be_batched(name, arguments, sandbox):
 @pytest.mark.slow
 def test_programs_that_weigh_chances_are_left_to_themselves(sandbox):
     data = collect(cwm_environments()["FrozenLake-v1"](), policy="random")
-    program = induced(WorldModelProblem("", data.train, sandbox, Metric.of(data.train)))
+    program = induced(WorldModelProblem("", data.train, sandbox, AccuracyMetric.of(data.train)))
     assert "CHANCES" in program
     with pytest.raises(Unbatched):
         batch(program, data.observation_space, data.action_space)

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from cwm_cli.agents.collection import collect
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
-from cwm_cli.evaluation import Metric
-from cwm_cli.evaluation.ceilings import ceiling, reach
+from cwm_cli.evaluation import AccuracyMetric, PaperMetric
+from cwm_cli.worlds import EnvironmentModel
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
 
@@ -50,7 +50,7 @@ def played(spec, episodes=2, max_steps=30, **env_args):
 
 def score(spec, data, seed=0, **env_args):
     """Return the ceiling on recorded transitions."""
-    return ceiling(spec, env_args, data, Metric.of(data), seed)
+    return AccuracyMetric.of(data).ceiling(EnvironmentModel(spec, env_args), data, seed=seed)
 
 
 @pytest.mark.parametrize(("name", "env_args"), TOLD)
@@ -173,13 +173,18 @@ class TestAnyEnvironment:
     def test_there_is_no_ceiling_where_the_state_is_not_seen(self):
         data = played(track(), secret=True)
         assert score(track(), data, secret=True) is None
-        reached = reach(track(), {"secret": True}, data, Metric.of(data))
-        assert (reached.unrestored, reached.score.accuracy) == (len(data), 0.0)
+        reached = AccuracyMetric.of(data).reach(EnvironmentModel(track(), {"secret": True}), data)
+        assert (reached.unanswered, reached.score.accuracy) == (len(data), 0.0)
 
     def test_there_is_no_ceiling_where_nothing_restores(self):
         data = played(track())
         assert score(track(restore=None), data) is None
-        assert reach(track(), {}, data[np.zeros(len(data), bool)], Metric.of(data)) is None
+        assert (
+            AccuracyMetric.of(data).reach(
+                EnvironmentModel(track()), data[np.zeros(len(data), bool)]
+            )
+            is None
+        )
 
     def test_a_time_limit_is_not_in_the_way(self):
         data = played(track(), max_steps=40)
@@ -197,22 +202,22 @@ class TestAnyEnvironment:
 
 
 class TestRowsThatCannotBeRestored:
-    @pytest.mark.parametrize("kind", ["accuracy", "paper"])
+    @pytest.mark.parametrize("kind", [AccuracyMetric, PaperMetric])
     def test_they_count_as_wrong_in_every_part(self, kind):
         data = played(track())
         lost = data.columns["observations.place"].ravel() > 0
         assert 0 < lost.mean() < 1
         picky = track(restore=lambda env, seen: seen["place"] <= 0 and restore(env, seen))
-        metric = Metric.of(data, kind)
-        reached = reach(picky, {}, data, metric)
+        metric = kind.of(data)
+        reached = metric.reach(EnvironmentModel(picky), data)
         parts = (reached.score.exact, reached.score.reward, reached.score.terminated)
-        assert reached.unrestored == lost.sum()
+        assert reached.unanswered == lost.sum()
         assert parts == pytest.approx(3 * (1 - lost.mean(),))
         weights = metric.weights(data)
-        if kind == "accuracy":
+        if kind is AccuracyMetric:
             share = weights[~lost].sum() / weights.sum()
             assert reached.score.value == pytest.approx(share)
-        assert reached.score.value < reach(track(), {}, data, metric).score.value
+        assert reached.score.value < metric.reach(EnvironmentModel(track()), data).score.value
 
     def test_when_they_are_most_there_is_no_ceiling(self):
         data = played(track())

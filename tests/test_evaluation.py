@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.evaluation import Metric, evaluate, rollouts
+from cwm_cli.evaluation import AccuracyMetric, evaluate, rollouts
+from cwm_cli.worlds import ProgramModel
 from recordings import COUNTER, MOVES, POINT, dataset
 
 COUNTING = """
@@ -23,18 +24,22 @@ class TestPrograms:
     data = dataset([(n, n + 1, 0, n == 4) for n in range(5)])
 
     def test_a_right_program_scores_one(self, sandbox):
-        found = evaluate(COUNTING.format(step=1), self.data, sandbox, Metric.of(self.data))
+        found = evaluate(
+            ProgramModel(COUNTING.format(step=1), sandbox), self.data, AccuracyMetric.of(self.data)
+        )
         assert found.failure is None
         assert found.score.accuracy == 1.0
         assert found.rows.tolist() == [1.0] * 5
 
     def test_a_wrong_program_gets_a_score_for_each_row_in_order(self, sandbox):
-        found = evaluate(COUNTING.format(step=2), self.data, sandbox, Metric.of(self.data))
+        found = evaluate(
+            ProgramModel(COUNTING.format(step=2), sandbox), self.data, AccuracyMetric.of(self.data)
+        )
         assert found.rows.tolist() == pytest.approx([2 / 3] * 3 + [1 / 3, 1])
 
     def test_a_program_that_raises_scores_zero_and_says_where(self, sandbox):
         program = COUNTING.format(step="missing")
-        found = evaluate(program, self.data, sandbox, Metric.of(self.data))
+        found = evaluate(ProgramModel(program, sandbox), self.data, AccuracyMetric.of(self.data))
         assert (found.score.accuracy, found.score.exact) == (0.0, 0.0)
         assert found.failure.kind == "step_error"
         assert found.failure.line == 6
@@ -67,9 +72,8 @@ class TestRollouts:
     )
 
     def roll(self, sandbox, count=2, drift="0.0", more="pass", **options):
-        return rollouts(
-            DRIFTING.format(drift=drift, more=more), self.data, sandbox, count, **options
-        )
+        model = ProgramModel(DRIFTING.format(drift=drift, more=more), sandbox)
+        return rollouts(model, self.data, count, **options)
 
     def test_a_right_program_does_not_drift(self, sandbox):
         assert self.roll(sandbox) == [(1, 0.0), (5, 0.0), (20, 0.0)]
@@ -82,7 +86,7 @@ class TestRollouts:
     def test_the_error_is_in_units_of_the_standard_deviation(self, sandbox):
         program = DRIFTING.format(drift="0.0", more="self.point[0] += 3")
         short = self.data[np.arange(5)]  # the first number is 1, 2, 3, 4 and 5 in turn
-        assert rollouts(program, short, sandbox, 1, [1]) == [(1, 3 / np.sqrt(2) / 2)]
+        assert rollouts(ProgramModel(program, sandbox), short, 1, [1]) == [(1, 3 / np.sqrt(2) / 2)]
 
     def test_a_horizon_that_no_recording_reaches_is_left_out(self, sandbox):
         assert [steps for steps, _ in self.roll(sandbox, horizons=[1, 31])] == [1]
@@ -101,8 +105,8 @@ class TestRollouts:
 
     def test_rows_that_do_not_follow_on_are_not_rolled_over(self, sandbox):
         gap = self.data[np.r_[0:3, 10:14]]
-        program = DRIFTING.format(drift="0.0", more="pass")
-        steps = [steps for steps, _ in rollouts(program, gap, sandbox, 7, [1, 3, 4, 5])]
+        model = ProgramModel(DRIFTING.format(drift="0.0", more="pass"), sandbox)
+        steps = [steps for steps, _ in rollouts(model, gap, 7, [1, 3, 4, 5])]
         assert steps == [1, 3, 4]
 
     def test_the_same_seed_chooses_the_same_starts(self, sandbox):
@@ -113,7 +117,7 @@ class TestRollouts:
 
     def test_differences_of_whole_numbers_count_one(self, sandbox):
         data = dataset([(n, n + 1, 0, False) for n in range(4)])
-        assert rollouts(COUNTING.format(step=2), data, sandbox, 1, [1]) == [(1, 1.0)]
+        assert rollouts(ProgramModel(COUNTING.format(step=2), sandbox), data, 1, [1]) == [(1, 1.0)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import counterexample, report, worst
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, record, said
 
@@ -116,7 +116,7 @@ class TestPublishedFeedback:
         data = Dataset.of(rows, observation_space=space, action_space=space)
         wrong = data.select("next_observations", "rewards", "terminations")
         wrong["next_observations"] = wrong["next_observations"] + 5
-        assert "observation       2\n" in counterexample(data, wrong, Metric.of(data))
+        assert "observation       2\n" in counterexample(data, wrong, AccuracyMetric.of(data))
 
 
 def wide(size, rows=60):
@@ -146,13 +146,13 @@ class TestAnyObservation:
     @pytest.mark.parametrize("size", [1, 4, 17, 105, 2000])
     def test_the_length_is_bounded_whatever_the_size(self, size):
         data, guess = wide(size)
-        assert 1000 < len(report(data, guess, Metric.of(data))) < 5000
+        assert 1000 < len(report(data, guess, AccuracyMetric.of(data))) < 5000
 
     def test_predictions_that_are_no_numbers_are_counted(self):
         data, guess = wide(4)
         broken = guess["next_observations"].copy()
         broken[:7, 2], broken[:, 3] = np.nan, np.inf
-        text = report(data, guess | {"next_observations": broken}, Metric.of(data))
+        text = report(data, guess | {"next_observations": broken}, AccuracyMetric.of(data))
         assert "not a finite number in 7 rows" in text
         assert "observation[3]: right in 0 %; never a finite number" in text
 
@@ -169,8 +169,8 @@ class TestAnyObservation:
         )
         guess = {f"next_{name}": column for name, column in data.select("observations").items()}
         guess |= {"rewards": np.array([0.0, 3.0]), "terminations": np.array([True, True])}
-        texts = [write(data, guess, Metric.of(data)) for write in (report, counterexample)]
-        for text in (*texts, *worst(data, guess, Metric.of(data), 3)):
+        texts = [write(data, guess, AccuracyMetric.of(data)) for write in (report, counterexample)]
+        for text in (*texts, *worst(data, guess, AccuracyMetric.of(data), 3)):
             assert all(c == "\n" or c.isprintable() for c in text)
             assert len(text) < 5000
 
@@ -183,4 +183,4 @@ class TestAnyObservation:
             action_space=Space("discrete", low=(0,), high=(0,)),
         )
         guess = data.select("rewards", "terminations") | {"next_observations": np.array([before])}
-        assert re.search(r"\[1180:\] '\.{20}@\.+'", report(data, guess, Metric.of(data)))
+        assert re.search(r"\[1180:\] '\.{20}@\.+'", report(data, guess, AccuracyMetric.of(data)))

@@ -15,11 +15,12 @@ from cwm_cli.agents.collection import collect
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
+from cwm_cli.worlds import ProgramModel
 from cwm_gymnasium import cwm_environments
 from cwm_induction.attempts import unchanged
 from cwm_induction.backend import Induction
@@ -37,7 +38,7 @@ def pendulum():
 
 
 def problem(data, sandbox):
-    return WorldModelProblem("", data.train, sandbox, Metric.of(data.train))
+    return WorldModelProblem("", data.train, sandbox, AccuracyMetric.of(data.train))
 
 
 GENERATE = Move(GENERATE)
@@ -89,7 +90,9 @@ class TestBackend:
         failure = Failure(kind="step_error", message="missing", line=line)
         move = Move(FIX, 0, broken, Verdict(score=0.0, failure=failure))
         fixed = extract_program(answer(pendulum, sandbox, move))
-        found = evaluate(fixed, pendulum.test, sandbox, Metric.of(pendulum.train))
+        found = evaluate(
+            ProgramModel(fixed, sandbox), pendulum.test, AccuracyMetric.of(pendulum.train)
+        )
         assert found.failure is None
         assert "missing" not in fixed
 
@@ -132,12 +135,12 @@ def test_noise_of_any_space_still_gets_a_program_that_runs(space, rows, sandbox)
         transitions, observation_space=space_of(observations), action_space=space_of(actions)
     )
     program = extract_program(answer(data, sandbox))
-    assert evaluate(program, data, sandbox, Metric.of(data)).failure is None
+    assert evaluate(ProgramModel(program, sandbox), data, AccuracyMetric.of(data)).failure is None
 
 
 def test_nothing_changes_in_the_fallback(pendulum, sandbox):
-    metric = Metric.of(pendulum.train)
-    found = evaluate(unchanged(pendulum.train), pendulum.test, sandbox, metric)
+    metric = AccuracyMetric.of(pendulum.train)
+    found = evaluate(ProgramModel(unchanged(pendulum.train), sandbox), pendulum.test, metric)
     assert found.failure is None
     assert found.score.accuracy == pytest.approx(found.score.floor, abs=0.01)
 

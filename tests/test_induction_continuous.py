@@ -6,10 +6,11 @@ import pytest
 from cwm_cli.agents.collection import collect
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
+from cwm_cli.worlds import ProgramModel
 from cwm_gymnasium import cwm_environments
 from cwm_induction.backend import Induction
 from cwm_induction.continuous.rules import Feature, condition, learned
@@ -49,7 +50,7 @@ def recording(name, seed=0, constants=None):
 
 def induced(data, sandbox, description=""):
     """Return the program that the backend writes first."""
-    problem = WorldModelProblem(description, data.train, sandbox, Metric.of(data.train))
+    problem = WorldModelProblem(description, data.train, sandbox, AccuracyMetric.of(data.train))
     request = Request((), 11, Move(GENERATE), problem)
     return extract_program(Induction().complete(request).text)
 
@@ -57,7 +58,9 @@ def induced(data, sandbox, description=""):
 def held_out_accuracy(data, sandbox):
     """Score the first program on episodes that no part of it was fitted to."""
     program = induced(data, sandbox)
-    return evaluate(program, data.test, sandbox, Metric.of(data.train)).score.accuracy
+    return evaluate(
+        ProgramModel(program, sandbox), data.test, AccuracyMetric.of(data.train)
+    ).score.accuracy
 
 
 def tracked(step, observation_space, action_space, episodes=10, length=60, start=None):

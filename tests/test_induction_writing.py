@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import cwm_induction
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import Metric, unseen
+from cwm_cli.evaluation import AccuracyMetric, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, Move, Request, Verdict
@@ -68,7 +68,7 @@ def car():
 
 
 def problem(data, sandbox, description=""):
-    return WorldModelProblem(description, data.train, sandbox, Metric.of(data.train))
+    return WorldModelProblem(description, data.train, sandbox, AccuracyMetric.of(data.train))
 
 
 GENERATE = Move(GENERATE)

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric, close, match
+from cwm_cli.evaluation import AccuracyMetric, PaperMetric, close, match
 from recordings import COUNTER, MOVES, POINT, dataset, predictions, truth
 
 
@@ -67,18 +67,18 @@ class TestParts:
 
     def test_what_is_seen_after_the_end_does_not_count(self):
         data = dataset([(1, 2, 0, True)])
-        score = Metric.of(data).score(predictions(data, next_observations=[50]), data)
+        score = AccuracyMetric.of(data).score(predictions(data, next_observations=[50]), data)
         assert (score.accuracy, score.exact, score.observation) == (1.0, 1.0, None)
 
     def test_a_terminal_row_is_the_mean_of_reward_and_terminated(self):
         data = dataset([(1, 2, 0, True)])
-        score = Metric.of(data).score(predictions(data, terminations=[False]), data)
+        score = AccuracyMetric.of(data).score(predictions(data, terminations=[False]), data)
         assert (score.accuracy, score.reward, score.terminated, score.exact) == (0.5, 1, 0, 0)
 
     def test_parts_are_unweighted_and_the_observation_is_taken_over_rows_that_go_on(self):
         data = dataset([(1, 2, 0, False), (2, 3, 0, False), (3, 4, 0, False), (4, 5, 9, True)])
         said = predictions(data, next_observations=[2, 9, 9, 9], rewards=[0, 0, 0, 0])
-        score = Metric.of(data).score(said, data)
+        score = AccuracyMetric.of(data).score(said, data)
         assert score.observation == pytest.approx(1 / 3)
         assert (score.reward, score.terminated, score.exact) == (0.75, 1.0, 0.25)
         assert score.transitions == 4
@@ -88,41 +88,41 @@ class TestWeights:
     def test_each_reward_weighs_the_same_in_total(self):
         data = dataset([(1, 1, 0, False)] * 9 + [(1, 1, 1, False)])
         said = predictions(data, next_observations=[1] * 9 + [2])
-        assert Metric.of(data).score(said, data).accuracy == pytest.approx(1 - 1 / 2 / 3)
+        assert AccuracyMetric.of(data).score(said, data).accuracy == pytest.approx(1 - 1 / 2 / 3)
 
     def test_rewards_within_the_tolerance_are_one_class(self):
         rewards = [0.1 + 0.2, 0.3, 0.300001, 5.0]
-        metric = Metric.of(dataset([(1, 1, reward, False) for reward in rewards]))
+        metric = AccuracyMetric.of(dataset([(1, 1, reward, False) for reward in rewards]))
         assert metric.counts == (3, 1)
         assert metric.most_common_reward == pytest.approx(0.3, abs=1e-5)
 
     def test_an_unseen_reward_weighs_as_much_as_the_rarest_one(self):
         train = dataset([(1, 1, 0, False)] * 8 + [(1, 1, 1, False)] * 2)
         held_out = dataset([(1, 1, 0, False), (1, 1, 1, False), (1, 1, 7, False)])
-        assert Metric.of(train).weights(held_out).tolist() == [1 / 8, 1 / 2, 1 / 2]
+        assert AccuracyMetric.of(train).weights(held_out).tolist() == [1 / 8, 1 / 2, 1 / 2]
 
     def test_held_out_rows_are_weighed_as_the_train_rows_were(self):
         train = dataset([(1, 1, 0, False)] * 3 + [(1, 1, 1, False)])
         held_out = dataset([(1, 1, 0, False), (1, 1, 1, False)])
         said = predictions(held_out, next_observations=[1, 5])
         expected = 1 - (1 / 3) / (1 / 3 + 1)
-        assert Metric.of(train).score(said, held_out).accuracy == pytest.approx(expected)
+        assert AccuracyMetric.of(train).score(said, held_out).accuracy == pytest.approx(expected)
 
     @pytest.mark.parametrize(("distinct", "equal"), [(20, False), (21, True)])
     def test_with_more_than_twenty_rewards_all_rows_weigh_the_same(self, distinct, equal):
         data = dataset([(1, 1, 0, False)] * 5 + [(1, 1, n, False) for n in range(distinct)])
-        weights = Metric.of(data).weights(data)
+        weights = AccuracyMetric.of(data).weights(data)
         assert (len(set(weights.tolist())) == 1) is equal
 
     def test_a_dataset_without_train_rows_is_refused(self):
         with pytest.raises(CwmError, match="no train rows"):
-            Metric.of(dataset([]))
+            AccuracyMetric.of(dataset([]))
 
 
 class TestFloor:
     def test_the_floor_is_the_score_of_nothing_changes(self):
         data = dataset([(1, 1, 0, False), (1, 2, 0, False), (2, 3, 1, True)])
-        score = Metric.of(data).score(truth(data), data)
+        score = AccuracyMetric.of(data).score(truth(data), data)
         # classes 0 (two rows, half the weight) and 1 (one row, the other half)
         assert score.floor == pytest.approx(0.25 * 1 + 0.25 * 2 / 3 + 0.5 * 0)
         assert score.normalised == 1.0
@@ -130,16 +130,18 @@ class TestFloor:
     def test_the_reward_of_the_floor_comes_from_the_train_rows(self):
         train = dataset([(1, 1, 0, False)] * 3 + [(1, 1, 1, False)])
         held_out = dataset([(1, 1, 1, False)])
-        assert Metric.of(train).score(truth(held_out), held_out).floor == pytest.approx(2 / 3)
+        assert AccuracyMetric.of(train).score(truth(held_out), held_out).floor == pytest.approx(
+            2 / 3
+        )
 
     def test_normalised_is_null_when_the_floor_is_one(self):
         data = dataset([(1, 1, 0, False)] * 3)
-        score = Metric.of(data).score(predictions(data, rewards=[1, 1, 1]), data)
+        score = AccuracyMetric.of(data).score(predictions(data, rewards=[1, 1, 1]), data)
         assert (score.floor, score.normalised) == (1.0, None)
 
     def test_a_program_below_the_floor_has_a_negative_normalised_score(self):
         data = dataset([(1, 1, 0, False), (1, 2, 0, False)])
-        score = Metric.of(data).failed(data)
+        score = AccuracyMetric.of(data).failed(data)
         assert score.accuracy == 0.0
         assert score.normalised == pytest.approx(-score.floor / (1 - score.floor))
 
@@ -147,30 +149,30 @@ class TestFloor:
 class TestPaper:
     def test_a_perfect_model_loses_rewards_that_float32_cannot_hold(self):
         data = dataset([(1, 2, 0.1, False), (1, 2, 0.5, False)])
-        score = Metric.of(data, "paper").score(truth(data), data)
+        score = PaperMetric.of(data).score(truth(data), data)
         assert score.accuracy == 1.0
         assert score.paper == pytest.approx((2 / 3 + 1) / 2)
         assert score.value == score.paper
 
     def test_time_limits_count_as_the_end(self):
         data = dataset([(1, 2, 0, False, True)])
-        score = Metric.of(data, "paper").score(truth(data), data)
+        score = PaperMetric.of(data).score(truth(data), data)
         assert (score.accuracy, score.paper) == (1.0, 0.5)
 
     def test_every_exact_reward_weighs_the_same_however_many_there_are(self):
         data = dataset([(1, 2, 0, False)] * 30 + [(1, 2, n, False) for n in range(1, 31)])
         said = predictions(data, next_observations=[3] * 30 + [2] * 30)
-        score = Metric.of(data, "paper").score(said, data)
+        score = PaperMetric.of(data).score(said, data)
         assert score.accuracy == pytest.approx(1 - 1 / 2 / 3)
         assert score.paper == pytest.approx(1 - 1 / 31 / 3)
 
     def test_the_published_score_is_only_written_where_it_was_asked_for(self):
         data = dataset([(1, 2, 0, False)])
         keys = ["accuracy", "observation", "reward", "terminated", "exact", "floor"]
-        plain = Metric.of(data).score(truth(data), data).model_dump()
+        plain = AccuracyMetric.of(data).score(truth(data), data).model_dump()
         assert [*plain] == [*keys, "normalised", "transitions"]
         assert "paper" in json.loads(
-            Metric.of(data, "paper").score(truth(data), data).model_dump_json()
+            PaperMetric.of(data).score(truth(data), data).model_dump_json()
         )
 
 
@@ -206,7 +208,7 @@ class TestForAllData:
     @unhurried
     @given(random_datasets())
     def test_perfect_predictions_score_exactly_one(self, data):
-        score = Metric.of(data).score(truth(data), data)
+        score = AccuracyMetric.of(data).score(truth(data), data)
         assert (score.accuracy, score.exact, score.reward, score.terminated) == (1, 1, 1, 1)
         assert score.observation in (1.0, None)
 
@@ -215,7 +217,7 @@ class TestForAllData:
     def test_every_score_lies_between_zero_and_one(self, data, other):
         rows = np.arange(len(data)) % len(other)
         said = truth(other[rows])
-        score = Metric.of(other, "paper").score(said, data)
+        score = PaperMetric.of(other).score(said, data)
         shares = score.model_dump(exclude={"normalised", "transitions", "observation"})
         assert all(0.0 <= share <= 1.0 for share in shares.values())
 
@@ -225,7 +227,7 @@ class TestForAllData:
         row = choose.draw(st.integers(0, len(data) - 1))
         ends = data.columns["terminations"].copy()
         ends[row] = ~ends[row]
-        score = Metric.of(data).score(truth(data) | {"terminations": ends}, data)
+        score = AccuracyMetric.of(data).score(truth(data) | {"terminations": ends}, data)
         assert score.accuracy < 1.0
         assert score.exact < 1.0
 
@@ -233,7 +235,7 @@ class TestForAllData:
     @given(random_datasets(), st.integers(0, 99))
     def test_the_order_of_rows_does_not_matter(self, data, seed):
         order = np.random.default_rng(seed).permutation(len(data))
-        metric, said = Metric.of(data), truth(data[np.roll(np.arange(len(data)), 1)])
+        metric, said = AccuracyMetric.of(data), truth(data[np.roll(np.arange(len(data)), 1)])
         score = metric.score(said, data)
         shuffled = metric.score({name: c[order] for name, c in said.items()}, data[order])
         assert shuffled.accuracy == pytest.approx(score.accuracy)

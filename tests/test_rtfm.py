@@ -17,7 +17,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.simulators import simulator
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, evaluate
+from cwm_cli.worlds import ProgramModel
 from cwm_rtfm import cwm_environments
 
 PLAIN, SHUFFLED = "RTFM-v0", "RTFM-shuffled-v0"
@@ -621,7 +622,9 @@ def test_a_program_that_reads_is_scored_as_exact(sandbox, name):
     rows = list(play(env, 300))
     data = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
     program = PROGRAM.replace("TOLD", repr((MANUAL, GOAL)), 1)
-    assert evaluate(program, data, sandbox, Metric.of(data)).score.exact == 1.0
+    assert (
+        evaluate(ProgramModel(program, sandbox), data, AccuracyMetric.of(data)).score.exact == 1.0
+    )
     unread = program.replace("self.told or ", "")
-    score = evaluate(unread, data, sandbox, Metric.of(data)).score
+    score = evaluate(ProgramModel(unread, sandbox), data, AccuracyMetric.of(data)).score
     assert (score.exact == 1.0) == (name == PLAIN)

@@ -15,7 +15,7 @@ from cwm_cli.bench.speed.pace import FEWEST_ROUNDS, ROUNDS
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.sandbox.timing import FORGED, Broke, Timer
 from cwm_cli.views.speed import ratio_words, seconds_words
@@ -168,7 +168,7 @@ class TestEnvironments:
 class TestWorlds:
     def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self, sandbox):
         data, _ = record("FrozenLake-v1", episodes=20, is_slippery=False)
-        world = World(environment("FrozenLake-v1"), {"is_slippery": False}, Metric.of(data))
+        world = World(environment("FrozenLake-v1"), {"is_slippery": False}, AccuracyMetric.of(data))
         rows = data[np.arange(20)]
         found = world.measure(FROZEN_LAKE, sandbox, asked=rows, timed=data)
         assert found.environment.exact == 1.0
@@ -177,7 +177,7 @@ class TestWorlds:
         assert "frozen lake" in world.description().lower()
 
     def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, sandbox, poles):
-        world = World(environment("CartPole-v1"), {}, Metric.of(poles[0]))
+        world = World(environment("CartPole-v1"), {}, AccuracyMetric.of(poles[0]))
         rows = poles[0][np.arange(9)]
         found = world.measure(cartpole(position="1 / 0"), sandbox, asked=rows, timed=rows)
         assert found.world_model.accuracy == 0.0
@@ -207,7 +207,7 @@ class TestInquiries:
             "openai/gpt-4o-mini", api_base=server.url, temperature=0.0, retries=1, backoff=0.01
         )
         questioner = Questioner("A pole.", data)
-        return Inquiry(backend, questioner, Metric.of(data), max_cost).ask(rows)
+        return Inquiry(backend, questioner, AccuracyMetric.of(data), max_cost).ask(rows)
 
     @pytest.fixture(autouse=True)
     def key(self, monkeypatch):

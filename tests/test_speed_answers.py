@@ -14,7 +14,7 @@ from cwm_cli.bench.speed.answer import Answer, Unreadable, read_answer
 from cwm_cli.bench.speed.predicted import Predicted
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric
 from recordings import COUNTER, MOVES, POINT, dataset
 
 PLAIN = Answer([1.0, -2.5], 1.0, False)
@@ -92,7 +92,7 @@ class TestPredicted:
     def test_right_answers_score_one(self):
         predicted = Predicted(self.rows)
         assert [predicted.take(row, self.said(row)) for row in range(4)] == [""] * 4
-        score = predicted.score(Metric.of(self.rows), np.arange(4))
+        score = predicted.score(AccuracyMetric.of(self.rows), np.arange(4))
         assert (score.accuracy, score.exact, score.transitions) == (1.0, 1.0, 4)
 
     def test_an_answer_that_is_no_prediction_is_wrong_in_every_part(self):
@@ -101,13 +101,13 @@ class TestPredicted:
         assert "shape" in predicted.take(1, self.said(1, next_observation=[1.0]))
         assert "terminated" in predicted.take(2, self.said(2, terminated="perhaps"))
         assert predicted.take(3, self.said(3)) == ""
-        score = predicted.score(Metric.of(self.rows), np.arange(4))
+        score = predicted.score(AccuracyMetric.of(self.rows), np.arange(4))
         assert (score.observation, score.reward, score.terminated) == (0.0, 0.25, 0.25)
 
     def test_only_the_rows_that_are_counted_count(self):
         predicted = Predicted(self.rows)
         predicted.take(1, self.said(1))
-        score = predicted.score(Metric.of(self.rows), np.array([1]))
+        score = predicted.score(AccuracyMetric.of(self.rows), np.array([1]))
         assert (score.accuracy, score.transitions) == (1.0, 1)
 
     @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ class TestPredicted:
         for row, value in enumerate(values):
             said = json.dumps({"next_observation": value, "reward": 0, "terminated": False})
             assert predicted.take(row, said) == ""
-        assert predicted.score(Metric.of(rows), np.arange(2)).exact == 1.0
+        assert predicted.score(AccuracyMetric.of(rows), np.arange(2)).exact == 1.0
 
 
 class TestQuestions:

@@ -7,9 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.runs.store import Run
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds import ProgramModel
 
 TEACHER = '''
 """A backend with no network: programs of random quality, drawn from the request's seed."""
@@ -288,7 +289,7 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     known = {(row.observation, row.action) for row in data.train}
     seen = np.array([(row.observation, row.action) in known for row in data.test])
     with Sandbox() as sandbox:
-        metric = Metric.of(data.train)
-        found = evaluate(run.best_program(), data.test[seen], sandbox, metric)
+        metric = AccuracyMetric.of(data.train)
+        found = evaluate(ProgramModel(run.best_program(), sandbox), data.test[seen], metric)
     assert seen.any()
     assert (found.rows == 1.0).all()

@@ -9,10 +9,11 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.runs.store import Run
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import GAPS
+from cwm_cli.worlds import ProgramModel
 from recordings import COUNTER, MOVES
 
 SWING = """
@@ -89,11 +90,14 @@ def simulating():
 
 class TestMujoco:
     def test_a_program_steps_a_model_that_its_text_holds(self, swing, simulating):
-        found = evaluate(SWINGING, swing, simulating, Metric.of(swing))
+        found = evaluate(ProgramModel(SWINGING, simulating), swing, AccuracyMetric.of(swing))
         assert found.failure is None
         assert found.score.exact == 1.0
         heavier = SWINGING.replace('size="0.03"', 'size="0.06"')
-        assert evaluate(heavier, swing, simulating, Metric.of(swing)).score.exact < 0.5
+        assert (
+            evaluate(ProgramModel(heavier, simulating), swing, AccuracyMetric.of(swing)).score.exact
+            < 0.5
+        )
 
     @pytest.mark.parametrize("way", ["by its path", "by including it"])
     def test_the_model_of_an_environment_cannot_be_read(self, swing, simulating, asset, way):

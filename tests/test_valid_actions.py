@@ -11,12 +11,13 @@ from gymnasium import spaces
 from candidates import plan_at
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation import Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate
 from cwm_cli.problems.feedback import report
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import GENERATE, IMPROVE, Move, Request
 from cwm_cli.search.loop import ROOT
+from cwm_cli.worlds import ProgramModel
 from cwm_induction.backend import Induction
 
 STATES = space_of(spaces.Discrete(6))
@@ -64,9 +65,9 @@ def sandbox() -> Iterator[Sandbox]:
         yield opened
 
 
-def scored(sandbox: Sandbox, valid: str, kind: Any = "accuracy") -> Any:
+def scored(sandbox: Sandbox, valid: str, kind: Any = AccuracyMetric) -> Any:
     data = line()
-    return evaluate(PROGRAM.format(valid=valid), data, sandbox, Metric.of(data, kind))
+    return evaluate(ProgramModel(PROGRAM.format(valid=valid), sandbox), data, kind.of(data))
 
 
 def test_masks_survive_a_file(tmp_path: Path) -> None:
@@ -101,9 +102,9 @@ def test_other_actions_cost_a_quarter_of_a_row(sandbox: Sandbox, valid: str) -> 
 
 
 def test_the_published_score_asks_for_some_of_them(sandbox: Sandbox) -> None:
-    assert scored(sandbox, "valid[1:] or valid", "paper").score.paper == 1.0
-    assert scored(sandbox, "[]", "paper").score.paper < 1.0
-    assert scored(sandbox, "valid + [7]", "paper").score.paper < 1.0
+    assert scored(sandbox, "valid[1:] or valid", PaperMetric).score.paper == 1.0
+    assert scored(sandbox, "[]", PaperMetric).score.paper < 1.0
+    assert scored(sandbox, "valid + [7]", PaperMetric).score.paper < 1.0
 
 
 @pytest.mark.parametrize(
@@ -121,28 +122,31 @@ def test_what_names_no_actions_is_a_failure(sandbox: Sandbox, valid: str, words:
 
 def test_a_program_without_them_is_told_what_is_missing(sandbox: Sandbox) -> None:
     program = PROGRAM.replace(", {valid}", "")
-    failure = evaluate(program, line(), sandbox, Metric.of(line())).failure
+    failure = evaluate(ProgramModel(program, sandbox), line(), AccuracyMetric.of(line())).failure
     assert failure is not None
     assert "(observation, reward, terminated, valid actions)" in failure.message
     plain = line(named=False)
-    assert evaluate(program, plain, sandbox, Metric.of(plain)).score.accuracy == 1.0
+    assert (
+        evaluate(ProgramModel(program, sandbox), plain, AccuracyMetric.of(plain)).score.accuracy
+        == 1.0
+    )
 
 
 def test_the_floor_names_the_most_common_actions() -> None:
     data = line()
-    metric = Metric.of(data)
+    metric = AccuracyMetric.of(data)
     assert metric.valid == (True, True, True)
-    assert Metric.of(line(named=False)).valid == ()
+    assert AccuracyMetric.of(line(named=False)).valid == ()
 
 
 def test_prompts_ask_for_them_and_reports_show_them(sandbox: Sandbox) -> None:
     data = line()
-    problem = WorldModelProblem("A line.", data, sandbox, Metric.of(data))
+    problem = WorldModelProblem("A line.", data, sandbox, AccuracyMetric.of(data))
     asked = problem.messages(Move(GENERATE))[1].content
     assert "returns (next_observation, reward, terminated, valid_actions)" in asked
-    plain = WorldModelProblem("A line.", line(named=False), sandbox, Metric.of(data))
+    plain = WorldModelProblem("A line.", line(named=False), sandbox, AccuracyMetric.of(data))
     assert "valid_actions" not in plain.messages(Move(GENERATE))[1].content
-    found = evaluate(PROGRAM.format(valid="[0]"), data, sandbox, problem.metric)
+    found = evaluate(ProgramModel(PROGRAM.format(valid="[0]"), sandbox), data, problem.metric)
     text = report(data, found.predictions, problem.metric)
     assert "valid actions" in text and "predicted [0]" in text
 
@@ -168,7 +172,7 @@ class Environment:
 
 def test_induced_programs_name_the_most_common_ones(sandbox: Sandbox) -> None:
     data = line()
-    problem = WorldModelProblem("A line.", data, sandbox, Metric.of(data))
+    problem = WorldModelProblem("A line.", data, sandbox, AccuracyMetric.of(data))
     request = Request(problem.messages(Move(GENERATE)), 0, Move(GENERATE), problem)
     text = Induction().complete(request).text
     program = text.partition("```python\n")[2].partition("```")[0]

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.problems.interface import component_names, describe
+from cwm_cli.evaluation import PaperMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
+from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.contract import component_names, describe
 from recordings import PENDULUM, cartpole, problem, record, said
 
 
@@ -28,7 +29,7 @@ class TestVerdicts:
         data, _ = poles
         task = problem(poles, sandbox)
         hidden = data[~data.fitted]
-        alone = evaluate(cartpole(gravity=5), hidden, sandbox, task.metric)
+        alone = evaluate(ProgramModel(cartpole(gravity=5), sandbox), hidden, task.metric)
         assert task.judge(cartpole(gravity=5)).validation == alone.score.accuracy
 
     def test_without_episodes_to_hold_back_validation_is_the_score(self, sandbox):
@@ -60,7 +61,7 @@ class TestVerdicts:
         right = right.replace(
             "* 0.05\n        angle", "* 0.05\n        speed = min(8, max(-8, speed))\n        angle"
         )
-        task = WorldModelProblem(documentation, data, sandbox, Metric.of(data, "paper"))
+        task = WorldModelProblem(documentation, data, sandbox, PaperMetric.of(data))
         verdict = task.judge(right)
         assert verdict.parts["exact"] == 1.0
         assert verdict.score < 0.7

@@ -14,6 +14,7 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.runs.store import Run
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.loop import Search
+from cwm_cli.worlds import ProgramModel
 
 
 class Choices(NamedTuple):
@@ -112,4 +113,6 @@ class Job:
         if best is None or not len(rows):
             return None
         problem = self.problem
-        return evaluate(best.program, rows, problem.sandbox, problem.metric, problem.seed).score
+        return evaluate(
+            ProgramModel(best.program, problem.sandbox), rows, problem.metric, seed=problem.seed
+        ).score

@@ -13,7 +13,6 @@ from cwm_cli.agents.job import Choices, Job
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.store import Header, Run, RunConfig, differences, is_free, openings, runs_in
@@ -69,7 +68,7 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
     with a tool that it lacks.
     """
     choices, dataset = order.choices, order.dataset
-    metric = Metric.of(dataset.train, choices.metric)
+    metric = find("metric", choices.metric).of(dataset.train)
     parts = _make(choices)
     config = _config(order, parts.settings)
     with (

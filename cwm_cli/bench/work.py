@@ -29,8 +29,9 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import environment
+from cwm_cli.worlds import EnvironmentModel
 
 Group = Literal["discrete", "continuous", "text"]
 
@@ -119,12 +120,10 @@ def write(work: Work) -> None:
 
 def ceiling(work: Work) -> None:
     """Find out what the true environment scores on its own data."""
-    from cwm_cli.evaluation.ceilings import ceiling as best_possible
-
     spec, dataset = work.data(work.task.name)
-    metric = Metric.of(dataset.train, "paper")
+    metric = PaperMetric.of(dataset.train)
     parts = {"train": dataset.train, "test": dataset.test}
-    scores = {name: best_possible(spec, {}, rows, metric) for name, rows in parts.items()}
+    scores = {name: metric.ceiling(EnvironmentModel(spec), rows) for name, rows in parts.items()}
     found = {name: score.model_dump() if score else None for name, score in scores.items()}
     work.folder.keep(work.task, found)
 
@@ -186,7 +185,7 @@ def _run(work: Work, name: str, choices: Choices, run: Path) -> None:
         except CwmError as error:
             job.run.log(f"stopped: {error}")
             raise
-        job.problem = replace(job.problem, metric=Metric.of(dataset.train, "paper"))
+        job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
         result, _ = job.finish()
         money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
         job.run.save_result(result | money)

@@ -85,10 +85,10 @@ def evaluate(
 
     from cwm_cli.cli.protecting import protected
     from cwm_cli.cli.shared import console
-    from cwm_cli.evaluation import Metric
+    from cwm_cli.registry import find
 
     text, data, tools, limits = _open(program, env, env_arg, dataset, option or [])
-    measure = Metric.of(data.train, metric)
+    measure = find("metric", metric).of(data.train)
     parts = {part: data.train if part == Split.TRAIN else data.test for part in Split}
     chosen = {part: parts[part] for part in Split if split in (None, part) and len(parts[part])}
     tools += tool or []
@@ -132,9 +132,11 @@ def _judge(
 ) -> dict[Split, Judged]:
     """Score the program on each part."""
     from cwm_cli.evaluation import evaluate as score
+    from cwm_cli.worlds import ProgramModel
 
+    model = ProgramModel(text, sandbox)
     return {
-        part: Judged(rows, score(text, rows, sandbox, metric, seed)) for part, rows in parts.items()
+        part: Judged(rows, score(model, rows, metric, seed=seed)) for part, rows in parts.items()
     }
 
 
@@ -143,11 +145,12 @@ def _roll(
 ) -> list[Rollout]:
     """Roll the program out on held-out rows, or on train rows where no others were scored."""
     from cwm_cli.evaluation import rollouts
+    from cwm_cli.worlds import ProgramModel
 
     if not count or not judged:
         return []
     rows = judged.get(Split.TEST, next(iter(judged.values()))).rows
-    return rollouts(text, rows, sandbox, count, seed=seed)
+    return rollouts(ProgramModel(text, sandbox), rows, count, seed=seed)
 
 
 def _draw(

@@ -23,7 +23,7 @@ from cwm_cli.cli.subjects import Subject
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation import AccuracyMetric, Metric
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.views.speed import comparison_parts
@@ -95,7 +95,7 @@ class Measuring:
 
     def compare(self, predictor: Predictor) -> Comparison:
         """Measure the world model and the environment, and the language model last."""
-        metric, (asked, timed, train) = Metric.of(self.data.train), self._rows()
+        metric, (asked, timed, train) = AccuracyMetric.of(self.data.train), self._rows()
         world = World(self.spec, self.subject.env_args, metric, self.seed)
         assert self.subject.text is not None
         err = Console(stderr=True)

@@ -1,16 +1,35 @@
-"""How well a program predicts recorded transitions."""
+"""How well a world model predicts recorded transitions.
 
-from cwm_cli.evaluation.matching import Matches, close, components, match
-from cwm_cli.evaluation.metric import Metric, MetricKind, Score
-from cwm_cli.evaluation.novelty import unseen
-from cwm_cli.evaluation.predicting import Evaluation, evaluate
+`metric` scores predictions beside what was recorded, and says what could be reached at all;
+`rollouts` has a model live on its own predictions.
+"""
+
+from collections.abc import Mapping
+
+from cwm_cli.evaluation.metric import (
+    AccuracyMetric,
+    Ceiling,
+    Evaluation,
+    Matches,
+    Metric,
+    PaperMetric,
+    Score,
+    close,
+    components,
+    evaluate,
+    match,
+    unseen,
+)
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
 
 __all__ = [
+    "METRICS",
+    "AccuracyMetric",
+    "Ceiling",
     "Evaluation",
     "Matches",
     "Metric",
-    "MetricKind",
+    "PaperMetric",
     "Rollout",
     "Score",
     "close",
@@ -20,3 +39,9 @@ __all__ = [
     "rollouts",
     "unseen",
 ]
+
+METRICS: Mapping[str, str] = {
+    "accuracy": "cwm_cli.evaluation.metric:AccuracyMetric",
+    "paper": "cwm_cli.evaluation.metric:PaperMetric",
+}
+"""Addresses of the metrics by name, the usual one first."""

@@ -1,7 +1,8 @@
-"""Scores of predictions: what each row weighs, and what a score is read against."""
+"""Metrics: which parts of predicted transitions are right, what each row weighs, and the score."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -9,9 +10,13 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.matching import TOLERANCE, Matches, close, match
+from cwm_cli.sandbox.failure import Failure
 
-MetricKind = Literal["accuracy", "paper"]
+if TYPE_CHECKING:
+    from cwm_cli.worlds import Predictions, WorldModel
+
+TOLERANCE = 1e-5
+"""Numbers are equal when they differ by at most this much, absolutely plus relatively."""
 
 MOST_CLASSES = 20
 """With more distinct rewards than this, all rows weigh the same."""
@@ -56,9 +61,172 @@ class Score(BaseModel):
         return {name: value for name, value in data.items() if name not in optional}
 
 
-@dataclass(frozen=True)
+class Ceiling(NamedTuple):
+    """What the true environment scores, and for how many rows it has no answer."""
+
+    score: Score
+    unanswered: int
+
+
+class Matches(NamedTuple):
+    """What is right in each row: a share of the observation, the reward, the termination.
+
+    And the valid actions, where programs have to name them. Of predictions that are no
+    single answer, each is the share of the chance that is right.
+    """
+
+    observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    valid_actions: np.ndarray | None = None
+
+    def scaled(self, shares: np.ndarray) -> "Matches":
+        """Count only a share of what is right in each row."""
+        valid = None if self.valid_actions is None else self.valid_actions * shares
+        return Matches(
+            self.observation * shares, self.reward * shares, self.terminated * shares, valid
+        )
+
+    def losses(self, terminal: np.ndarray) -> np.ndarray:
+        """Return one minus the score of each row; 0.0 exactly where all that counts is right.
+
+        What is seen after the end has no consequence, so rows in `terminal`
+        are scored by reward and termination alone.
+        """
+        ends = 2.0 - self.reward - self.terminated
+        goes_on, parts = ends + 1.0 - self.observation, 3
+        if self.valid_actions is not None:
+            goes_on, parts = goes_on + 1.0 - self.valid_actions, 4
+        losses: np.ndarray = np.where(terminal, ends / 2, goes_on / parts)
+        return losses
+
+
+def close(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return where numbers are finite and equal within the tolerance."""
+    target = np.asarray(target, dtype=np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(predicted - target) <= TOLERANCE + TOLERANCE * np.abs(target)
+    right: np.ndarray = near & np.isfinite(predicted) & np.isfinite(target)
+    return right
+
+
+def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
+    """Return for each leaf of the observation which components are right, one line per row."""
+    right = []
+    for name, space in dataset.observation_space.leaves("next_observations"):
+        predicted, target = predictions[name], dataset.columns[name]
+        same = close(predicted, target) if space.is_float else predicted == target
+        right.append(same.reshape(len(dataset), space.size))
+    return right
+
+
+def match(predictions: Columns, dataset: Dataset) -> Matches:
+    """Compare one answer for each row with what was recorded."""
+    shares = [right.mean(axis=1) for right in components(predictions, dataset)]
+    valid = None
+    if dataset.has_valid_actions:
+        valid = (predictions[VALID] == dataset.columns[VALID]).all(axis=1)
+    return Matches(
+        np.mean(shares, axis=0),
+        close(predictions["rewards"], dataset.columns["rewards"]),
+        predictions["terminations"] == dataset.columns["terminations"],
+        valid,
+    )
+
+
 class Metric:
-    """How rows are weighed, learned from the train rows.
+    """Scores the predictions of recorded transitions.
+
+    In the order of its life: it is learned from the train rows (`of`); `score` judges
+    predictions of any rows, `losses` each row of them, `failed` a model that gave none.
+    `floor` is what a model gets that knows nothing but the most common, `ceiling` (where too
+    much is hidden none, which `reach` counts) what the true environment gets that knows
+    nothing but the observations.
+
+    Predictions are one answer for each row (columns as they are), or `Predictions`, which
+    may be draws or outcomes with probabilities: what is right then counts by its share.
+
+    A metric by which every row weighs the same:
+
+        class EvenMetric(AccuracyMetric):
+            def weights(self, rows):
+                return np.ones(len(rows))
+    """
+
+    @classmethod
+    def of(cls, train: Dataset) -> Self:
+        """Learn from the train rows what rows weigh; `CwmError` where there are none."""
+        raise NotImplementedError
+
+    def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
+        """Score predictions of all rows of a dataset."""
+        raise NotImplementedError
+
+    def failed(self, rows: Dataset) -> Score:
+        """Score a model that failed: nothing is right."""
+        raise NotImplementedError
+
+    def losses(self, predictions: "Predictions | Columns", rows: Dataset) -> np.ndarray:
+        """Return what each row lacks, unweighted: 0.0 exactly where all that counts is right."""
+        return match_all(predictions, rows).losses(rows.columns["terminations"])
+
+    def weights(self, rows: Dataset) -> np.ndarray:
+        """Return what each row weighs, all the same unless a metric says otherwise."""
+        return np.ones(len(rows))
+
+    def floor(self, rows: Dataset) -> float:
+        """Return the score of a model that says nothing but the most common."""
+        raise NotImplementedError
+
+    def ceiling(self, environment: "WorldModel", rows: Dataset, *, seed: int = 0) -> Score | None:
+        """Return the score of the true environment, None where observations hide its state."""
+        reached = self.reach(environment, rows, seed=seed)
+        return None if reached is None or 2 * reached.unanswered > len(rows) else reached.score
+
+    def reach(self, environment: "WorldModel", rows: Dataset, *, seed: int = 0) -> Ceiling | None:
+        """Score what the true environment answers where it is stood at each observation.
+
+        A row for which it has no answer counts as wrong in every part. What
+        chance decides is drawn once, from `seed`: the score is that of one draw, and
+        a program that always says what is likeliest may well score more. It is
+        below 1 where chance decides or where an observation hides what matters.
+        None where nothing restores it, or there is no row.
+        """
+        predictions = environment.predict(rows, seed=seed) if len(rows) else None
+        if predictions is None or predictions.failure is not None:
+            return None
+        answered = predictions.answered
+        unanswered = 0 if answered is None else int((~answered).sum())
+        return Ceiling(self.score(predictions, rows), unanswered)
+
+
+def match_all(
+    predictions: "Predictions | Columns",
+    rows: Dataset,
+    compare: Callable[[Columns, Dataset], Matches] = match,
+) -> Matches:
+    """Compare predictions of any shape with what was recorded; what chance decides by its share."""
+    if isinstance(predictions, dict):
+        return compare(predictions, rows)
+    answers = [(compare(columns, rows), shares) for columns, shares in predictions.answers()]
+    matches = answers[0][0] if len(answers) == 1 else _expected(answers)
+    return matches if predictions.answered is None else matches.scaled(predictions.answered)
+
+
+def _expected(answers: list[tuple[Matches, np.ndarray]]) -> Matches:
+    """Return what is right of several answers to each row, by the share of each.
+
+    Rounded, so that what is right in every answer counts as exactly right.
+    """
+    every = [matches.scaled(shares) for matches, shares in answers]
+    parts = zip(*every, strict=True)
+    sums = [None if part[0] is None else np.round(np.sum(part, axis=0), 12) for part in parts]
+    return Matches._make(sums)
+
+
+@dataclass(frozen=True)
+class AccuracyMetric(Metric):
+    """The share of what is right, in which rare rewards count as much as frequent ones.
 
     Rewards that are equal within the tolerance form a class, given by its
     centre and its number of train rows. With at most 20 classes each weighs
@@ -66,29 +234,32 @@ class Metric:
     `valid` is the most common mask of valid actions.
     """
 
-    kind: MetricKind
     classes: tuple[float, ...]
     counts: tuple[int, ...]
     valid: tuple[bool, ...] = ()
 
     @classmethod
-    def of(cls, train: Dataset, kind: MetricKind = "accuracy") -> Self:
+    def of(cls, train: Dataset) -> Self:
         """Learn the reward classes of the train rows."""
         if not len(train):
             raise CwmError("the dataset has no train rows: record some with `cwm collect`")
         rewards = train.columns["rewards"]
         classes = _centres(np.unique(rewards))
         counts = np.bincount(_nearest(rewards, np.array(classes)), minlength=len(classes))
-        return cls(kind, classes, tuple(counts.tolist()), _most_common_mask(train))
+        valid: tuple[bool, ...] = ()
+        if train.has_valid_actions:
+            masks, times = np.unique(train.columns[VALID], axis=0, return_counts=True)
+            valid = tuple(masks[np.argmax(times)].tolist())
+        return cls(classes, tuple(counts.tolist()), valid)
 
     @property
     def most_common_reward(self) -> float:
         """The reward that the floor predicts."""
         return self.classes[int(np.argmax(self.counts))]
 
-    def weights(self, dataset: Dataset) -> np.ndarray:
+    def weights(self, rows: Dataset) -> np.ndarray:
         """Return what each row weighs; an unseen reward weighs as the rarest one."""
-        rewards = dataset.columns["rewards"]
+        rewards = rows.columns["rewards"]
         if len(self.classes) > MOST_CLASSES:
             return np.ones(len(rewards))
         classes, counts = np.array(self.classes), np.array(self.counts)
@@ -97,28 +268,31 @@ class Metric:
         weights: np.ndarray = 1.0 / np.where(seen, counts[nearest], counts[counts > 0].min())
         return weights
 
-    def score(
-        self, predictions: Columns, dataset: Dataset, matches: Matches | None = None
-    ) -> Score:
-        """Score predictions of all rows of a dataset; `matches` if they are compared already."""
-        matches = match(predictions, dataset) if matches is None else matches
-        paper = self._paper(predictions, matches, dataset) if self.kind == "paper" else None
-        return self._scored(matches, dataset, paper)
+    def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
+        """Score predictions of all rows of a dataset."""
+        return self._score_of(match_all(predictions, rows), rows)
 
-    def failed(self, dataset: Dataset) -> Score:
-        """Score a program that failed: nothing is right."""
-        nothing = np.zeros(len(dataset))
-        paper = 0.0 if self.kind == "paper" else None
-        valid = nothing if dataset.has_valid_actions else None
-        return self._scored(Matches(nothing, nothing, nothing, valid), dataset, paper)
+    def failed(self, rows: Dataset) -> Score:
+        """Score a model that failed: nothing is right."""
+        nothing = np.zeros(len(rows))
+        valid = nothing if rows.has_valid_actions else None
+        return self._score_of(Matches(nothing, nothing, nothing, valid), rows)
 
-    def _scored(self, matches: Matches, dataset: Dataset, paper: float | None) -> Score:
+    def floor(self, rows: Dataset) -> float:
+        """Return the score of: nothing changes, the most common reward, never terminated."""
+        columns = {f"next_{name}": column for name, column in rows.select("observations").items()}
+        columns["rewards"] = np.full(len(rows), self.most_common_reward)
+        columns["terminations"] = np.zeros(len(rows), dtype=np.bool_)
+        if rows.has_valid_actions:
+            columns[VALID] = np.broadcast_to(np.array(self.valid), rows.columns[VALID].shape)
+        losses = match(columns, rows).losses(rows.columns["terminations"])
+        return _share(losses, self.weights(rows))
+
+    def _score_of(self, matches: Matches, rows: Dataset) -> Score:
         """Put a score together."""
-        terminal = dataset.columns["terminations"]
-        weights = self.weights(dataset)
+        terminal = rows.columns["terminations"]
         losses, valid = matches.losses(terminal), matches.valid_actions
-        accuracy = _share(losses, weights)
-        floor = _share(match(self._nothing_changes(dataset), dataset).losses(terminal), weights)
+        accuracy, floor = _share(losses, self.weights(rows)), self.floor(rows)
         return Score(
             accuracy=accuracy,
             observation=None if terminal.all() else float(matches.observation[~terminal].mean()),
@@ -127,39 +301,68 @@ class Metric:
             exact=float((losses == 0).mean()),
             floor=floor,
             normalised=None if floor == 1 else (accuracy - floor) / (1 - floor),
-            transitions=len(dataset),
-            paper=paper,
+            transitions=len(rows),
             valid_actions=None if valid is None else float(valid[~terminal].mean()),
         )
 
-    def _nothing_changes(self, dataset: Dataset) -> Columns:
-        """Predict the observation itself, the most common reward, never terminated."""
-        columns = {
-            f"next_{name}": column for name, column in dataset.select("observations").items()
-        }
-        columns["rewards"] = np.full(len(dataset), self.most_common_reward)
-        columns["terminations"] = np.zeros(len(dataset), dtype=np.bool_)
-        if dataset.has_valid_actions:
-            columns[VALID] = np.broadcast_to(np.array(self.valid), dataset.columns[VALID].shape)
-        return columns
 
-    def _paper(self, predictions: Columns, matches: Matches, dataset: Dataset) -> float:
-        """Score as published (Dainese et al., 2024).
+@dataclass(frozen=True)
+class PaperMetric(AccuracyMetric):
+    """The score as published (Dainese et al., 2024), beside the others.
 
-        Time limits count as the end, a reward counts when the double equals
-        the one stored as float32, each exact reward value weighs the same
-        in total however many there are, and some of the valid actions are enough.
-        """
-        stored = dataset.columns["rewards"].astype(np.float32).astype(np.float64)
-        done = dataset.columns["terminations"] | dataset.columns["truncations"]
+    Time limits count as the end, a reward counts when the double equals the one stored as
+    float32, each exact reward value weighs the same in total however many there are, and
+    some of the valid actions are enough.
+    """
+
+    def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
+        """Score predictions of all rows of a dataset."""
+        stored = _stored(rows)
         _, value, count = np.unique(stored, return_inverse=True, return_counts=True)
-        published = Matches(
-            matches.observation,
-            predictions["rewards"] == stored,
-            predictions["terminations"] == done,
-            _some_actions(predictions, dataset) if dataset.has_valid_actions else None,
-        )
-        return _share(published.losses(done), 1.0 / count[value.reshape(-1)])
+        losses = match_all(predictions, rows, _match_as_published).losses(_done(rows))
+        paper = _share(losses, 1.0 / count[value.reshape(-1)])
+        return super().score(predictions, rows).model_copy(update={"paper": paper})
+
+    def failed(self, rows: Dataset) -> Score:
+        """Score a model that failed: nothing is right."""
+        return super().failed(rows).model_copy(update={"paper": 0.0})
+
+
+class Evaluation(NamedTuple):
+    """A model's predictions, the score of each row and of all, and why there are no predictions."""
+
+    predictions: Columns
+    rows: np.ndarray
+    score: Score
+    failure: Failure | None
+
+
+def evaluate(model: "WorldModel", rows: Dataset, metric: Metric, *, seed: int = 0) -> Evaluation:
+    """Score a world model on every row of a dataset; one that fails scores 0."""
+    predictions = model.predict(rows, seed=seed)
+    if predictions.failure is not None:
+        nothing = np.zeros(len(rows))
+        return Evaluation({}, nothing, metric.failed(rows), predictions.failure)
+    right = 1.0 - metric.losses(predictions, rows)
+    return Evaluation(predictions.columns, right, metric.score(predictions, rows), None)
+
+
+def unseen(rows: Dataset, known: Dataset) -> np.ndarray:
+    """Return the mask of rows whose observation and action do not occur together in `known`.
+
+    Where all real numbers differ it says nothing, so it is empty where no row is known.
+    """
+    familiar = set(_situations(known))
+    mask = np.array([one not in familiar for one in _situations(rows)], dtype=bool)
+    return mask & ~mask.all()
+
+
+def _situations(data: Dataset) -> list[bytes]:
+    """Return a key for the observation and action of every row."""
+    names = [leaf.name for leaf in data.observation_space.leaves("observations")]
+    names += [leaf.name for leaf in data.action_space.leaves("actions")]
+    columns = [np.ascontiguousarray(data.columns[name]) for name in names]
+    return [b"\0".join(column[row].tobytes() for column in columns) for row in range(len(data))]
 
 
 def _share(losses: np.ndarray, weights: np.ndarray) -> float:
@@ -167,18 +370,30 @@ def _share(losses: np.ndarray, weights: np.ndarray) -> float:
     return 1.0 - float((weights * losses).sum() / weights.sum())
 
 
-def _some_actions(predictions: Columns, dataset: Dataset) -> np.ndarray:
-    """Return where valid actions are named and no others."""
-    named, allowed = predictions[VALID], dataset.columns[VALID]
-    return np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
+def _done(rows: Dataset) -> np.ndarray:
+    """Return which rows end an episode, for whatever reason."""
+    done: np.ndarray = rows.columns["terminations"] | rows.columns["truncations"]
+    return done
 
 
-def _most_common_mask(train: Dataset) -> tuple[bool, ...]:
-    """Return which actions are valid most often, nothing where all always are."""
-    if not train.has_valid_actions:
-        return ()
-    masks, counts = np.unique(train.columns[VALID], axis=0, return_counts=True)
-    return tuple(masks[np.argmax(counts)].tolist())
+def _stored(rows: Dataset) -> np.ndarray:
+    """Return the rewards as they were published: as float32."""
+    stored: np.ndarray = rows.columns["rewards"].astype(np.float32).astype(np.float64)
+    return stored
+
+
+def _match_as_published(predictions: Columns, rows: Dataset) -> Matches:
+    """Compare one answer for each row by the published rules."""
+    valid = None
+    if rows.has_valid_actions:
+        named, allowed = predictions[VALID], rows.columns[VALID]
+        valid = np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
+    return Matches(
+        match(predictions, rows).observation,
+        predictions["rewards"] == _stored(rows),
+        predictions["terminations"] == _done(rows),
+        valid,
+    )
 
 
 def _centres(rewards: np.ndarray) -> tuple[float, ...]:

@@ -1,37 +1,38 @@
-"""How far a program drifts from the recording when it lives on its own predictions."""
+"""How far a world model drifts from the recording when it lives on its own predictions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf
-from cwm_cli.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from cwm_cli.worlds import WorldModel
 
 HORIZONS = (1, 5, 20, 100)
 
 
 class Rollout(NamedTuple):
-    """The mean error after a number of steps; None where the program broke down before."""
+    """The mean error after a number of steps; None where the model broke down before."""
 
     steps: int
     error: float | None
 
 
 def rollouts(
-    program: str,
+    model: "WorldModel",
     dataset: Dataset,
-    sandbox: Sandbox,
     count: int,
     horizons: Sequence[int] = HORIZONS,
     *,
     seed: int = 0,
 ) -> list[Rollout]:
-    """Return the open-loop error of a program after each of `horizons` steps.
+    """Return the open-loop error of a world model after each of `horizons` steps.
 
-    A rollout begins at a recorded observation; the program then gets its own
+    A rollout begins at a recorded observation; the model then gets its own
     predictions and the recorded actions. The error after k steps is the mean,
     over rollouts and components of the observation, of |predicted - recorded|
     divided by the component's standard deviation in the dataset: 0 is perfect,
@@ -39,7 +40,7 @@ def rollouts(
     numbers count 1 when they differ. The first rollout of each episode begins
     at its start, further ones anywhere in it; a rollout whose recording ends
     before k steps does not count for k, and a horizon that none reaches is
-    left out. The error is None from where the program raised on its own
+    left out. The error is None from where a program raised on its own
     predictions, or predicted something that is not finite.
     """
     lasting = _lasting(dataset)
@@ -52,13 +53,13 @@ def rollouts(
         starts, columns = starts[alive], {name: column[alive] for name, column in columns.items()}
         rows = dataset[starts + step - 1]
         asked = replace(rows, columns=rows.columns | columns)
-        predictions, failure = sandbox.predict(program, asked, seed=seed)
-        if failure is not None:
+        found = model.predict(asked, seed=seed)
+        if found.failure is not None:
             break
         if step in errors:
-            errors[step] = _error(predictions, rows, dataset)
+            errors[step] = _error(found.columns, rows, dataset)
         columns = {
-            leaf.name: predictions[f"next_{leaf.name}"]
+            leaf.name: found.columns[f"next_{leaf.name}"]
             for leaf in dataset.observation_space.leaves("observations")
         }
     return [Rollout(steps, error) for steps, error in errors.items()]

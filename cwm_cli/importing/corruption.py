@@ -6,9 +6,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.evaluation import Metric
-from cwm_cli.evaluation.ceilings import reach
-from cwm_cli.evaluation.matching import components
+from cwm_cli.evaluation import AccuracyMetric, components
+from cwm_cli.worlds import EnvironmentModel
 
 FEW = 0.1
 """Share of first rows that may be off for other reasons, such as what an observation hides."""
@@ -46,7 +45,8 @@ def _goes_on(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 def _mispredicted(spec: EnvironmentSpec, dataset: Dataset, rows: np.ndarray) -> int:
     """Return how many rows the environment itself gets wrong, if it gets the next ones right."""
     env_args = dataset.metadata.get("env_args", {})
-    metric = Metric.of(dataset)
-    reached = [reach(spec, env_args, dataset[which], metric) for which in (rows, rows + 1)]
+    metric = AccuracyMetric.of(dataset)
+    truth = EnvironmentModel(spec, env_args)
+    reached = [metric.reach(truth, dataset[which]) for which in (rows, rows + 1)]
     first, second = (result.score.exact if result else 0.0 for result in reached)
     return round((1 - first) * len(rows)) if second - first > FEW else 0

@@ -9,11 +9,12 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, evaluate
 from cwm_cli.problems.feedback import counterexample, report
-from cwm_cli.problems.interface import describe
-from cwm_cli.problems.templates import messages, template
+from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
+from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.contract import Contract
 
 NO_OPTION = {"option": False}
 """Marks a field with a default that is no option of the user's."""
@@ -25,13 +26,6 @@ UNSEEN = (
 )
 PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 """Parts of a score that a verdict keeps."""
-
-CARRIED = " What a module would read from a file has to be in the text of the program."
-
-VALID_ACTIONS = (
-    "\n- `valid_actions`: a list of the ints that are allowed as the next action, in the state "
-    "that the step led to."
-)
 
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
@@ -61,12 +55,20 @@ class WorldModelProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
-        about = {"description": self.description.strip(), "interface": self._interface()}
-        return messages("world_model", move, **about)
+        interface = Contract().words(
+            self.dataset.observation_space,
+            self.dataset.action_space,
+            tools=self.tools,
+            names_actions=self.dataset.has_valid_actions,
+        )
+        description = self.description.strip()
+        return messages("world_model", move, description=description, interface=interface)
 
     def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""
-        found = evaluate(program, self.dataset, self.sandbox, self.metric, self.seed)
+        found = evaluate(
+            ProgramModel(program, self.sandbox), self.dataset, self.metric, seed=self.seed
+        )
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
         hidden = ~self.dataset.fitted
@@ -95,21 +97,6 @@ class WorldModelProblem(Problem):
         else:
             message = INEXACT
         return Failure(kind="mismatch", message=message)
-
-    def _interface(self) -> str:
-        """Describe the class that a program has to define."""
-        return (
-            template("world_model/interface")
-            .substitute(
-                observation=describe(self.dataset.observation_space),
-                action=describe(self.dataset.action_space),
-                modules=", ".join(("numpy", *self.tools)),
-                carried=CARRIED if self.tools else "",
-                answer=", valid_actions" if self.dataset.has_valid_actions else "",
-                valid=VALID_ACTIONS if self.dataset.has_valid_actions else "",
-            )
-            .strip()
-        )
 
 
 def _rows(columns: Columns, mask: np.ndarray) -> Columns:

@@ -12,8 +12,8 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.evaluation import Metric, evaluate
-from cwm_cli.evaluation.ceilings import ceiling
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds import EnvironmentModel, ProgramModel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class World:
 
         A program that fails scores 0, and has a failure instead of paces.
         """
-        found = evaluate(program, asked, sandbox, self.metric, self.seed)
+        found = evaluate(ProgramModel(program, sandbox), asked, self.metric, seed=self.seed)
         with closing(self.spec.make(**self.env_args)) as env:
             setting = Setting(self.spec.id, self.env_args, self.seed, step_limit(env))
             walks = walks_of(self.spec, env, setting.task(self.spec), timed)
@@ -40,7 +40,8 @@ class World:
                 stepped = Stepped(len(timed), paces(walks), {}, found.failure)
             else:
                 stepped = step_program(program, timed, sandbox, walks, seed=self.seed)
-        reached = ceiling(self.spec, self.env_args, asked, self.metric, self.seed)
+        truth = EnvironmentModel(self.spec, self.env_args)
+        reached = self.metric.ceiling(truth, asked, seed=self.seed)
         return Measured(found.score, reached, stepped)
 
     def description(self) -> str:

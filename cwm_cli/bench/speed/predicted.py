@@ -4,10 +4,11 @@ import numpy as np
 
 from cwm_cli.bench.speed.answer import Unreadable, read_answer
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.evaluation import Metric, Score, match
+from cwm_cli.evaluation import Metric, Score
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.halves import Half, merged
+from cwm_cli.worlds import Predictions
 
 
 class Predicted:
@@ -45,5 +46,4 @@ class Predicted:
         columns = merged(self._rows, [(every, self._slots)])
         rows = self._rows[counted]
         predictions = {name: column[counted] for name, column in columns.items()}
-        right = match(predictions, rows).only(self._is_read[counted])
-        return metric.score(predictions, rows, right)
+        return metric.score(Predictions(predictions, answered=self._is_read[counted]), rows)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.problems.interface import describe
 from cwm_cli.problems.templates import template
 from cwm_cli.search.contracts import Message
+from cwm_cli.worlds.contract import describe
 
 GIVEN = ("observation", "action")
 ANSWERED = ("next_observation", "reward", "terminated")

@@ -10,8 +10,8 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf
 from cwm_cli.evaluation import Matches, Metric, components, match
 from cwm_cli.problems.feedback.documented import documented_names
-from cwm_cli.problems.interface import component_names
 from cwm_cli.text import clean
+from cwm_cli.worlds.contract import component_names
 
 LONGEST_NAME = 40
 

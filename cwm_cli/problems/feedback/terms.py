@@ -7,7 +7,7 @@ import numpy as np
 
 from cwm_cli.evaluation import close
 from cwm_cli.problems.feedback.comparison import Comparison
-from cwm_cli.problems.interface import component_names
+from cwm_cli.worlds.contract import component_names
 
 MOST_PRODUCTS = 14
 """With more inputs than this, products of two are not tried."""

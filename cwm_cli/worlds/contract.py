@@ -1,7 +1,10 @@
-"""How the values of a space reach a program, said in words and in Python expressions."""
+"""What the class of a program has to define, how rows reach it, and both put into words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from math import isfinite
+from string import Template
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,6 +12,51 @@ from cwm_cli.data.spaces import Space
 
 MOST_BOUNDS = 12
 """Bounds of more components than this are not listed one by one."""
+
+_CARRIED = " What a module would read from a file has to be in the text of the program."
+
+_VALID_ACTIONS = (
+    "\n- `valid_actions`: a list of the ints that are allowed as the next action, in the state "
+    "that the step led to."
+)
+
+
+class Contract:
+    """What the class `Environment` of a program has to define, and how rows reach it.
+
+    `methods` are what is called: first the one that takes an observation, then the one that
+    takes an action. `words` tells a language model all of it; what it tells has to be what
+    the sandbox does. A plugin that asks for more derives from it:
+
+        class Chance(Contract):
+            name = "chance"
+            methods = ("set_state", "step", "outcomes")
+    """
+
+    name: ClassVar[str] = "plain"
+    methods: ClassVar[tuple[str, ...]] = ("set_state", "step")
+
+    def words(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        *,
+        tools: Sequence[str] = (),
+        names_actions: bool = False,
+    ) -> str:
+        """Say what to write, for programs that may import `tools` as well.
+
+        With `names_actions` a step has to say which actions are allowed after it.
+        """
+        text = (files("cwm_cli.worlds") / "contract.md").read_text(encoding="utf-8").strip()
+        return Template(text).substitute(
+            observation=describe(observation_space),
+            action=describe(action_space),
+            modules=", ".join(("numpy", *tools)),
+            carried=_CARRIED if tools else "",
+            answer=", valid_actions" if names_actions else "",
+            valid=_VALID_ACTIONS if names_actions else "",
+        )
 
 
 def describe(space: Space) -> str:

@@ -1,0 +1,193 @@
+"""The seam of world models: what they predict, and the planning session that they open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Moment
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.results import Plan, Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import gymnasium as gym
+
+    from cwm_cli.envs.tasks import Task
+    from cwm_cli.sandbox import Sandbox
+
+Shape = Literal["certain", "draws", "outcomes"]
+"""One answer for each row, several draws of it, or what may follow and how likely each is."""
+
+CERTAINTY = 1e-6
+"""By how much probabilities may miss 1 in sum: far more than rounding, far less than an outcome."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a world model says to the rows of a dataset, in their order.
+
+    The columns are those of what follows: `next_observations` (one per leaf of the space,
+    as in a dataset: float64, int64 or str), `rewards` (float64), `terminations` (bool) and,
+    where the environment names them, `valid_actions`. Their shape is
+
+    - `certain`: (rows, ...), one answer for each row;
+    - `draws`: (rows, draws, ...), answers that are drawn, each as likely as the others;
+    - `outcomes`: (rows, outcomes, ...), with `probabilities` (rows, outcomes) that sum to 1.
+
+    With a `failure` there are no columns. Rows outside the mask `answered` hold nothing
+    that counts: the model had no answer.
+
+        Predictions(columns)
+        Predictions(columns, shape="outcomes", probabilities=np.array([[0.8, 0.2]]))
+    """
+
+    columns: Columns
+    failure: Failure | None = None
+    shape: Shape = "certain"
+    probabilities: np.ndarray | None = None
+    answered: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that do not fit together, with a ValueError."""
+        axes = 1 if self.shape == "certain" else 2
+        if any(column.ndim < axes for column in self.columns.values()):
+            raise ValueError(f"predictions that are {self.shape} have {axes} axes at least")
+        if len({column.shape[:axes] for column in self.columns.values()}) > 1:
+            raise ValueError("the columns of predictions are of different lengths")
+        if (self.shape == "outcomes") != (self.probabilities is not None):
+            raise ValueError("outcomes have probabilities, and nothing else has")
+        if self.probabilities is None:
+            return
+        chances = self.probabilities
+        if chances.shape != self.columns["rewards"].shape[:2]:
+            raise ValueError("there is one probability for each outcome of each row")
+        if not ((chances >= 0).all() and np.allclose(chances.sum(axis=1), 1, atol=CERTAINTY)):
+            raise ValueError("the probabilities of a row are not below 0, and sum to 1")
+
+    def answers(self) -> Iterator[tuple[Columns, np.ndarray]]:
+        """Yield answers to all rows, with the share (rows,) that each has of the chance."""
+        rows = self.columns["rewards"]
+        if self.shape == "certain":
+            yield self.columns, np.ones(len(rows))
+            return
+        for place in range(rows.shape[1]):
+            shares = np.full(len(rows), 1 / rows.shape[1])
+            if self.probabilities is not None:
+                shares = self.probabilities[:, place]
+            yield {name: column[:, place] for name, column in self.columns.items()}, shares
+
+    def checked(self, rows: Dataset) -> Self:
+        """Refuse predictions that are none of these rows, with a ValueError."""
+        if self.failure is not None:
+            return self
+        axes = 1 if self.shape == "certain" else 2
+        names = ["rewards", "terminations", *([VALID] if rows.has_valid_actions else [])]
+        names += [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
+        for name in names:
+            column, recorded = self.columns.get(name), rows.columns[name]
+            if column is None:
+                raise ValueError(f"there is no prediction of {name}")
+            if (len(column), *column.shape[axes:]) != recorded.shape:
+                raise ValueError(f"{name} of shape {column.shape} do not fit {recorded.shape}")
+        return self
+
+
+class Planning(NamedTuple):
+    """A planner by name, and its options."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+class PlanningSession:
+    """Plans with a model, one decision after the other, for episodes that are played.
+
+    In the order of its life: `state` says where an environment stands, as plans begin from
+    it; `plan` is asked whenever actions are due; `close` ends it, as `with` does. `steps`
+    counts those that the model took so far, `report` says what plans are made with, once
+    that is known.
+    """
+
+    steps: int = 0
+    report: Report | None = None
+
+    def state(self, env: gym.Env[Any, Any], observation: Any) -> Any:
+        """Return where an environment stands: what was observed, unless a model needs more."""
+        return observation
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return the next actions at each of some moments of different episodes.
+
+        A plan with a failure has no actions; `Unsuited` when no planner can plan with the model.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what the session holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class WorldModel:
+    """Predicts what follows an action.
+
+    In the order of its life: it is made, or read back with `load`; `predict` answers the
+    rows of a dataset, which is how it is scored; `open` begins to plan with it; `save`
+    keeps it. `kind` is the name under which the hook `cwm_world_models` knows it, and
+    `describe` says in a few words what it is. Several threads may use one model.
+
+    A model that says that nothing ever changes:
+
+        class Still(WorldModel):
+            kind = "still"
+
+            def predict(self, rows, *, seed=0, draws=1):
+                seen = rows.select("observations")
+                columns = {f"next_{name}": column for name, column in seen.items()}
+                columns["rewards"] = np.zeros(len(rows))
+                columns["terminations"] = np.zeros(len(rows), bool)
+                return Predictions(columns)
+    """
+
+    kind: ClassVar[str]
+
+    def describe(self) -> str:
+        """Say what it is, in a few words."""
+        return self.kind
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Say what follows each row, of which only observation and action are looked at.
+
+        What is random follows from `seed`. A model of chance gives its outcomes, or as many
+        `draws` of them as are asked for; one that is certain gives one answer whatever is asked.
+        A model that fails says so in its predictions.
+        """
+        raise NotImplementedError
+
+    def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
+        """Begin to plan for episodes of a task, with the first of the planners that can.
+
+        `CwmError` from a kind of model that cannot be planned with.
+        """
+        raise CwmError(f"{self.describe()} cannot be planned with: choose another world model")
+
+    def save(self, path: Path) -> None:
+        """Write it to a file or folder, from which `load` makes the same model."""
+        raise CwmError(f"{self.describe()} cannot be saved")
+
+    @classmethod
+    def load(cls, path: Path, *, sandbox: Sandbox | None = None) -> Self:
+        """Read what `save` wrote; what is code runs in the sandbox only."""
+        raise CwmError(f"there is no {cls.kind} that could be read from {path}")
