@@ -16,6 +16,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Sandbox, Session
+from cwm_cli.sandbox.messages import PlanningJob
 
 PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
 
@@ -93,9 +94,14 @@ class WorldModel:
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         task = Task(lambda: gym.make(self._env_id), seed=0, limit=200)
         with Sandbox(LIMITS, workers=1) as box:
-            planners = [(planner, {"preset": "paper"})]
-            rows = random_rows(task, spaces)
-            yield box.session(self._text, spaces, planners=planners, rows=rows)
+            job = PlanningJob(
+                program=self._text,
+                observation_space=spaces[0],
+                action_space=spaces[1],
+                columns=random_rows(task, spaces),
+                planners=[(planner, {"preset": "paper"})],
+            )
+            yield Session(box, job)
 
     def _start(self, number: int) -> np.ndarray:
         """Return an observation at which an episode begins."""

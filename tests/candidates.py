@@ -1,12 +1,18 @@
 """Candidate programs and datasets for tests of the sandbox."""
 
+from typing import Any
+
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.sandbox import Limits, Plan, Session
+from cwm_cli.sandbox import Limits, Plan, Sandbox, Session
+from cwm_cli.sandbox.job import PredictionJob
+from cwm_cli.sandbox.messages import PlanningJob
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
 
@@ -46,6 +52,29 @@ def dataset_of(space: gym.Space, rows: int = 20) -> Dataset:
 
 
 BOX = dataset_of(spaces.Box(-1, 1, (4,)))
+
+
+def predicting(text: str, dataset: Dataset) -> PredictionJob:
+    """Return a job that asks for every row of a dataset, in its order."""
+    return PredictionJob(
+        program=text,
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        columns=dict(dataset.select("observations", "actions")),
+        rows=np.arange(len(dataset)),
+    )
+
+
+def open_session(
+    sandbox: Sandbox,
+    text: str,
+    spaces: tuple[Space, Space],
+    rows: Columns | None = None,
+    **how: Any,
+) -> Session:
+    """Return a session that plans with a program, to be closed."""
+    about = {"observation_space": spaces[0], "action_space": spaces[1], "columns": rows or {}}
+    return Session(sandbox, PlanningJob(program=text, **about, **how))
 
 
 def plan_at(opened: Session, observation: object, number: int = 0, *, horizon: int = 9) -> Plan:

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from candidates import BOX, LIMITS, dataset_of, program
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.arena import NEVER
+from cwm_cli.sandbox.job import NEVER
 
 
 @pytest.fixture(scope="module")

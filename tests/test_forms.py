@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.published import Copied, Entropy, cem
+from candidates import open_session
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Plan, Report, Sandbox
+from cwm_cli.sandbox.messages import PlanningJob
 
 PROGRAMS = Path(__file__).parent / "world_models"
 ENVIRONMENTS = {
@@ -65,7 +67,7 @@ def plans(
     planner = TREE if spaces[1].kind == "discrete" else SAMPLES
     moments = [Moment(number, 0, env.reset(seed=number)[0], 60) for number in range(6)]
     settings = {"rows": rows(env)} | options
-    with sandbox.session(text, spaces, planners=[planner], **settings) as session:
+    with open_session(sandbox, text, spaces, planners=[planner], **settings) as session:
         if together:
             return session.plan(moments), session.report
         return [plan for moment in moments for plan in session.plan([moment])], session.report
@@ -131,7 +133,7 @@ def test_situations_are_planned_for_together_as_alone(sandbox: Sandbox) -> None:
 def test_machine_code_decides_as_the_program_and_needs_its_gap_accepted() -> None:
     pytest.importorskip("numba")
     with Sandbox(workers=1, accepted=["machine-code"]) as compiling, Sandbox(workers=1) as other:
-        compiling.prepare(compiling=True)
+        compiling.prepare(PlanningJob.handler, compiling=True)
         assert compiling.protection.gaps == ["machine-code"]
         for name in ("cartpole_float32", "pendulum_numpy"):
             text, env = (PROGRAMS / f"{name}.py").read_text(), ENVIRONMENTS[name]
@@ -163,7 +165,9 @@ def test_the_plan_is_to_the_last_bit_the_published_one(
         np.asarray(bound, float) for bound in (env.action_space.low, env.action_space.high)
     )
     spaces = (space_of(env.observation_space), space_of(env.action_space))
-    with sandbox.session(text, spaces, planners=[("cem", options)], rows=rows(env)) as session:
+    with open_session(
+        sandbox, text, spaces, planners=[("cem", options)], rows=rows(env)
+    ) as session:
         for episode in range(2):
             observation = env.reset(seed=episode)[0]
             [plan] = session.plan([Moment(episode, 0, observation, 100)])

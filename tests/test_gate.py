@@ -59,9 +59,10 @@ SCRIPT = """
 import json, sys
 from dataclasses import asdict
 from cwm_cli.sandbox import GAPS, Sandbox
+from cwm_cli.sandbox.scripts import run_script
 with Sandbox(accepted=GAPS) as sandbox:
     for program in ("import os\\nprint(os.listdir('/'))", "print(sum(range(4)))"):
-        text, failure = sandbox.run_script(program)
+        text, failure = run_script(sandbox, program)
         print(json.dumps([text, failure and asdict(failure)]))
 """
 

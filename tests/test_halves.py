@@ -10,12 +10,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from candidates import BOX, LIMITS, dataset_of, program
+from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.arena import Layout, Phase
 from cwm_cli.sandbox.halves import REPEATED_ROWS, Half, halves, may_outlast
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import Phase
 from recordings import cartpole, record
 
 
@@ -38,13 +37,6 @@ def relabelled(dataset: Dataset, episodes: np.ndarray) -> Dataset:
 def split(dataset: Dataset) -> list[Half]:
     """Return the halves, shuffled."""
     return halves(dataset, np.random.default_rng(0))
-
-
-def job_of(text: str, dataset: Dataset) -> Job:
-    """Return the question for all rows of a dataset, in their order."""
-    inputs = dataset.select("observations", "actions")
-    described = dataset.observation_space, dataset.action_space
-    return Job(text, 0, np.arange(len(dataset)), *described, dict(inputs))
 
 
 ROWS = dataset_of(spaces.Discrete(2), 60)
@@ -124,11 +116,10 @@ def test_a_program_cannot_look_up_its_answers_among_its_questions(
 def test_it_could_if_it_were_asked_all_rows_in_one_process(
     sandbox: Sandbox, poles: Dataset
 ) -> None:
-    rows = np.arange(len(poles))
-    layout = Layout(poles.observation_space, len(rows))
+    job = predicting(CHEAT, poles)
     with sandbox.lend() as worker:
-        outcome = worker.run(job_of(CHEAT, poles).encode(), layout.size, LIMITS)
-    answers = layout.views(outcome.arena)
+        outcome = worker.run(job.encode(), job.layout.size, LIMITS)
+    answers = job.layout.views(outcome.arena)
     assert answers["phase"] == Phase.DONE
     same = answers["next_observations"] == poles.columns["next_observations"]
     followed = 1 - 20 / len(poles)  # the last row of an episode has no successor

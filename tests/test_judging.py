@@ -11,6 +11,7 @@ from cwm_apps.judging import CHARACTERS, LIMITS, judge
 from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.scripts import run_script
 
 HASTY = Limits(wall_seconds=20.0, cpu_seconds=0.3, stall_seconds=0.3, output_bytes=1 << 16)
 
@@ -277,7 +278,7 @@ def test_after_three_tests_without_an_end_the_others_fail(hasty: Sandbox) -> Non
 
 
 def test_chance_depends_on_the_seed_alone(hasty: Sandbox) -> None:
-    text = hasty.run_script("import random\nprint(random.random())", seed=7).text
+    text = run_script(hasty, "import random\nprint(random.random())", seed=7).text
     task = task_of(("", text), ("", text))
     program = "import random\nprint(random.random())"
     assert judge(program, task, task.tests, hasty, seed=7).passed == (True, True)

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from candidates import open_session
 from cwm_cli.agents.contests import Side
 from cwm_cli.agents.episodes import play
 from cwm_cli.agents.pilots import WorldModel
@@ -83,7 +84,7 @@ def played(text: str, env: gym.Env, planner: str, **options: object) -> Side:
     task = Task(lambda: env, seed=1, limit=step_limit(env))
     with (
         Sandbox() as sandbox,
-        sandbox.session(text, spaces, planners=[(planner, options)]) as session,
+        open_session(sandbox, text, spaces, planners=[(planner, options)]) as session,
     ):
         rounds = play(task, range(2), WorldModel(session))
         side = Side([played.episode for some in rounds for played in some.finished])

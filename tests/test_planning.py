@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from candidates import plan_at
+from candidates import open_session, plan_at
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Limits, Plan, Sandbox, SandboxError, Session
 from cwm_cli.sandbox.messages import Record
@@ -64,7 +64,7 @@ def decide(sandbox: Sandbox, text: str, times: int = 1, **options: object) -> li
 def session(sandbox: Sandbox, text: str, seed: int = 0, **options: object) -> Session:
     """Open a session that plans with a program for two actions."""
     options = {"preset": "paper"} | options
-    return sandbox.session(text, (HERE, TWO), planners=[("mcts", options)], seed=seed)
+    return open_session(sandbox, text, (HERE, TWO), planners=[("mcts", options)], seed=seed)
 
 
 def ask(opened: Session, number: int = 0, place: float = 0.0, *, horizon: int = 9) -> Plan:
@@ -282,7 +282,7 @@ def test_actions_of_a_box_come_in_its_own_type_and_shape(sandbox: Sandbox) -> No
     space = space_of(spaces.Box(-1, 1, (2, 3)))
     text = program("return self.state, float(action.sum()), False")
     options = {"horizon": 4, "iterations": 5, "samples": 200, "elites": 20, "replan": 2}
-    with sandbox.session(text, (HERE, space), planners=[("cem", options)]) as opened:
+    with open_session(sandbox, text, (HERE, space), planners=[("cem", options)]) as opened:
         plan = ask(opened)
     assert [(action.dtype, action.shape) for action in plan.actions] == [(np.float32, (2, 3))] * 2
     assert all(action.mean() > 0.4 for action in plan.actions)
@@ -318,7 +318,7 @@ def test_observations_reach_the_program_and_come_back_whole(
         top=top,
     )
     planners = [("mcts", {"preset": "paper", "rollout": 2, "discount": 0.0})]
-    with sandbox.session(text, (space_of(space), TWO), planners=planners) as opened:
+    with open_session(sandbox, text, (space_of(space), TWO), planners=planners) as opened:
         plan = plan_at(opened, space.sample())
     assert plan.failure is None
     assert plan.actions == [1]

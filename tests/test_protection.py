@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from candidates import BOX, plan_at, program
+from candidates import BOX, open_session, plan_at, program
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, probe, protection
@@ -158,8 +158,8 @@ def test_a_machine_with_gaps_is_refused_and_told_what_they_are() -> None:
         two = Space("discrete", low=(0,), high=(1,))
         with (
             pytest.raises(Unprotected),
-            sandbox.session(
-                program(), (BOX.observation_space, two), planners=[("mcts", {})]
+            open_session(
+                sandbox, program(), (BOX.observation_space, two), planners=[("mcts", {})]
             ) as opened,
         ):
             plan_at(opened, np.zeros(4))
@@ -346,7 +346,7 @@ def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str)
 def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
     two = Space("discrete", low=(0,), high=(1,))
     text = program("return self.state, float(action), False")
-    with cold.session(text, (BOX.observation_space, two), planners=[("mcts", {})]) as opened:
+    with open_session(cold, text, (BOX.observation_space, two), planners=[("mcts", {})]) as opened:
         assert [plan_at(opened, np.zeros(4), number).actions for number in range(3)] == [[1]] * 3
 
 

@@ -21,23 +21,21 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candidates import BOX, LIMITS, dataset_of, plan_at, program
+from candidates import BOX, LIMITS, dataset_of, open_session, plan_at, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Sandbox, SandboxError
-from cwm_cli.sandbox.arena import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.halves import Half, contradiction, merged
-from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.messages import SIZE, Record, Reply
+from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
+from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record
 from cwm_cli.sandbox.process import Outcome, Worker
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
-from cwm_cli.sandbox.session import Session
 
 fast = settings(deadline=1000, max_examples=100)
 
@@ -263,12 +261,10 @@ MOMENTS = [Moment(0, 0, None, HORIZON), Moment(1, 0, None, 1, valid=(1,))]
 HEAD = Struct("<QBBH400s")
 
 
-def read(space: Space, reply: bytes) -> tuple[Reply | None, int]:
+def read(space: Space, reply: bytes) -> tuple[PlanningReply | None, int]:
     """Return what a session makes of a reply about two moments, and how much it has asked for."""
-    columns = BOX.observation_space.pack("observations", []) | space.pack("actions", [])
-    planners = [("mcts", {})]
-    job = Job("", 0, np.empty(0, np.int64), BOX.observation_space, space, columns, planners)
-    session, pipe = Session(None, job), Pipe(reply)  # type: ignore[arg-type]
+    session = open_session(None, "", (BOX.observation_space, space), planners=[("mcts", {})])
+    pipe = Pipe(reply)
     try:
         return session._read(pipe, MOMENTS), pipe.asked  # type: ignore[arg-type]
     except (EOFError, ValueError):
@@ -333,7 +329,9 @@ def test_a_forged_reply_is_refused_and_takes_no_memory(name: str) -> None:
     moves = Space("discrete", low=(0,), high=(1,))
     with (
         Sandbox(LIMITS, workers=1) as sandbox,
-        sandbox.session(text, (BOX.observation_space, moves), planners=[("mcts", {})]) as session,
+        open_session(
+            sandbox, text, (BOX.observation_space, moves), planners=[("mcts", {})]
+        ) as session,
     ):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         plan = plan_at(session, np.zeros(4), horizon=50)
@@ -399,10 +397,8 @@ reports = st.builds(
 def test_whatever_is_left_of_a_program_is_a_failure_ormerged(
     dataset: Dataset, data: st.DataObject
 ) -> None:
-    inputs = dataset.select("observations", "actions")
-    described = dataset.observation_space, dataset.action_space
-    job = Job("a\nb\n", 0, np.arange(3), *described, dict(inputs))
-    layout = Layout(dataset.observation_space, 3)
+    job = predicting("a\nb\n", dataset)
+    layout = job.layout
     arena, log = data.draw(arenas(layout)), data.draw(LOGS)
     slots = layout.views(arena)
     report = data.draw(reports)
@@ -438,10 +434,8 @@ def halved(slots: dict[str, np.ndarray]) -> list[tuple[Half, dict[str, np.ndarra
 @fast
 @given(data=st.data())
 def test_any_two_sets_of_answers_can_be_compared(dataset: Dataset, data: st.DataObject) -> None:
-    inputs = dataset.select("observations", "actions")
-    described = dataset.observation_space, dataset.action_space
-    job = Job("", 0, np.arange(3), *described, dict(inputs))
-    layout = Layout(dataset.observation_space, 3)
+    job = predicting("", dataset)
+    layout = job.layout
     one, other = (layout.views(data.draw(arenas(layout))) for _ in range(2))
     assert contradiction(job, one, one) is None
     failure = contradiction(job, one, other)

@@ -16,12 +16,10 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from candidates import BOX, LIMITS, dataset_of, program
-from cwm_cli.data.spaces import Space
+from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, process, starting
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failures import failure_of
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.messages import PlanningJob
 from cwm_cli.sandbox.process import Outcome
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import Ending, Report
@@ -175,9 +173,7 @@ def test_what_is_not_computing_is_refused_in_the_line_that_asks_for_it(
     assert sandbox.predict(program(), BOX).failure is None
 
 
-@pytest.mark.parametrize(
-    "name", ["sqlite3", "torch", "pydantic", "cwm_cli.envs.spec", "numpy.f2py"]
-)
+@pytest.mark.parametrize("name", ["sqlite3", "torch", "pydantic", "cwm_cli.envs", "numpy.f2py"])
 def test_what_is_not_loaded_is_not_imported(sandbox: Sandbox, name: str) -> None:
     failure = sandbox.predict(program(f"import {name}"), BOX).failure
     assert failure is not None
@@ -376,12 +372,14 @@ def test_a_program_that_scribbles_over_its_answers_only_harms_itself(
     assert failure.kind in ("load_error", "step_error", "wrong_output", "memory", "early_exit")
 
 
+BOX_AND_TEXT = dataset_of(spaces.Tuple([spaces.Box(-1, 1, (4,)), spaces.Text(5)]), 3)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_no_garbage_in_the_arena_breaks_the_trusted_side(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    space = Space("tuple", children=(BOX.observation_space, Space("text", max_length=5)))
-    job = Job("\n\n", 0, np.arange(3), BOX.observation_space, BOX.action_space, BOX.columns)
-    layout = Layout(space, 3)
+    job = predicting("\n\n", BOX_AND_TEXT)
+    layout = job.layout
     report = Report(True, Ending(rng.integers(5)), int(rng.integers(-70, 256)))
     arena = bytearray(rng.bytes(layout.size))
     arena[9] = rng.integers(6)
@@ -480,7 +478,7 @@ def test_the_workers_of_both_sides_come_from_one_interpreter(interpreters: list[
         assert (len(workers), len(interpreters)) == (WORKERS, 1)
         assert {os.getsid(worker.pid) for worker in workers} == {worker.pid for worker in workers}
         assert len({worker.cwd() for worker in workers}) == WORKERS
-        sandbox.prepare()
+        sandbox.prepare(PlanningJob.handler)
         assert sandbox.predict(program(), BOX).failure is None
         assert len(interpreters) == 2
         assert not set(workers) & set(children())

@@ -6,6 +6,7 @@ import pytest
 
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import LONGEST_PROGRAM
+from cwm_cli.sandbox.scripts import run_script
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ WORKING = {
 @pytest.mark.parametrize("name", WORKING)
 def test_what_a_script_prints_comes_back(console: Sandbox, name: str) -> None:
     program, stdin, text = WORKING[name]
-    assert console.run_script(program, stdin) == (text, None)
+    assert run_script(console, program, stdin) == (text, None)
 
 
 FAILING = {
@@ -63,13 +64,13 @@ def test_a_script_that_fails_says_how_and_keeps_what_it_printed(
     console: Sandbox, name: str
 ) -> None:
     program, kind, line, text = FAILING[name]
-    printed, failure = console.run_script(program)
+    printed, failure = run_script(console, program)
     assert failure is not None
     assert (printed, failure.kind, failure.line) == (text, kind, line), failure
 
 
 def test_output_is_cut_where_the_limit_is(console: Sandbox) -> None:
-    printed, failure = console.run_script("while True: print('x' * 1000)")
+    printed, failure = run_script(console, "while True: print('x' * 1000)")
     assert failure is not None
     assert "File too large" in failure.message
     assert printed.replace("\n", "") == "x" * printed.count("x")
@@ -79,22 +80,22 @@ def test_output_is_cut_where_the_limit_is(console: Sandbox) -> None:
 def test_a_large_input_and_a_large_output_pass() -> None:
     with Sandbox(Limits(output_bytes=1 << 23)) as sandbox:
         text = "0123456789" * 500_000
-        assert sandbox.run_script("print(input(), end='')", text) == (text, None)
+        assert run_script(sandbox, "print(input(), end='')", text) == (text, None)
 
 
 def test_scripts_know_nothing_of_each_other(console: Sandbox) -> None:
-    console.run_script("import builtins, sys\nbuiltins.print = None\nsys.modules['left'] = 1")
-    assert console.run_script("import sys\nprint('left' in sys.modules)") == ("False\n", None)
+    run_script(console, "import builtins, sys\nbuiltins.print = None\nsys.modules['left'] = 1")
+    assert run_script(console, "import sys\nprint('left' in sys.modules)") == ("False\n", None)
 
 
 def test_the_same_seed_gives_the_same_chance(console: Sandbox) -> None:
     program = "import random\nprint(random.random())"
-    once, again, other = (console.run_script(program, seed=seed).text for seed in (1, 1, 2))
+    once, again, other = (run_script(console, program, seed=seed).text for seed in (1, 1, 2))
     assert once == again != other
 
 
 def test_a_program_of_endless_length_is_not_run(console: Sandbox) -> None:
-    printed, failure = console.run_script("#" * (LONGEST_PROGRAM + 1))
+    printed, failure = run_script(console, "#" * (LONGEST_PROGRAM + 1))
     assert failure is not None
     assert (printed, failure.kind) == ("", "load_error")
 
@@ -102,5 +103,5 @@ def test_a_program_of_endless_length_is_not_run(console: Sandbox) -> None:
 def test_where_a_program_hangs_is_the_loop_that_it_is_in():
     hanging = "def spin(n):\n    while True:\n        n += 1\n        n -= 1\n\nspin(0)\n"
     with Sandbox(Limits(cpu_seconds=0.2)) as sandbox:
-        lines = {sandbox.run_script(hanging).failure.line for _ in range(4)}
+        lines = {run_script(sandbox, hanging).failure.line for _ in range(4)}
     assert lines == {2}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from candidates import plan_at
+from candidates import open_session, plan_at
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate
@@ -163,8 +163,8 @@ class Environment:
         return self.state, float(action == 1), False, [0] if self.state % 2 else [-1, 0, 1]
 """
     for preset in ("paper", "default"):
-        with sandbox.session(
-            text, (STATES, ACTIONS), planners=[("mcts", {"preset": preset})], valid=True
+        with open_session(
+            sandbox, text, (STATES, ACTIONS), planners=[("mcts", {"preset": preset})], valid=True
         ) as opened:
             plan = plan_at(opened, 0, horizon=6)
             assert (plan.failure, plan.actions) == (None, [1])

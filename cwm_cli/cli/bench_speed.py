@@ -63,6 +63,7 @@ def bench_speed(
     from cwm_cli.cli.measuring import Measuring, Predictor, report
     from cwm_cli.cli.protecting import protected
     from cwm_cli.cli.subjects import find_subject, transitions_of
+    from cwm_cli.sandbox.pacing import TimingJob
 
     spec = find_environment(env)
     subject = find_subject(spec, env_arg, program, run)
@@ -72,6 +73,8 @@ def bench_speed(
     subject = subject._replace(env_args=recorded_args(data, subject.env_args))
     tools = sorted({*subject.tools, *(tool or ())})
     limits = predictor.limits(subject.limits)
-    with protected(limits, tools=tools, accepted=allow_gap or (), form="auto") as sandbox:
+    with protected(
+        limits, tools=tools, accepted=allow_gap or (), handlers=[TimingJob.handler]
+    ) as sandbox:
         measuring = Measuring(spec, subject, data, sandbox, rows, examples, seed)
         report(measuring, predictor, json=json)

@@ -102,6 +102,7 @@ def plan(
     from cwm_cli.cli.subjects import find_subject
     from cwm_cli.envs.spec import space_of
     from cwm_cli.envs.tasks import Setting, step_limit
+    from cwm_cli.sandbox.messages import PlanningJob
 
     spec = find_environment(env)
     subject = find_subject(spec, env_arg, program, run, real_env=real_env)
@@ -127,7 +128,12 @@ def plan(
     tools = sorted({*subject.tools, *(tool or ())})
     with ExitStack() as stack:
         guard = protected(
-            choice.limits, tools=tools, accepted=allow_gap or (), workers=workers, form=form
+            choice.limits,
+            tools=tools,
+            accepted=allow_gap or (),
+            workers=workers,
+            handlers=[PlanningJob.handler],
+            compiling=form == "compiled",
         )
         sandbox = stack.enter_context(guard) if subject.text is not None else None
         journal = stack.enter_context(

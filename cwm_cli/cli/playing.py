@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.envs.tasks import Setting
     from cwm_cli.sandbox import Sandbox
-    from cwm_cli.sandbox.client import How
     from cwm_cli.views.planning import View
 
 
@@ -160,14 +159,25 @@ class Contest:
         from cwm_cli.agents.episodes import play
         from cwm_cli.agents.pilots import WorldModel
         from cwm_cli.agents.samples import random_rows
+        from cwm_cli.sandbox.messages import PlanningJob
+        from cwm_cli.sandbox.session import Session
 
         task = self.setting.task(self.spec)
         rows = random_rows(task, self.spaces)
-        text, planners = self.subject.text or "", self.choice.planners
-        how: How = {"form": self.form, "seed": task.seed, "valid": task.valid is not None}
+        observations, actions = self.spaces
+        job = PlanningJob(
+            program=self.subject.text or "",
+            seed=task.seed,
+            observation_space=observations,
+            action_space=actions,
+            columns=rows,
+            planners=self.choice.planners,
+            form=self.form,
+            valid=task.valid is not None,
+        )
 
         def rounds(share: Sequence[int]) -> Rounds:
-            with sandbox.session(text, self.spaces, planners=planners, rows=rows, **how) as session:
+            with Session(sandbox, job) as session:
                 yield from play(task, share, WorldModel(session), lanes=self.lanes)
 
         return [rounds(share) for share in shares]

@@ -33,20 +33,19 @@ def protected(
     tools: Iterable[str],
     accepted: Iterable[str],
     workers: int = 2,
-    form: str | None = None,
+    handlers: Iterable[str] = (),
+    compiling: bool = False,
 ) -> Iterator[Sandbox]:
     """Give a sandbox once it is known what programs cannot do in it.
 
-    With the `form` in which programs are planned with it is prepared for that;
-    to have them compiled accepts the gap that it leaves.
+    It is prepared for jobs of other kinds than predicting, whose `handlers` are given. To
+    have programs compiled accepts the gap that it leaves.
     """
     from cwm_cli.sandbox import Sandbox
 
-    compiling = form == "compiled"
     gaps = [*accepted, *([COMPILED_GAP] if compiling else [])]
     with Sandbox(limits, workers, tools=tools, accepted=gaps) as sandbox:
-        if form is not None:
-            sandbox.prepare(compiling=compiling)
+        sandbox.prepare(*handlers, compiling=compiling)
         warn(sandbox.protection)
         yield sandbox
 

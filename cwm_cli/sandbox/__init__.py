@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.process import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-    from cwm_cli.sandbox.results import Plan, Predictions, Printed, Report
+    from cwm_cli.sandbox.results import Plan, Predictions, Report
+    from cwm_cli.sandbox.scripts import Printed
     from cwm_cli.sandbox.session import Session
 
 __all__ = [
@@ -37,7 +38,7 @@ _HOMES = {
     "Limits": "limits",
     "Plan": "results",
     "Predictions": "results",
-    "Printed": "results",
+    "Printed": "scripts",
     "Protection": "protection",
     "Report": "results",
     "Sandbox": "client",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.sandbox.arena import NEVER
+from cwm_cli.sandbox.job import NEVER
 
 Write = Callable[[int, Any], None]
 """Puts the answer for a row into its slot."""

@@ -1,46 +1,37 @@
 """The trusted side of the sandbox: asks programs for predictions, whatever they do."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, failure_of, overflow
 from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import Job, PredictionJob
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import Pool
 from cwm_cli.sandbox.process import Worker, memory_file, read_all
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import Console
-from cwm_cli.sandbox.results import Predictions, Printed
-
-if TYPE_CHECKING:
-    from cwm_cli.sandbox.session import Session
+from cwm_cli.sandbox.results import Predictions
 
 T = TypeVar("T")
 
 
-class How(TypedDict, total=False):
-    """How a program is planned with; with `valid` it says which actions are valid."""
-
-    form: str
-    seed: int
-    valid: bool
-
-
-class _Reply(NamedTuple):
-    """The slots of an arena after a job, and what went wrong in it."""
+class Reply(NamedTuple):
+    """What came of a job: the slots of its answers, what went wrong, and what it printed."""
 
     slots: Columns
     failure: Failure | None
+    output: bytes = b""
 
 
 class Sandbox:
@@ -92,68 +83,41 @@ class Sandbox:
             for half in asked
         ]
         replies = self._insist(jobs)
-        for half, (slots, failed) in zip(asked, replies, strict=False):  # none after a failure
-            if failed:
-                again = slots and slots["progress"] >= len(half.rows)
-                return Predictions({}, broke_down(failed) if again else failed)
+        for half, reply in zip(asked, replies, strict=False):  # none after a failure
+            if reply.failure:
+                again = reply.slots and reply.slots["progress"] >= len(half.rows)
+                return Predictions({}, broke_down(reply.failure) if again else reply.failure)
         answered = [(half, reply.slots) for half, reply in zip(asked, replies, strict=True)]
         failure = self._doubt(program, dataset, answered, seed)
         return Predictions({} if failure else merged(dataset, answered), failure)
 
-    def run_script(
-        self, program: str, stdin: str = "", *, function: str = "", seed: int = 0
-    ) -> Printed:
-        """Run a program that reads standard input and writes standard output.
+    def run(self, job: Job, stdin: bytes | None = None) -> Reply:
+        """Do a job of any kind to its end.
 
-        With a `function` that is called, with the JSON list in standard input, and its
-        answer comes back as JSON. All CPU time may go into one step, as there are no rows.
+        With `stdin` the program reads that as its standard input, and what it flushes to its
+        standard output is in the reply, up to the limit; more than that is a failure.
         """
-        if len(program) > LONGEST_PROGRAM:
-            return Printed("", TOO_LONG)
-        nothing = Space("tuple")
-        rows, gated = np.empty(0, dtype=np.int64), self.protection.is_gated
-        job = Job(program, int(seed), rows, nothing, nothing, {}, gated=gated)
-        job = replace(job, is_script=True, function=function)
-        limits = replace(self.limits, stall_seconds=self.limits.cpu_seconds)
-        printed = self.insist(lambda: self._print(job, stdin.encode("utf-8", "replace"), limits))
-        return printed or Printed("", KILLED_WORKERS)
+        if len(job.program) > LONGEST_PROGRAM:
+            return Reply({}, TOO_LONG)
+        self.prepare(job.handler)
+        reply = self.insist(lambda: self._run(job, stdin))
+        return Reply({}, KILLED_WORKERS) if reply is None else reply
 
-    def prepare(self, *, compiling: bool = False) -> None:
-        """Have workers that can plan, and compile what they plan with if that is wanted.
+    def converse(self, job: Job) -> Conversation:
+        """Return a conversation with the process of a program, to be closed.
 
-        To compile leaves the gap machine-code. Workers that are not prepared end.
+        `SandboxError` when the sandbox fails, upon which `insist` tries again.
         """
-        self._pool.prepare(compiling=compiling)
+        self.prepare(job.handler)
+        return Conversation(self.lend, job, self._encoded(job), self.limits)
 
-    def session(
-        self,
-        program: str,
-        spaces: tuple[Space, Space],
-        *,
-        planners: Sequence[tuple[str, Mapping[str, Any]]],
-        rows: Columns | None = None,
-        **how: Unpack[How],
-    ) -> "Session":
-        """Return a session that plans with a program; to be closed, as by `with`.
+    def prepare(self, *handlers: str, compiling: bool = False) -> None:
+        """Have workers that know handlers by their addresses; those that do not are replaced.
 
-        `spaces` are those of observations and of actions, `planners` names and
-        options: the first that suits the program is used. `rows` are columns of
-        real observations and actions; only forms of the program that agree with
-        it there stand in for it, and none does if `form` is scalar.
+        Every kind of job sees to that itself, when it is first done: this saves the time
+        of starting workers twice. `compiling` ones let programs run machine code.
         """
-        from cwm_cli.sandbox.session import Session
-
-        self.prepare()
-        settings = [(name, dict(options)) for name, options in planners]
-        columns: Columns = {}
-        for name, space in zip(("observations", "actions"), spaces, strict=True):
-            columns |= space.pack(name, [])
-        numbers = np.empty(0, dtype=np.int64)
-        gated = self.protection.is_gated
-        about = numbers, *spaces, rows or columns, settings
-        form, valid = how.get("form", "auto"), how.get("valid", False)
-        job = Job(program, how.get("seed", 0), *about, gated=gated, form=form, valid=valid)
-        return Session(self, job)
+        self._pool.prepare(handlers, compiling=compiling)
 
     def close(self) -> None:
         """End every worker, also those at work."""
@@ -190,61 +154,80 @@ class Sandbox:
             return broke_down(reply.failure)
         return contradiction(job, half.first(slots), reply.slots)
 
-    def _job(self, program: str, dataset: Dataset, rows: np.ndarray, seed: int) -> Job:
+    def _job(self, program: str, dataset: Dataset, rows: np.ndarray, seed: int) -> PredictionJob:
         """Return the question for some rows of a dataset."""
         inputs = dataset.select("observations", "actions")
-        columns = {name: column[rows] for name, column in inputs.items()}
-        spaces = (dataset.observation_space, dataset.action_space)
-        gated = self.protection.is_gated
-        valid = dataset.has_valid_actions
-        return Job(program, int(seed), rows, *spaces, columns, gated=gated, valid=valid)
+        return PredictionJob(
+            program=program,
+            seed=int(seed),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            columns={name: column[rows] for name, column in inputs.items()},
+            rows=rows,
+            valid=dataset.has_valid_actions,
+        )
 
-    def _insist(self, jobs: Sequence[Job]) -> list[_Reply]:
+    def _encoded(self, job: Job) -> bytes:
+        """Return a job as it is sent."""
+        return job.encode(gated=self.protection.is_gated)
+
+    def _insist(self, jobs: Sequence[PredictionJob]) -> list[Reply]:
         """Run one job per side, again if the sandbox fails."""
         replies = self.insist(lambda: self._ask(jobs))
-        return [_Reply({}, KILLED_WORKERS)] if replies is None else replies
+        return [Reply({}, KILLED_WORKERS)] if replies is None else replies
 
-    def _ask(self, jobs: Sequence[Job]) -> list[_Reply]:
+    def _ask(self, jobs: Sequence[PredictionJob]) -> list[Reply]:
         """Run one job per side, at the same time if there are places, else up to a failure."""
-        replies: list[_Reply] = []
+        replies: list[Reply] = []
+        encoded = [(job, self._encoded(job)) for job in jobs]
         with self._pool.place(), ExitStack() as stack:
             if len(jobs) > 1 and stack.enter_context(self._pool.another_place()):
                 begun = [
-                    stack.enter_context(self._begun(job, side)) for side, job in enumerate(jobs)
+                    stack.enter_context(self._begun(job, text, side))
+                    for side, (job, text) in enumerate(encoded)
                 ]
                 return [finish() for finish in begun]
-            for side, job in enumerate(jobs):
-                with self._begun(job, side) as finish:
+            for side, (job, text) in enumerate(encoded):
+                with self._begun(job, text, side) as finish:
                     replies.append(finish())
                 if replies[-1].failure:
                     break
         return replies
 
-    def _print(self, job: Job, stdin: bytes, limits: Limits) -> Printed:
-        """Run a script on a free worker."""
-        layout = job.layout
-        with self.lend() as worker, memory_file(stdin) as read, memory_file() as written:
-            console = Console(read, written)
-            with worker.running(job.encode(), layout.size, limits, console) as finish:
-                outcome = finish()
-            output = read_all(written, limits.output_bytes + 1)
-        failure = failure_of(outcome, layout.views(outcome.arena), job, limits)
-        if len(output) > limits.output_bytes:
-            output, failure = output[:-1], overflow(limits)
-        return Printed(output.decode("utf-8", "replace"), failure)
+    def _run(self, job: Job, stdin: bytes | None) -> Reply:
+        """Do a job on a free worker, with files for what it reads and writes if it has any."""
+        encoded = self._encoded(job)
+        with self._pool.place(), ExitStack() as stack:
+            console = None
+            if stdin is not None:
+                console = Console(
+                    *(stack.enter_context(memory_file(text)) for text in (stdin, b""))
+                )
+            with self._begun(job, encoded, 0, console) as finish:
+                reply = finish()
+            if console is None:
+                return reply
+            output = read_all(console.stdout, self.limits.output_bytes + 1)
+        if len(output) > self.limits.output_bytes:
+            return reply._replace(output=output[:-1], failure=overflow(self.limits))
+        return reply._replace(output=output)
 
     @contextmanager
-    def _begun(self, job: Job, side: int) -> Iterator[Callable[[], _Reply]]:
+    def _begun(
+        self, job: Job, encoded: bytes, side: int, console: Console | None = None
+    ) -> Iterator[Callable[[], Reply]]:
         """Begin a job on a worker of one side; what is given waits for its end."""
-        layout = job.layout
+        layout, limits = job.layout, self.limits
+        if job.in_one_step:
+            limits = replace(limits, stall_seconds=limits.cpu_seconds)
         with (
             self._pool.lend(side) as worker,
-            worker.running(job.encode(), layout.size, self.limits) as finish,
+            worker.running(encoded, layout.size, limits, console) as finish,
         ):
 
-            def reply() -> _Reply:
+            def reply() -> Reply:
                 outcome = finish()
                 slots = layout.views(outcome.arena)
-                return _Reply(slots, failure_of(outcome, slots, job, self.limits))
+                return Reply(slots, failure_of(outcome, slots, job, limits))
 
             yield reply

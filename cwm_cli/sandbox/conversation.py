@@ -5,7 +5,6 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Protocol, TypeVar
 
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
@@ -16,36 +15,31 @@ from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
 
-T = TypeVar("T")
-
-
-class Lender(Protocol):
-    """What a session needs of a sandbox."""
-
-    limits: Limits
-
-    def lend(self) -> AbstractContextManager[Worker]:
-        """Lend a free worker; one that raises is not used again."""
-
-    def insist(self, attempt: Callable[[], T]) -> T | None:
-        """Attempt something, again if the sandbox fails; None when two workers died of it."""
-
 
 class Conversation:
-    """A confined process of the program, and the pipes to it and to the worker that watches it."""
+    """A confined process of the program, and the pipes to it and to the worker that watches it.
 
-    def __init__(self, sandbox: Lender, job: Job) -> None:
+    The limits hold for each question, the first of which includes loading the program.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[[], AbstractContextManager[Worker]],
+        job: Job,
+        encoded: bytes,
+        limits: Limits,
+    ) -> None:
         self._job = job
-        self._limits = sandbox.limits
+        self._limits = limits
         self._layout = job.layout
         self._deadline = 0.0
         self._is_over = False
         with ExitStack() as stack:
-            worker = stack.enter_context(sandbox.lend())
+            worker = stack.enter_context(lend())
             self._pipes = stack.enter_context(ExitStack())
             with self._open() as theirs:
                 self._finish = stack.enter_context(
-                    worker.running(job.encode(), self._layout.size, sandbox.limits, theirs)
+                    worker.running(encoded, self._layout.size, limits, theirs)
                 )
             self._stack = stack.pop_all()
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import Order
 from cwm_cli.sandbox.protocol import Console, Descriptors, Request
 
 MOST_DESCRIPTORS = 256
@@ -18,11 +18,10 @@ _ERROR_BYTES = 1 << 16
 """How much a program that prints elsewhere may say on standard error."""
 
 READY_DESCRIPTOR = 3
-CHANNEL_DESCRIPTOR = 4
-"""The first of two in a session: questions come in, replies go out."""
+"""Those of a conversation follow it."""
 
 
-def settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap.mmap]:
+def settle(request: Request, files: Descriptors, ready: int) -> tuple[Order, mmap.mmap]:
     """Map what the program works on; keep what it prints to, the last word and a session's pipes.
 
     Nothing else stays open.
@@ -34,13 +33,13 @@ def settle(request: Request, files: Descriptors, ready: int) -> tuple[Job, mmap.
     else:
         sys.stdout = sys.stderr = _log(request.limits.output_bytes)
     arena = mmap.mmap(files.arena, request.arena_bytes)
-    job = Job.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
+    order = Order.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
     kept = [ready, *(files.channel or ())[:2]]
     kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, READY_DESCRIPTOR + 3) for descriptor in kept]
     for number, descriptor in enumerate(kept, start=READY_DESCRIPTOR):
         os.dup2(descriptor, number)
     os.closerange(READY_DESCRIPTOR + len(kept), MOST_DESCRIPTORS)
-    return job, arena
+    return order, arena
 
 
 def _connect(console: Console) -> None:

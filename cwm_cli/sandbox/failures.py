@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.arena import KINDS, Phase
 from cwm_cli.sandbox.failure import Failure, FailureKind
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import KINDS, Job, Phase
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import Outcome
 from cwm_cli.sandbox.protocol import Ending
@@ -96,8 +95,7 @@ def _cause(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Cause:
     if code < 0:
         text = f"the process of the program was ended by {_signal_name(-code)}"
         return Cause("crash", text, _stuck_line(outcome.log))
-    missed = "it came to its end" if job.is_script else "every row was answered"
-    return Cause("early_exit", _farewell(code, missed, outcome.log))
+    return Cause("early_exit", _farewell(code, job.aim, outcome.log))
 
 
 def _overrun(ending: Ending, views: Columns, job: Job, limits: Limits) -> str:
@@ -106,7 +104,7 @@ def _overrun(ending: Ending, views: Columns, job: Job, limits: Limits) -> str:
         return f"the program took more than {limits.wall_seconds:g} s"
     if ending is Ending.ASLEEP:
         return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
-    if ending is not Ending.STALLED or job.is_script:
+    if ending is not Ending.STALLED or job.in_one_step:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
     loading = views["phase"] == Phase.LOADING
     what = "importing the program and making an Environment" if loading else "a single step"
@@ -170,16 +168,16 @@ def _source_line(program: str, number: int) -> str | None:
 
 def _asked(job: Job, views: Columns) -> str:
     """Describe the row at which the program ended, or return "" when it was at none."""
-    row = int(views["progress"])
-    if views["phase"] != Phase.STEPPING or row >= len(job.rows):
-        return ""
-    return f"when asked for {asked_for(job, row)}"
+    asked = asked_for(job, int(views["progress"])) if views["phase"] == Phase.STEPPING else ""
+    return asked and f"when asked for {asked}"
 
 
 def asked_for(job: Job, row: int) -> str:
-    """Describe what a program is asked in a row."""
-    observation = job.observation_space.unpack("observations", job.columns, row)
-    action = job.action_space.unpack("actions", job.columns, row)
+    """Describe what a program is asked in a row, or return "" where it is asked for none."""
+    question = job.question(row)
+    if question is None:
+        return ""
+    observation, action = question
     return f"set_state({shown(observation)}) and step({shown(action)})"
 
 

@@ -7,6 +7,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.job import PredictionJob
 from cwm_cli.sandbox.protocol import receive_exactly
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
@@ -32,15 +33,15 @@ class Setup(NamedTuple):
     `tools` are modules that programs may import beside the usual ones, and
     `layers` the guards to put up where the machine has them. A `cold` worker
     starts an interpreter for every program instead of forking itself, which is
-    not safe on macOS once numpy is loaded. A `planning` one has what sessions
-    need, a `compiling` one lets the process of a program run machine code that is
-    made there.
+    not safe on macOS once numpy is loaded. `handlers` are the addresses of what does
+    the jobs that it may be given. A `compiling` worker lets the process of a program
+    run machine code that is made there.
     """
 
     tools: tuple[str, ...] = ()
     layers: tuple[str, ...] = LAYERS
     cold: bool = sys.platform != "linux"
-    planning: bool = False
+    handlers: tuple[str, ...] = (PredictionJob.handler,)
     compiling: bool = False
 
     def encode(self) -> str:
@@ -51,8 +52,8 @@ class Setup(NamedTuple):
     def decode(cls, text: str) -> Self:
         """Read what `encode` returned."""
         parts = json.loads(text)
-        tools, layers = tuple(parts["tools"]), tuple(parts["layers"])
-        return cls(tools, layers, parts["cold"], parts["planning"], parts["compiling"])
+        lists = {name: tuple(parts[name]) for name in ("tools", "layers", "handlers")}
+        return cls(**parts | lists)
 
 
 class Hello(NamedTuple):

@@ -12,10 +12,9 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import asked_for, shown
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import PredictionJob, prediction_layout
 
 REPEATED_ROWS = 64
 """How many rows of a half are asked again, in another order."""
@@ -83,7 +82,7 @@ def halves(dataset: Dataset, rng: np.random.Generator) -> list[Half]:
 def merged(dataset: Dataset, answered: list[tuple[Half, Columns]]) -> Columns:
     """Put answers back into the order of the dataset, in the types that are compared."""
     actions = dataset.action_space.count if dataset.has_valid_actions else 0
-    layout = Layout(dataset.observation_space, len(dataset), actions)
+    layout = prediction_layout(dataset.observation_space, len(dataset), actions)
     columns: Columns = {}
     for name in layout.answers:
         columns[name] = np.empty(layout.slots[name].shape, layout.slots[name].dtype)
@@ -109,7 +108,7 @@ def may_outlast(program: str) -> bool:
     return bool(names and re.search(_KEEPING.format(names), program))
 
 
-def contradiction(job: Job, first: Columns, second: Columns) -> Failure | None:
+def contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failure | None:
     """Compare two sets of answers to the questions of a job, to the last bit."""
     for name in job.layout.answers:
         once, again = first[name], second[name]
@@ -130,7 +129,7 @@ def broke_down(failure: Failure) -> Failure:
     return Failure(kind="nondeterministic", message=message, line=failure.line)
 
 
-def _nondeterministic(job: Job, row: int, answers: str) -> Failure:
+def _nondeterministic(job: PredictionJob, row: int, answers: str) -> Failure:
     question = asked_for(job, row)
     message = f"when asked twice for {question} the program answered {answers}\n{ADVICE}"
     return Failure(kind="nondeterministic", message=message)

@@ -1,122 +1,282 @@
-"""What a program is asked: its text and the inputs of every row, as raw bytes."""
+"""What a program is asked, and the slots in which its answers come back.
+
+A job goes to the process of a program as raw bytes. Answers come back in shared
+memory of fixed size, where each has one slot of known type and width: there is
+nothing to parse, and whatever a program writes there is at worst a wrong answer.
+"""
 
 import marshal
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from math import prod
+from mmap import mmap
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.sandbox.arena import Layout
+
+CONTROL_BYTES = 4096
+"""Size of the first page, the only one that the worker looks at."""
+
+NEVER = np.iinfo(np.int64).min
+"""Stands in integer slots for what no integer can match, such as 1.5."""
+
+CONTROL = (
+    ("progress", "<u8", ()),
+    ("phase", "u1", ()),
+    ("kind", "u1", ()),
+    ("line", "<i4", ()),
+    ("message", "S4000", ()),
+)
+"""Fields of the first page; `watching` reads the first three where they are."""
+
+KINDS: tuple[Literal["load_error", "step_error", "wrong_output", "memory"], ...] = (
+    "load_error",
+    "step_error",
+    "wrong_output",
+    "memory",
+)
+"""Failures that a program can report about itself; `kind` counts them from 1, and 0 is none."""
 
 _ALIGNMENT = 16
-_HOW = ("planners", "is_script", "function", "again", "gated", "form", "valid", "is_timed")
+_SPACE, _ARRAY = "space", "array"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A program and its inputs, in the order in which it is asked.
+class Phase(IntEnum):
+    """How far a program has come."""
 
-    `rows` are the numbers that the rows had before they were shuffled. With
-    `planners` (names and options, the first that suits is used) the program is not
-    asked for rows but planned with; a script is run once and neither, with a
-    `function` to call that once. The last `again` rows are asked of a program that
-    is loaded anew. A `gated` program may use no module or function that reaches
-    beyond computing. `form` is how it is planned with: scalar, compiled, or auto.
-    With `valid` a step has to say as well which actions are valid after it. A job
-    that `is_timed` takes as many steps from its rows, in a form, as it is asked for.
+    LOADING = 0
+    STEPPING = 1
+    DONE = 2
+
+
+class Slot(NamedTuple):
+    """Where one column lies and of what type it is."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Layout:
+    """Slots of the control page, then those of the answers: names, types and shapes.
+
+    There is room for a status of each of `rows` answers, which is 1 once it is given.
     """
 
-    program: str
-    seed: int
-    rows: np.ndarray
-    observation_space: Space
-    action_space: Space
-    columns: Columns
-    planners: Sequence[tuple[str, dict[str, Any]]] = ()
-    is_script: bool = False
-    function: str = ""
-    again: int = 0
-    gated: bool = False
-    form: str = "auto"
-    valid: bool = False
-    is_timed: bool = False
+    def __init__(self, answers: Iterable[tuple[str, str, tuple[int, ...]]] = (), rows: int = 0):
+        columns = list(answers)
+        self.answers = [name for name, *_ in columns]
+        self.slots: dict[str, Slot] = {}
+        self.size = 0
+        self._place(CONTROL)
+        self.size = CONTROL_BYTES
+        self._place([*columns, ("status", "u1", (rows,))])
 
-    def encode(self) -> bytes:
-        """Return the length of a header, the header, and the columns one after the other."""
-        arrays = [self.rows, *self.observations, *self.actions]
-        header = {
-            "program": self.program,
-            "seed": self.seed,
-            "planners": [list(planner) for planner in self.planners],
-            "is_script": self.is_script,
-            "function": self.function,
-            "again": self.again,
-            "gated": self.gated,
-            "form": self.form,
-            "valid": self.valid,
-            "is_timed": self.is_timed,
-            "observation_space": self.observation_space.to_json(),
-            "action_space": self.action_space.to_json(),
-            "columns": [[array.dtype.str, list(array.shape)] for array in arrays],
+    def views(self, arena: bytes | bytearray | mmap) -> Columns:
+        """Return an array over every slot; writable when the arena is."""
+        return {
+            name: np.ndarray(slot.shape, slot.dtype, arena, slot.offset)
+            for name, slot in self.slots.items()
         }
-        text = marshal.dumps(header)
-        parts = [len(text).to_bytes(8, "little"), text]
-        for array in arrays:
-            parts.append(bytes(-sum(map(len, parts)) % _ALIGNMENT))
-            parts.append(array.tobytes())
-        return b"".join(parts)
 
-    @classmethod
-    def decode(cls, buffer: Any) -> Self:
-        """Read what `encode` wrote; the columns are views of the buffer."""
-        start = 8 + int.from_bytes(buffer[:8], "little")
-        header = marshal.loads(buffer[8:start])  # noqa: S302  # the trusted side wrote it
-        observation_space = Space.from_json(header["observation_space"])
-        action_space = Space.from_json(header["action_space"])
-        rows, *arrays = _arrays(buffer, start, header["columns"])
-        leaves = [*observation_space.leaves("observations"), *action_space.leaves("actions")]
-        columns = {leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)}
-        spaces = (observation_space, action_space)
-        how = {name: header[name] for name in _HOW}
-        return cls(header["program"], header["seed"], rows, *spaces, columns, **how)
+    def _place(self, columns: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
+        """Append slots, each at a multiple of eight bytes."""
+        for name, dtype, shape in columns:
+            self.slots[name] = Slot(self.size, dtype, shape)
+            self.size += -(-prod(shape) * np.dtype(dtype).itemsize // 8) * 8
+
+
+def slot_type(leaf: Space) -> str:
+    """Return the numpy type in which answers for a leaf are kept.
+
+    Texts have room for one character more than the space allows: what is
+    longer is cut to that, and so never matches.
+    """
+    if leaf.kind == "text":
+        return f"S{4 * (leaf.max_length + 1)}"
+    return "<f8" if leaf.is_float else "<i8"
+
+
+def prediction_layout(space: Space, rows: int, actions: int = 0) -> Layout:
+    """Return the slots of predictions: next observations, rewards, terminations.
+
+    With `actions` there is one for which of so many actions are valid.
+    """
+    leaves = space.leaves("next_observations")
+    answers: list[tuple[str, str, tuple[int, ...]]]
+    answers = [(leaf.name, slot_type(leaf.space), (rows, *leaf.space.shape)) for leaf in leaves]
+    answers += [("rewards", "<f8", (rows,)), ("terminations", "u1", (rows,))]
+    if actions:
+        answers.append(("valid_actions", "u1", (rows, actions)))
+    return Layout(answers, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a program is asked to do in a process that exists for that only; a subclass per kind.
+
+    This is the trusted side's half. The other half is a `Handler`, which does the job
+    in the process of the program. A kind of job has its home outside this package as
+    well as in it:
+
+    - A dataclass that inherits from `Job`. Its fields are what the handler needs to
+      know: numbers, texts, spaces, arrays, and lists or dicts of these. Arrays
+      arrive as float64, int64 or texts. `handler` is the address of the handler.
+    - A class that inherits from `cwm_cli.sandbox.handlers.Handler`, in a module that
+      imports no more than it takes, and never Gymnasium.
+
+    `Sandbox.run` does such a job to its end, `Sandbox.converse` keeps the process and
+    asks it again and again. Workers import the handlers of all jobs that they are
+    to do when they start, before they are confined and before any program runs. A worker
+    that lacks one is replaced; `Sandbox.prepare` with the addresses spares that.
+    """
+
+    handler: ClassVar[str]
+    """Where the handler is: module:name."""
+
+    in_one_step: ClassVar[bool] = False
+    """Whether all CPU time may go into one step, as there are no rows."""
+
+    aim: ClassVar[str] = "every question was answered"
+    """What has not yet come about when a program ends its process before its time."""
+
+    program: str
+    seed: int = 0
 
     @property
     def layout(self) -> Layout:
         """Where the answers go."""
-        actions = self.action_space.count if self.valid else 0
-        return Layout(self.observation_space, len(self.rows), actions)
+        return Layout()
 
     @property
     def draws(self) -> bool:
         """Whether the program may draw random numbers, which takes seeding them."""
         return "random" in self.program
 
+    def question(self, row: int) -> tuple[Any, Any] | None:
+        """Return the observation and the action of a row, where a program is asked for rows."""
+        return None
+
+    def encode(self, *, gated: bool = False) -> bytes:
+        """Return the length of a header, the header, and the arrays one after the other.
+
+        A `gated` program may use no module or function that reaches beyond computing.
+        """
+        arrays: list[np.ndarray] = []
+        parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
+        shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
+        text = marshal.dumps((self.handler, gated, parts, shapes))
+        pieces = [len(text).to_bytes(8, "little"), text]
+        size = 8 + len(text)
+        for array in arrays:
+            pieces += [bytes(-size % _ALIGNMENT), array.tobytes()]
+            size += -size % _ALIGNMENT + array.nbytes
+        return b"".join(pieces)
+
+
+class Order(NamedTuple):
+    """A job as it reaches the process of a program: the fields of it, for a handler."""
+
+    handler: str
+    gated: bool
+    parts: dict[str, Any]
+
+    @classmethod
+    def decode(cls, buffer: Any) -> "Order":
+        """Read what `Job.encode` wrote; arrays are views of the buffer."""
+        offset = 8 + int.from_bytes(buffer[:8], "little")
+        read = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
+        handler, gated, parts, shapes = read
+        arrays = []
+        for dtype, shape in shapes:
+            offset += -offset % _ALIGNMENT
+            array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
+            arrays.append(array)
+            offset += array.nbytes
+        return cls(handler, gated, _restored(parts, arrays))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelJob(Job):
+    """A job for a program that is a model of an environment, with columns of real rows.
+
+    With `valid` a step has to say as well which actions are valid after it.
+    """
+
+    observation_space: Space
+    action_space: Space
+    columns: Columns = field(default_factory=dict)
+    valid: bool = False
+
     @property
     def observations(self) -> list[np.ndarray]:
-        """The leaves of the observations, in the types that programs see."""
-        leaves = self.observation_space.leaves("observations")
-        return [_plain(self.columns[name], space) for name, space in leaves]
+        """The leaves of the observations."""
+        return self._leaves("observations", self.observation_space)
 
     @property
     def actions(self) -> list[np.ndarray]:
-        """The leaves of the actions, in the types that programs see."""
-        leaves = self.action_space.leaves("actions")
-        return [_plain(self.columns[name], space) for name, space in leaves]
+        """The leaves of the actions."""
+        return self._leaves("actions", self.action_space)
+
+    def _leaves(self, name: str, space: Space) -> list[np.ndarray]:
+        columns = self.columns or space.pack(name, [])
+        return [columns[leaf.name] for leaf in space.leaves(name)]
 
 
-def _plain(column: np.ndarray, leaf: Space) -> np.ndarray:
-    """Return a column of float64, of int64, or of texts as they are."""
-    if leaf.kind == "text":
-        return column
-    return column.astype("<f8" if leaf.is_float else "<i8", copy=False)
+@dataclass(frozen=True, kw_only=True)
+class PredictionJob(ModelJob):
+    """What follows on each row, in the order in which a program is asked.
+
+    `rows` are the numbers that the rows had before they were shuffled. The last
+    `again` rows are asked of a program that is loaded anew.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
+    aim: ClassVar[str] = "every row was answered"
+    rows: np.ndarray
+    again: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """Where the answers go."""
+        actions = self.action_space.count if self.valid else 0
+        return prediction_layout(self.observation_space, len(self.rows), actions)
+
+    def question(self, row: int) -> tuple[Any, Any] | None:
+        """Return what a program is asked in a row."""
+        if row >= len(self.rows):
+            return None
+        return (
+            self.observation_space.unpack("observations", self.columns, row),
+            self.action_space.unpack("actions", self.columns, row),
+        )
 
 
-def _arrays(buffer: Any, offset: int, columns: list[Any]) -> Iterator[np.ndarray]:
-    """Yield views of the columns that begin after `offset`."""
-    for dtype, shape in columns:
-        offset += -offset % _ALIGNMENT
-        array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
-        offset += array.nbytes
-        yield array
+def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a value as `marshal` can write it; tuples stand for spaces and for arrays."""
+    if isinstance(value, np.ndarray):
+        plain = {"f": "<f8", "U": value.dtype}.get(value.dtype.kind, "<i8")
+        arrays.append(value.astype(plain, copy=False))
+        return _ARRAY, len(arrays) - 1
+    if isinstance(value, Space):
+        return _SPACE, value.to_json()
+    if isinstance(value, Mapping):
+        return {key: _flat(part, arrays) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_flat(part, arrays) for part in value]
+    return value
+
+
+def _restored(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return what `_flat` was given."""
+    match value:
+        case (str(kind), content) if type(value) is tuple:
+            return arrays[content] if kind == _ARRAY else Space.from_json(content)
+        case dict():
+            return {key: _restored(part, arrays) for key, part in value.items()}
+        case list():
+            return [_restored(part, arrays) for part in value]
+    return value

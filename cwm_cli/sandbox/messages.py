@@ -5,17 +5,19 @@ many steps of the model they took, and what they were made with. Both have a
 length first, and the layout of the rest follows from the spaces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.planner import Moment
 from cwm_cli.sandbox.answers import values
+from cwm_cli.sandbox.job import ModelJob
 
 SIZE = Struct("<I")
 """Bytes that follow."""
@@ -28,7 +30,21 @@ _REPLY = Struct(f"<QBBH{LONGEST_NOTE}s")
 _ALL_VALID = -1
 
 
-class Reply(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class PlanningJob(ModelJob):
+    """A program to plan with, and how.
+
+    `planners` are names and options: the first that suits the program is used.
+    `columns` are real observations and actions; only forms of the program that agree
+    with it there stand in for it, and none does if `form` is scalar.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.deciding:PlanningHandler"
+    planners: Sequence[tuple[str, Mapping[str, Any]]]
+    form: str = "auto"
+
+
+class PlanningReply(NamedTuple):
     """Plans for the moments of a question; none when no planner suits the model.
 
     `planner` is the place of the planner among those that were asked for,
@@ -97,7 +113,7 @@ def decode_question(data: bytes, observations: Record) -> list[Moment]:
     ]
 
 
-def encode_reply(reply: Reply, actions: Record) -> bytes:
+def encode_reply(reply: PlanningReply, actions: Record) -> bytes:
     """Return a reply without its length."""
     note = reply.note.encode("utf-8", "replace")[:LONGEST_NOTE]
     head = _REPLY.pack(reply.steps, reply.planner, reply.forms, len(note), note)
@@ -105,7 +121,7 @@ def encode_reply(reply: Reply, actions: Record) -> bytes:
     return head + counts + actions.encode([action for plan in reply.plans for action in plan])
 
 
-def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> Reply:
+def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> PlanningReply:
     """Read a reply to a question about some moments; ValueError when it is none."""
     begin = _REPLY.size + SIZE.size * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
@@ -113,7 +129,7 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> Rep
     steps, planner, forms, size, note = _REPLY.unpack_from(data)
     text = note[:size].decode("utf-8", "replace")
     if len(data) == _REPLY.size:
-        return Reply([], steps, planner, forms, text)
+        return PlanningReply([], steps, planner, forms, text)
     counts = [count for [count] in SIZE.iter_unpack(data[_REPLY.size : begin])]
     if len(data) != begin + sum(counts) * actions.size:
         raise ValueError(f"a reply of {len(data)} bytes")
@@ -122,7 +138,7 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> Rep
             raise ValueError(f"a plan of {count} actions")
     every = iter(actions.decode(data[begin:], sum(counts)))
     plans = [list(islice(every, count)) for count in counts]
-    return Reply(plans, steps, planner, forms, text)
+    return PlanningReply(plans, steps, planner, forms, text)
 
 
 def most_bytes(moments: Sequence[Moment], actions: Record) -> int:

@@ -1,17 +1,18 @@
 """What the process of a program does when it is timed: take as many steps as it is asked for."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import cycle, islice
 from struct import Struct
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.data.spaces import Columns
 from cwm_cli.planning.forms import Form
 from cwm_cli.planning.model import Batch, Unbatched, copied
-from cwm_cli.sandbox.deciding import formed, read, rows_of, write
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.deciding import formed, rows_of
+from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
+from cwm_cli.sandbox.job import ModelJob
 
 LONGEST_NOTE = 400
 
@@ -28,20 +29,34 @@ Walk = Callable[[int], int]
 """Takes so many steps and returns how many transitions those were."""
 
 
-def pace(environment: Any, job: Job, views: Columns, channel: int) -> None:
-    """Answer questions until nobody asks any more; every transition counts as progress."""
-    counter = views["progress"].reshape(1).data
-    form = formed(environment, job, counter)
-    walks = {"scalar": _scalar(environment, job, counter)}
-    if form.model is not form.program:
-        walks["arithmetic"] = _modelled(form, job)
-    if form.model.batch is not None:
-        walks["batched"] = _batched(form.model.batch, job, counter)
-    while question := read(channel, QUESTION.size):
-        place, steps = QUESTION.unpack(question)
-        name = PACED[place]
-        transitions, reason = _taken(walks[name], steps) if name in walks else (0, _why(form, name))
-        write(channel + 1, REPLY.pack(transitions, reason.encode("utf-8", "replace")))
+@dataclass(frozen=True, kw_only=True)
+class TimingJob(ModelJob):
+    """A program that takes as many steps from its rows, in a form, as it is asked for."""
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.pacing:TimingHandler"
+
+
+class TimingHandler(Handler[TimingJob]):
+    """Takes steps on request; every transition counts as progress."""
+
+    job_class = TimingJob
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Answer questions until nobody asks any more."""
+        job, counter = self.job, program.counter
+        environment = program.load()
+        form = formed(environment, job, "auto", counter)
+        walks = {"scalar": _scalar(environment, job, counter)}
+        if form.model is not form.program:
+            walks["arithmetic"] = _modelled(form, job)
+        if form.model.batch is not None:
+            walks["batched"] = _batched(form.model.batch, job, counter)
+        while question := program.read(QUESTION.size):
+            place, steps = QUESTION.unpack(question)
+            name = PACED[place]
+            found = _taken(walks[name], steps) if name in walks else (0, _why(form, name))
+            transitions, reason = found
+            program.write(REPLY.pack(transitions, reason.encode("utf-8", "replace")))
 
 
 def _taken(walk: Walk, steps: int) -> tuple[int, str]:
@@ -59,7 +74,7 @@ def _why(form: Form, name: str) -> str:
     return "; ".join(own or notes)
 
 
-def _scalar(environment: Any, job: Job, counter: Any) -> Walk:
+def _scalar(environment: Any, job: ModelJob, counter: Any) -> Walk:
     """Return what stands at one row after the other and steps from there."""
     pairs, set_state, step = _pairs(job), environment.set_state, environment.step
 
@@ -73,7 +88,7 @@ def _scalar(environment: Any, job: Job, counter: Any) -> Walk:
     return walk
 
 
-def _modelled(form: Form, job: Job) -> Walk:
+def _modelled(form: Form, job: ModelJob) -> Walk:
     """Return what does the same with the form of plain arithmetic."""
     pairs, stand, step = _pairs(job), form.model.stand, form.model.step
 
@@ -86,7 +101,7 @@ def _modelled(form: Form, job: Job) -> Walk:
     return walk
 
 
-def _batched(batch: Batch, job: Job, counter: Any) -> Walk:
+def _batched(batch: Batch, job: ModelJob, counter: Any) -> Walk:
     """Return what stands at all rows at once and steps from there."""
     rows = rows_of(job)
     lanes = len(rows.observations)
@@ -105,7 +120,7 @@ def _batched(batch: Batch, job: Job, counter: Any) -> Walk:
     return walk
 
 
-def _pairs(job: Job) -> Iterator[tuple[Any, Any]]:
+def _pairs(job: ModelJob) -> Iterator[tuple[Any, Any]]:
     """Yield observations and actions, round and round."""
     rows = rows_of(job)
     return cycle(zip(rows.observations, rows.actions, strict=True))

@@ -1,6 +1,6 @@
 """Warm workers and the places at which they work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock, Semaphore
 from typing import TypeVar
@@ -40,17 +40,19 @@ class Pool:
     @property
     def protection(self) -> Protection:
         """What the probe found, on a worker that is started for that if there is none yet."""
-        if self._protection is None:
+        while (found := self._protection) is None:  # again if other workers are wanted meanwhile
             with self.lend_any():
                 pass
-        assert self._protection is not None
-        return self._protection
+        return found
 
-    def prepare(self, *, compiling: bool) -> None:
-        """Have all workers ready for sessions from now on."""
-        wanted = self._setup._replace(planning=True, compiling=compiling or self._setup.compiling)
-        if wanted != self._setup:
-            self._setup, self._protection = wanted, None
+    def prepare(self, handlers: Iterable[str], *, compiling: bool = False) -> None:
+        """Have all workers know these handlers from now on."""
+        with self._lock:
+            known = dict.fromkeys([*self._setup.handlers, *handlers])
+            compiling |= self._setup.compiling
+            wanted = self._setup._replace(handlers=tuple(known), compiling=compiling)
+            if wanted != self._setup:
+                self._setup, self._protection = wanted, None
 
     def insist(self, attempt: Callable[[], T]) -> T | None:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
@@ -131,7 +133,9 @@ class Pool:
             raise CwmError(f"the tool {complaint}: mend that, or leave --tool out")
         protection = examine(worker, hello, self._accepted)
         protection.require()
-        self._protection = self._protection or protection
+        with self._lock:
+            if worker.setup == self._setup and self._protection is None:
+                self._protection = protection
 
     def _start(self) -> Worker:
         """Start a worker; with places for two the first has a twin."""

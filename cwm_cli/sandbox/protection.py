@@ -16,7 +16,7 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import probe
 from cwm_cli.sandbox.confinement import NOT_HERE
 from cwm_cli.sandbox.greeting import Hello
-from cwm_cli.sandbox.job import Job
+from cwm_cli.sandbox.job import PredictionJob
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import SandboxError, Worker
 
@@ -112,7 +112,9 @@ def examine(worker: Worker, hello: Hello, accepted: tuple[str, ...]) -> Protecti
     space = Space("discrete", "int64", (), (0.0,), (len(GAPS) - 1.0,))
     rows = np.arange(len(GAPS))
     columns = {"observations": rows, "actions": np.zeros_like(rows)}
-    job = Job(_probe(), 0, rows, space, space, columns)
+    job = PredictionJob(
+        program=_probe(), observation_space=space, action_space=space, columns=columns, rows=rows
+    )
     layout = job.layout
     outcome = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
     views = layout.views(outcome.arena)

@@ -18,13 +18,6 @@ class Predictions(NamedTuple):
     failure: Failure | None
 
 
-class Printed(NamedTuple):
-    """What a program wrote to standard output, up to its end or its failure."""
-
-    text: str
-    failure: Failure | None
-
-
 class Plan(NamedTuple):
     """The next actions; none after a failure."""
 

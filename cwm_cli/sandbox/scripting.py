@@ -26,43 +26,56 @@ import traceback
 import typing
 from collections.abc import Callable
 from contextlib import suppress
-from types import CodeType, ModuleType
-from typing import Any
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.answers import Complaint
-from cwm_cli.sandbox.arena import Phase
+from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
 from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.seeding import reseed
 
 _STACK_BYTES = 512 << 20
 _BY_NAME = (copy, datetime, operator, random, re, string, sys, time)
 _BY_CONTENT = (typing, collections, functools, heapq, bisect, itertools, math)
 
 
-def allow_deep_recursion() -> None:
-    """Let the stack grow as far as a competitor's would; to be called before the guards are up.
+@dataclass(frozen=True, kw_only=True)
+class ScriptJob(Job):
+    """A program that is run once; with a `function` that is called once."""
 
-    Calls from Python to Python need none of it, those through C (a cached function,
-    the key of a sort) need some hundred bytes each.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+    handler: ClassVar[str] = "cwm_cli.sandbox.scripting:ScriptHandler"
+    in_one_step: ClassVar[bool] = True
+    aim: ClassVar[str] = "it came to its end"
+    function: str = ""
 
 
-def run_script(code: CodeType, job: Job, views: Columns) -> None:
-    """Run the text of a program, or call the function of it that the job names."""
-    _make_usual()
-    if job.draws:
-        reseed(job.seed)
-    if job.function:
-        _call(code, job.function, views)
-    else:
-        _run(code, views)
+class ScriptHandler(Handler[ScriptJob]):
+    """Runs the text of a program, or calls the function of it that the job names."""
+
+    job_class = ScriptJob
+
+    def prepare(self) -> None:
+        """Let the stack grow as far as a competitor's would.
+
+        Calls from Python to Python need none of it, those through C (a cached function,
+        the key of a sort) need some hundred bytes each.
+        """
+        _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+        soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Run or call it."""
+        _make_usual()
+        if self.job.draws:
+            reseed(self.job.seed)
+        if self.job.function:
+            _call(program, self.job.function)
+        else:
+            _run(program)
 
 
 def _make_usual() -> None:
@@ -106,12 +119,12 @@ def _fstat(descriptor: int) -> os.stat_result:
     return os.stat_result((stat.S_IFREG | 0o600, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
 
-def _run(code: CodeType, views: Columns) -> None:
+def _run(program: ConfinedProgram) -> None:
     """Run a program that reads standard input and writes standard output."""
-    views["phase"][...] = Phase.STEPPING
+    program.begin()
     module = _module("__main__")
     try:
-        exec(code, vars(module))  # noqa: S102
+        exec(program.code, vars(module))  # noqa: S102
     except SystemExit as end:
         if end.code:
             raise
@@ -129,7 +142,7 @@ def _flush(module: ModuleType) -> None:
             getattr(stream, "flush", _ignore)()
 
 
-def _call(code: CodeType, name: str, views: Columns) -> None:
+def _call(program: ConfinedProgram, name: str) -> None:
     """Call a function with the JSON in standard input and print its answer, and nothing else.
 
     The program is no `__main__`, so what it does for users on their own is left out.
@@ -139,9 +152,9 @@ def _call(code: CodeType, name: str, views: Columns) -> None:
     vars(sys).update(stdout=sys.stderr, __stdout__=sys.stderr)
     module = _module("solution")
     vars(module).update(item for item in _USUAL.items() if item[0] != name)
-    exec(code, vars(module))  # noqa: S102
+    exec(program.code, vars(module))  # noqa: S102
     function = _function(module, name)
-    views["phase"][...] = Phase.STEPPING
+    program.begin()
     answers.write(_json(function(*arguments)))
     answers.flush()
 

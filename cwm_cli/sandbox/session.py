@@ -8,15 +8,16 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
-from cwm_cli.sandbox.conversation import Conversation, Lender
+from cwm_cli.sandbox.client import Sandbox
+from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import KILLED_WORKERS, clean
-from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.messages import (
     LONGEST_NOTE,
     SIZE,
+    PlanningJob,
+    PlanningReply,
     Record,
-    Reply,
     decode_reply,
     encode_question,
     most_bytes,
@@ -31,7 +32,7 @@ FORGED = Failure(
 
 
 class Session:
-    """Plans with a program, one decision after the other.
+    """Plans with a program, one decision after the other; to be closed, as by `with`.
 
     The program lives in one confined process, which is replaced after it
     failed. The limits hold for each call of `plan`, loading the program included.
@@ -39,7 +40,7 @@ class Session:
     the model, `report` says what the last plans were made with.
     """
 
-    def __init__(self, sandbox: Lender, job: Job) -> None:
+    def __init__(self, sandbox: Sandbox, job: PlanningJob) -> None:
         self._sandbox = sandbox
         self._job = job
         self.steps = 0
@@ -92,10 +93,10 @@ class Session:
         )
         return [Plan(plan, None) for plan in reply.plans]
 
-    def _ask(self, question: bytes, moments: Sequence[Moment]) -> Reply | Literal[False]:
+    def _ask(self, question: bytes, moments: Sequence[Moment]) -> PlanningReply | Literal[False]:
         """Ask the process, a new one unless there is one; False when that fails."""
         if self._process is None:
-            self._process = Conversation(self._sandbox, self._job)
+            self._process = self._sandbox.converse(self._job)
         process = self._process
         try:
             process.send(SIZE.pack(len(question)) + question)
@@ -116,7 +117,7 @@ class Session:
             raise Unsuited(clean(reply.note, LONGEST_NOTE))
         return reply
 
-    def _read(self, process: "Conversation", moments: Sequence[Moment]) -> Reply:
+    def _read(self, process: Conversation, moments: Sequence[Moment]) -> PlanningReply:
         """Return what the process answers; ValueError when it makes no sense."""
         [size] = SIZE.unpack(process.receive(SIZE.size))
         if size > most_bytes(moments, self._actions):

@@ -3,15 +3,11 @@
 import time
 from typing import NamedTuple, Self
 
-import numpy as np
-
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox.client import Sandbox
-from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean
-from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.pacing import LONGEST_NOTE, PACED, QUESTION, REPLY
+from cwm_cli.sandbox.pacing import LONGEST_NOTE, PACED, QUESTION, REPLY, TimingJob
 
 FORGED = Failure(
     kind="wrong_output",
@@ -41,20 +37,16 @@ class Timer:
     """
 
     def __init__(self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0) -> None:
-        sandbox.prepare()
-        job = Job(
-            program,
-            seed,
-            np.empty(0, dtype=np.int64),
-            rows.observation_space,
-            rows.action_space,
-            rows.select("observations", "actions"),
-            gated=sandbox.protection.is_gated,
+        job = TimingJob(
+            program=program,
+            seed=seed,
+            observation_space=rows.observation_space,
+            action_space=rows.action_space,
+            columns=rows.select("observations", "actions"),
             valid=rows.has_valid_actions,
-            is_timed=True,
         )
         self._lanes = len(rows)
-        self._conversation = Conversation(sandbox, job)
+        self._conversation = sandbox.converse(job)
         self.notes: dict[str, str] = {}
 
     def walk(self, form: str, steps: int) -> Walked:

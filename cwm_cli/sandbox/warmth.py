@@ -12,6 +12,7 @@ import numpy as np
 
 from cwm_cli.sandbox.confinement import Guards
 from cwm_cli.sandbox.greeting import Hello, Setup
+from cwm_cli.sandbox.handlers import handler_class
 from cwm_cli.sandbox.linux import landlock_version
 
 PRELOADED = """
@@ -49,7 +50,10 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     try:
         for tool in setup.tools:
             _load(tool)
-        _prepare_sessions(setup)
+        for address in setup.handlers:
+            _load_handler(address)
+        if setup.compiling:
+            importlib.import_module("cwm_cli.planning.compiled").warm_up()
     except BadTool as error:
         complaint = str(error)
     guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
@@ -63,15 +67,11 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     return guards, Hello(guards.layers, landlock_version(), complaint)
 
 
-def _prepare_sessions(setup: Setup) -> None:
-    """Import, and compile, what planning takes."""
-    if setup.planning:
-        importlib.import_module("cwm_cli.sandbox.deciding")
-        importlib.import_module("cwm_cli.sandbox.pacing")
-    if setup.compiling:
-        from cwm_cli.planning import compiled
-
-        compiled.warm_up()
+def _load_handler(address: str) -> None:
+    """Import what does a kind of job."""
+    handler_class(address)
+    if FORBIDDEN in sys.modules:
+        raise ImportError(f"the handler {address} imports {FORBIDDEN}, which programs could use")
 
 
 def _load(tool: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
-from cwm_cli.sandbox.arena import Phase
+from cwm_cli.sandbox.job import Phase
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.protocol import BEGUN, Ending, Request
 

@@ -16,6 +16,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.store import RunConfig
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.scripting import ScriptJob
 from cwm_cli.search.contracts import Backend, Strategy
 
 ENVIRONMENT = "apps"
@@ -88,7 +89,9 @@ def limits(chosen: dict[str, Any]) -> Limits:
 
 def sandbox(config: RunConfig, accepted: Sequence[str]) -> Sandbox:
     """Make the sandbox of a run, which judges as many programs at a time as there are cores."""
-    return Sandbox(Limits(**config.options["sandbox"]), cores(), accepted=accepted)
+    sandbox = Sandbox(Limits(**config.options["sandbox"]), cores(), accepted=accepted)
+    sandbox.prepare(ScriptJob.handler)
+    return sandbox
 
 
 def cores() -> int:

@@ -18,6 +18,7 @@ from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Printed, Sandbox
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import clean
+from cwm_cli.sandbox.scripts import run_script
 
 LIMITS = Limits(
     wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
@@ -107,9 +108,9 @@ def _run(program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: Case
     """Run a program on one test; lines end as they do on Linux, the last one too."""
     if task.function:
         arguments = json.dumps(case.input)
-        return sandbox.run_script(program, arguments, function=task.function, seed=seed)
+        return run_script(sandbox, program, arguments, function=task.function, seed=seed)
     text = case.input.replace("\r\n", "\n")
-    return sandbox.run_script(program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
+    return run_script(sandbox, program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
 
 
 def _passes(task: CodingTask, case: Case, printed: Printed) -> bool:

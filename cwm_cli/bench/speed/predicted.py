@@ -6,9 +6,9 @@ from cwm_cli.bench.speed.answer import Unreadable, read_answer
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
-from cwm_cli.sandbox.arena import Layout
 from cwm_cli.sandbox.halves import Half, merged
 from cwm_cli.worlds import Predictions
+from cwm_cli.sandbox.job import prediction_layout
 
 
 class Predicted:
@@ -17,7 +17,7 @@ class Predicted:
     def __init__(self, rows: Dataset) -> None:
         self._rows = rows
         space, valid = rows.observation_space, rows.has_valid_actions
-        layout = Layout(space, len(rows), rows.action_space.count if valid else 0)
+        layout = prediction_layout(space, len(rows), rows.action_space.count if valid else 0)
         self._slots = layout.views(bytearray(layout.size))
         leaves = space.leaves("next_observations")
         self._write = writer(space, (self._slots[leaf.name] for leaf in leaves))
