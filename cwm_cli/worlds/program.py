@@ -63,20 +63,24 @@ class ProgramModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Begin to plan with the program, in a confined process of its own."""
+        from cwm_cli.sandbox.messages import PlanningJob
+        from cwm_cli.sandbox.session import Session
+
         if task not in self._recorded:
             with closing(task.make()) as env:
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
             self._recorded[task] = spaces, random_rows(task, spaces)
-        spaces, rows = self._recorded[task]
-        session = self.sandbox.session(
-            self.text,
-            spaces,
-            planners=planners,
-            rows=rows,
+        (observations, actions), rows = self._recorded[task]
+        job = PlanningJob(
+            program=self.text,
             seed=task.seed,
+            observation_space=observations,
+            action_space=actions,
+            columns=rows,
+            planners=planners,
             valid=task.valid is not None,
         )
-        return ProgramSession(session)
+        return ProgramSession(Session(self.sandbox, job))
 
     def save(self, path: Path) -> None:
         """Write the program to a file."""
