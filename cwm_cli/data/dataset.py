@@ -193,6 +193,14 @@ class Dataset:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
+    def extended(self, rows: Self) -> Self:
+        """Add rows behind these; they have to have the same columns."""
+        columns = {
+            name: np.concatenate([column, rows.columns[name]])
+            for name, column in self.columns.items()
+        }
+        return type(self)(columns, self.observation_space, self.action_space, self.metadata)
+
     def __len__(self) -> int:
         return len(self.columns["rewards"])
 

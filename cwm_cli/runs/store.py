@@ -1,63 +1,62 @@
-"""A run is a folder: what was asked, every node found, and the best program."""
+"""The folder of a run: what was asked, a journal of what was found, and files beside it.
+
+Every kind of run has the same folder. `run.json` holds the choices that make the
+run what it is, and the circumstances. The journal has a line of JSON per record,
+synced to the disk before it counts, so that a run that is killed at any moment goes
+on where it was. One lock keeps two processes from writing to the same run.
+"""
 
 import fcntl
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.files import read_header, replace
+from cwm_cli.runs.files import flat, read_header, read_object, replace
+from cwm_cli.runs.report import RunReport, RunSummary
 from cwm_cli.sandbox.protection import Protection
-from cwm_cli.search.contracts import Node, Record
 
-JOURNAL = "nodes.jsonl"
-DATASET = "dataset.npz"
+RUNS = Path("runs")
+"""Where runs are kept that were given no folder."""
 
+HEADER, RESULT, DATASET, LOG, LOCK = "run.json", "result.json", "dataset.npz", "log.txt", "lock"
 
-class RunConfig(BaseModel):
-    """The choices that make a run what it is; a run is continued only under the same ones.
+LONGEST_VALUE = 40
+"""Characters of a setting that are told where two runs differ: digests are long."""
 
-    `dataset` is the digest of the transitions, `tools` are the modules that
-    programs may import beside the usual ones, and `options` holds every option
-    of strategy, backend, problem and sandbox. Budget, parallelism, cost limit
-    and the address of the model are no part of it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    env: str
-    env_args: dict[str, Any] = {}
-    dataset: str
-    strategy: str
-    backend: str
-    model: str = ""
-    options: dict[str, dict[str, Any]] = {}
-    tools: tuple[str, ...] = ()
-    metric: str = "accuracy"
-    seed: int = 0
+C = TypeVar("C", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
 
 
-class Header(BaseModel):
-    """What `run.json` holds: the choices, and the circumstances that the run depends on.
+def now() -> str:
+    """Return the time as headers have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
+
+class RunHeader(BaseModel, Generic[C]):
+    """What `run.json` holds: the choices, and the circumstances.
+
+    `config` is the identity of the run: it is continued only under the same choices.
+    What does not decide what is found, such as a budget, belongs elsewhere.
     `protection` is what programs could not do when the run was started.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    config: RunConfig
-    description: str
-    versions: dict[str, str]
-    source: str
-    created: str
+    kind: str
+    config: C
+    versions: dict[str, str] = {}
     protection: Protection | None = None
+    created: str = Field(default_factory=now)
 
     @property
     def openings(self) -> str:
@@ -65,123 +64,260 @@ class Header(BaseModel):
         return openings(self.protection) if self.protection else "unknown"
 
 
-class Material(Protocol):
-    """What the programs of a run are judged by."""
+H = TypeVar("H", bound=RunHeader[Any])
+R = TypeVar("R", bound=BaseModel)
+
+
+class RowsAdded(BaseModel):
+    """A line of the journal: from here on the dataset has further rows, which are in a file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["rows"] = "rows"
+    file: str
+    count: int
+    digest: str
+
+
+class Savable(Protocol):
+    """What a run depends on, and keeps beside its header."""
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
-        ...
 
 
 class BusyError(CwmError):
     """Another process works on what is asked for."""
 
 
-@dataclass
-class Run:
-    """A folder that grows by one line per node and survives being killed at any moment.
+class Difference(NamedTuple):
+    """A setting or a result in which two runs differ."""
 
-    While it is open for writing the journal is locked, so that two processes
-    never continue the same run.
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} ({_words(self.before)}, not {_words(self.now)})"
+
+
+@dataclass
+class Run(Generic[H, R]):
+    """A folder that grows record by record and survives being killed at any moment.
+
+    A kind of run derives from this class and names its header and its records::
+
+        class PlayRun(Run[PlayHeader, Episode]):
+            kind, header_type, record_type = "plan", PlayHeader, Episode
+
+        with PlayRun.begin(folder, PlayHeader(kind="plan", config=config)) as run:
+            done = list(run.records())
+            run.append(episode)
+            run.save_result({"mean": 1.0})
+
+    A life: `begin` starts a run or finds one of the same choices, entering it locks
+    it, `append` and `grow` add to the journal, leaving it releases it. A run that was
+    started and then failed before anything was found leaves no folder. The hook
+    `cwm_run_kinds` makes a kind known to `cwm runs`, which asks it for `summary`
+    and `report`.
     """
 
+    kind: ClassVar[str]
+    header_type: ClassVar[type[Any]]
+    record_type: ClassVar[type[Any]]
+    journal_name: ClassVar[str] = "journal.jsonl"
+    patience: ClassVar[float] = 0.0
+    """Seconds that a process waits for another one that has locked the run."""
+
     folder: Path
-    header: Header
-    _journal: IO[bytes] | None = field(default=None, repr=False)
+    header: H
+    _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
+    _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
+    _new: "_Started | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def start(
-        cls, folder: Path, header: Header, material: Material, *, name: str = DATASET
-    ) -> Self:
-        """Make a new run folder with everything that the run depends on."""
-        folder.mkdir(parents=True, exist_ok=True)
-        material.save(folder / name)
-        replace(folder / "run.json", header.model_dump_json(indent=2) + "\n")
-        return cls(folder, header)
+    def begin(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
+        """Return the run of a folder, started if there is none yet.
+
+        One that was started with other choices is refused, naming them.
+        """
+        if not (folder / HEADER).exists():
+            return cls.start(folder, header, files)
+        run = cls.load(folder)
+        run.check(header.config)
+        return run
+
+    @classmethod
+    def start(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
+        """Make a run folder with everything that the run depends on; the header comes last."""
+        files = files or {}
+        if not is_free(folder, files):
+            raise CwmError(f"{folder} holds something else: choose another --run")
+        places = (folder, *folder.parents)
+        started = _Started(tuple(files), [place for place in places if not place.exists()])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                content.save(folder / name)
+            replace(folder / HEADER, header.model_dump_json(indent=2) + "\n")
+        except BaseException:
+            started.undo(folder)
+            raise
+        return cls(folder, header, _new=started)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read a run folder."""
         missing = f"{folder} is no run: `cwm runs list` shows the runs here"
-        return cls(folder, read_header(folder / "run.json", Header, missing))
+        header = read_header(folder / HEADER, cls.header_type, missing)
+        if header.kind != cls.kind:
+            kinds = f"a run of kind {header.kind!r}, not {cls.kind!r}"
+            raise CwmError(f"{folder} is {kinds}: choose another folder")
+        return cls(folder, header)
+
+    def check(self, config: BaseModel) -> None:
+        """Refuse to go on with other choices than the run was started with."""
+        if changed := differences(self.header.config, config):
+            names = ", ".join(map(str, changed))
+            raise CwmError(f"{self.folder} was started with another {names}: choose another --run")
 
     @property
-    def config(self) -> RunConfig:
-        """The choices of this run."""
+    def config(self) -> Any:
+        """The choices that make the run what it is."""
         return self.header.config
 
-    def dataset(self) -> Dataset:
-        """Return the transitions of this run, train and held-out."""
-        return Dataset.load(self.folder / DATASET)
-
-    def best_program(self) -> str:
-        """Return the text of `best.py`."""
-        try:
-            return (self.folder / "best.py").read_text()
-        except FileNotFoundError as error:
-            raise CwmError(f"{self.folder} has no program yet: continue it first") from error
-
-    def nodes(self) -> Iterator[Node]:
-        """Read the journal; a last line that a crash cut short is dropped."""
-        return (line.node for line in read_journal(self.folder))
-
     def __enter__(self) -> Self:
-        """Lock the journal and cut off what a crash left of its last line."""
-        journal = (self.folder / JOURNAL).open("a+b")
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            journal.close()
-            raise BusyError(
-                f"another process is working on {self.folder}: wait for it or choose another --run"
-            ) from error
-        journal.truncate(_complete(journal))
-        self._journal = journal
+        """Lock the run and cut off what a crash left of the last line of its journal."""
+        self._lock = _locked(self.folder, self.patience)
+        self._journal = (self.folder / self.journal_name).open("a+b")
+        self._journal.truncate(_complete(self._journal))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Release the journal."""
+    @property
+    def lock_descriptor(self) -> int:
+        """The descriptor of the lock: a child that has it open keeps the run locked."""
+        assert self._lock is not None
+        return self._lock.fileno()
+
+    def append(self, record: R) -> None:
+        """Write a record down for good: when this returns, no crash can lose it."""
+        self._write(record)
+
+    def grow(self, rows: Dataset) -> None:
+        """Add rows to the dataset of the run; the journal says when they came.
+
+        The run keeps its identity: the dataset that it began with.
+        """
+        number = sum(isinstance(event, RowsAdded) for event in self.events()) + 1
+        file = f"rows-{number}.npz"
+        rows.save(self.folder / file)
+        self._write(RowsAdded(file=file, count=len(rows), digest=rows.digest))
+
+    def rewrite(self, records: Sequence[R]) -> None:
+        """Replace the journal by one that holds these records only."""
+        path = self.folder / self.journal_name
+        replace(path, "".join(record.model_dump_json() + "\n" for record in records))
         if self._journal:
             self._journal.close()
-            self._journal = None
+            self._journal = path.open("a+b")
 
-    def append(self, record: Record) -> None:
-        """Write a record down for good: when this returns, no crash can lose it."""
-        if self._journal is None:
-            raise RuntimeError("the run is not open for writing")
-        line = Line(node=record.node, text=record.text).model_dump_json() + "\n"
-        self._journal.write(line.encode())
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
-
-    def save_best(self, node: Node) -> None:
-        """Write the best program to where the other commands look for it."""
-        replace(self.folder / "best.py", node.program)
+    def update(self, header: H) -> None:
+        """Replace the header, where what is no part of the identity has changed."""
+        replace(self.folder / HEADER, header.model_dump_json(indent=2) + "\n")
+        self.header = header
 
     def save_result(self, result: Mapping[str, Any]) -> None:
-        """Write what `--json` prints."""
-        replace(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+        """Write down what the run came to."""
+        replace(self.folder / RESULT, json.dumps(result, indent=2) + "\n")
 
     def log(self, text: str) -> None:
         """Add a line to the log, with the time."""
-        with (self.folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file:
+        with (self.folder / LOG).open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n")
 
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Release the run; one that failed before anything was found is removed."""
+        if self._new and kind is not None and self._is_bare():
+            self._new.undo(self.folder)
+        for file in (self._journal, self._lock):
+            if file:
+                file.close()
+        self._journal = self._lock = self._new = None
 
-class Line(BaseModel):
-    """One line of the journal."""
+    def records(self) -> Iterator[R]:
+        """Read the journal; a last line that a crash cut short is left out."""
+        return (event for event in self.events() if not isinstance(event, RowsAdded))
 
-    node: Node
-    text: str
+    def events(self) -> Iterator[R | RowsAdded]:
+        """Read the journal with what it says of the dataset, in the order of writing."""
+        return read_journal(self.folder / self.journal_name, self.record_type)
+
+    def dataset(self) -> Dataset:
+        """Return the transitions of this run, with all rows that came while it ran."""
+        dataset = Dataset.load(self.folder / DATASET)
+        for event in self.events():
+            if isinstance(event, RowsAdded):
+                rows = Dataset.load(self.folder / event.file)
+                if rows.digest != event.digest:
+                    raise CwmError(f"{self.folder / event.file} was changed: restore it")
+                dataset = dataset.extended(rows)
+        return dataset
+
+    def result(self) -> dict[str, Any] | None:
+        """Read what the run came to, none if it did not yet."""
+        return read_object(self.folder / RESULT)
+
+    def summary(self) -> RunSummary:
+        """Say what the run is, and how far it is, in a line of `cwm runs list`."""
+        return RunSummary(str(self.folder), self.kind, created=self.header.created)
+
+    @classmethod
+    def report(cls, runs: Sequence[Self]) -> RunReport:
+        """Return all that one run, or several that belong together, came to."""
+        if len(runs) > 1:
+            raise CwmError(f"runs of kind {cls.kind!r} cannot be merged: report them one by one")
+        summary = runs[0].summary().as_json()
+        return RunReport(str(runs[0].folder), facts=summary | (runs[0].result() or {}))
+
+    def _write(self, record: BaseModel) -> None:
+        """Add a line to the journal, and wait until it is on the disk."""
+        if self._journal is None:
+            raise RuntimeError("the run is not open for writing")
+        self._journal.write(record.model_dump_json().encode() + b"\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def _is_bare(self) -> bool:
+        """Whether there is nothing yet but what the run was started with."""
+        assert self._new is not None
+        usual = {*self._new.files, HEADER, LOG, LOCK, self.journal_name}
+        names = {path.name for path in self.folder.iterdir()}
+        journal = self.folder / self.journal_name
+        return names <= usual and not (journal.exists() and journal.stat().st_size)
 
 
-def read_journal(folder: Path) -> Iterator[Line]:
-    """Read the journal of a run folder; a last line that a crash cut short is dropped."""
-    file = folder / JOURNAL
+class _Started(NamedTuple):
+    """What a start has made: files of the run, and folders, the innermost first."""
+
+    files: tuple[str, ...]
+    folders: list[Path]
+
+    def undo(self, folder: Path) -> None:
+        """Remove all of it, but no folder that was there before or is used by others."""
+        for path in folder.glob("*"):
+            path.unlink()
+        for place in self.folders:
+            with suppress(OSError):
+                place.rmdir()
+
+
+def read_journal(file: Path, record: type[M]) -> Iterator[M | RowsAdded]:
+    """Read the lines of a journal; a last one that a crash cut short is left out."""
     lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
     for number, line in enumerate(lines[:-1], start=1):
+        kind = RowsAdded if line.startswith(b'{"kind":"rows"') else record
         try:
-            yield Line.model_validate_json(line)
+            yield kind.model_validate_json(line)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise CwmError(
@@ -189,39 +325,63 @@ def read_journal(folder: Path) -> Iterator[Line]:
             ) from error
 
 
-def runs_in(parent: Path) -> Iterator[Run]:
-    """Yield the runs below a folder, the newest first."""
-    files = [file for file in parent.glob("*/run.json") if file.is_file()]
-    for file in sorted(files, key=lambda file: (file.stat().st_mtime, file), reverse=True):
-        try:
-            yield Run.load(file.parent)
-        except CwmError:
-            continue
-
-
-def is_free(folder: Path, *, name: str = DATASET) -> bool:
+def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool:
     """Whether a run may start in a folder: there is nothing, or a start that was cut short."""
     if not folder.exists():
         return True
     names = {path.name for path in folder.iterdir() if not path.name.endswith(".part")}
-    return names <= {name}
+    return names <= {*files, LOCK}
 
 
-def differences(before: RunConfig, now: RunConfig) -> list[str]:
-    """Name the settings in which two configurations differ, options one by one."""
-    names = [name for name in RunConfig.model_fields if name != "options"]
-    changed = [name for name in names if getattr(before, name) != getattr(now, name)]
-    for owner in sorted(before.options.keys() | now.options.keys()):
-        old, new = before.options.get(owner, {}), now.options.get(owner, {})
-        changed += [
-            f"{owner}.{k}" for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)
-        ]
-    return changed
+def fresh_folder(*words: str) -> Path:
+    """Name a folder below `runs` that is not there yet."""
+    safe = "-".join("".join(c if c.isalnum() or c in "-_." else "-" for c in w) for w in words)
+    name = f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidates = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 1000))]
+    return next(folder for folder in candidates if not folder.exists())
+
+
+def differences(before: BaseModel, now: BaseModel) -> list[Difference]:
+    """Return the settings in which two configurations differ, options one by one."""
+    old, new = (flat(config.model_dump()) for config in (before, now))
+    names = dict.fromkeys([*old, *new])
+    return [Difference(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
 
 
 def openings(protection: Protection) -> str:
     """Say what programs can do that they should not, in one line."""
     return f"open: {', '.join(protection.gaps)}" if protection.gaps else "nothing open"
+
+
+def remove(folder: Path) -> None:
+    """Remove a run with all that is in its folder, unless a process works on some of it."""
+    if not (folder / HEADER).exists():
+        raise CwmError(f"{folder} is no run: `cwm runs list` shows the runs here")
+    locks = []
+    try:
+        for file in folder.rglob(LOCK):
+            locks.append(_locked(file.parent))
+        shutil.rmtree(folder)
+    finally:
+        for lock in locks:
+            lock.close()
+
+
+def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
+    """Lock a folder; closing the file releases it."""
+    path, deadline = folder / LOCK, time.monotonic() + patience
+    while True:
+        file = path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                return file  # otherwise it was removed before it was locked
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                words = f"another process is working on {folder}"
+                raise BusyError(f"{words}: wait for it or choose another --run") from error
+            time.sleep(0.05)
+        file.close()
 
 
 def _complete(journal: IO[bytes]) -> int:
@@ -235,3 +395,10 @@ def _complete(journal: IO[bytes]) -> int:
             return start + newline + 1
         size = start
     return 0
+
+
+def _words(value: Any) -> str:
+    """Write a setting down, in a few words."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    words = ", ".join(str(item) for item in values if item not in ("", None)) or "none"
+    return words if len(words) <= LONGEST_VALUE else f"{words[: LONGEST_VALUE - 1]}…"

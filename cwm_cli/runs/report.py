@@ -1,0 +1,101 @@
+"""What runs came to: a line of a list, or tables, notes and an object that scripts read."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli.runs.files import flat, replace
+
+UNKNOWN = "\N{EN DASH}"
+
+
+class Grid(NamedTuple):
+    """A table: its title, the heads of its columns, its cells, and how many columns are words."""
+
+    title: str
+    heads: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    words: int = 1
+
+    def markdown(self) -> str:
+        """Write the table as Markdown."""
+        marks = ["---" if place < self.words else "---:" for place in range(len(self.heads))]
+        lines = ([cell.replace("|", "\\|") for cell in line] for line in self.cells)
+        return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, marks, *lines))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run is, and how far it is: a line of a list.
+
+    `answers` is the model or backend that answers, `done` says how much was done, and
+    `result` what came of it; `best` is a score between 0 and 1, if there is one.
+    """
+
+    run: str
+    kind: str
+    environment: str = ""
+    strategy: str = ""
+    answers: str = ""
+    seed: int | None = None
+    completions: int | None = None
+    done: str = ""
+    result: str = ""
+    best: float | None = None
+    created: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """All that runs came to: tables and notes for people, facts and rows for scripts.
+
+    `facts` is what `--json` prints; `rows` are the lines of `table.csv`, which may be nested.
+    """
+
+    title: str
+    grids: Sequence[Grid] = ()
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return dict(self.facts)
+
+    def markdown(self) -> str:
+        """Write tables and notes as Markdown."""
+        parts = [f"# {self.title}"]
+        for grid in self.grids:
+            parts += [f"## {grid.title}", grid.markdown()]
+        parts += ["## Notes", "\n\n".join(self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def save(self, folder: Path) -> None:
+        """Write table.md, table.csv and result.json into a folder."""
+        lines = [flat(row) for row in self.rows]
+        text = StringIO()
+        names = list(dict.fromkeys(name for line in lines for name in line))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        replace(folder / "table.md", self.markdown())
+        replace(folder / "table.csv", text.getvalue())
+        replace(folder / "result.json", json.dumps(self.facts, indent=2) + "\n")
+
+
+def share(value: float | None) -> str:
+    """Write a share of one."""
+    return UNKNOWN if value is None else f"{value:.3f}"
+
+
+def money(cost: float | None) -> str:
+    """Write a cost."""
+    return "unknown" if cost is None else f"${cost:.4f}"

@@ -1,0 +1,143 @@
+"""The run of a search: every node of the tree, the answers that it came from, the best program."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import Score
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, share
+from cwm_cli.runs.store import Run, RunHeader, read_journal, replace
+from cwm_cli.search.contracts import Node, Record
+
+JOURNAL = "nodes.jsonl"
+
+PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
+"""The parts of a dataset that a search has scores for, and their titles."""
+
+
+class SearchConfig(BaseModel):
+    """The choices that make a search what it is.
+
+    `dataset` is the digest of the transitions, `tools` are the modules that
+    programs may import beside the usual ones, and `options` holds every option
+    of strategy, backend, problem and sandbox. Budget, parallelism, cost limit
+    and the address of the model are no part of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    env: str
+    env_args: dict[str, Any] = {}
+    dataset: str
+    strategy: str
+    backend: str
+    model: str = ""
+    options: dict[str, dict[str, Any]] = {}
+    tools: tuple[str, ...] = ()
+    metric: str = "accuracy"
+    seed: int = 0
+
+
+class SearchHeader(RunHeader[SearchConfig]):
+    """What a search begins with: the description of the environment, and where the data is from."""
+
+    kind: str = "search"
+    description: str
+    source: str
+
+
+class SearchRecord(BaseModel):
+    """A line of the journal: a node, and the text of the completion that it was read from."""
+
+    node: Node
+    text: str
+
+
+class SearchRun(Run[SearchHeader, SearchRecord]):
+    """The folder of a search: `dataset.npz`, a line per node in `nodes.jsonl`, `best.py`."""
+
+    kind = "search"
+    header_type = SearchHeader
+    record_type = SearchRecord
+    journal_name = JOURNAL
+
+    @property
+    def config(self) -> SearchConfig:
+        """The choices of this search."""
+        return self.header.config
+
+    def nodes(self) -> Iterator[Node]:
+        """Read the nodes of the tree, in the order in which they were learned."""
+        return (record.node for record in self.records())
+
+    def learn(self, record: Record) -> None:
+        """Write a node down for good."""
+        self.append(SearchRecord(node=record.node, text=record.text))
+
+    def save_best(self, node: Node) -> None:
+        """Write the best program to where the other commands look for it."""
+        replace(self.folder / "best.py", node.program)
+
+    def best_program(self) -> str:
+        """Return the text of `best.py`."""
+        try:
+            return (self.folder / "best.py").read_text()
+        except FileNotFoundError as error:
+            raise CwmError(f"{self.folder} has no program yet: continue it first") from error
+
+    def summary(self) -> RunSummary:
+        """Say what was searched for, by whom, and how good the best program is."""
+        config, nodes = self.config, list(self.nodes())
+        best = max((node.verdict.score for node in nodes), default=None)
+        return RunSummary(
+            str(self.folder),
+            self.kind,
+            environment=config.env,
+            strategy=config.strategy,
+            answers=config.model or config.backend,
+            seed=config.seed,
+            completions=len(nodes),
+            done=f"{len(nodes)} completions",
+            result="" if best is None else f"best {best:.4f}",
+            best=best,
+            created=self.header.created,
+        )
+
+    @classmethod
+    def report(cls, runs: Sequence["SearchRun"]) -> RunReport:
+        """Return the scores of a search."""
+        base = super().report(runs)
+        found = runs[0].result() or {}
+        scores = {
+            title: Score.model_validate(found[part])
+            for part, title in PARTS.items()
+            if found.get(part)
+        }
+        grids = [_scores(scores)] if scores else []
+        return RunReport(base.title, grids, facts=base.facts)
+
+
+def read_answers(folder: Path) -> Iterator[SearchRecord]:
+    """Read the nodes and answers of a folder that may be that of a search."""
+    for record in read_journal(folder / JOURNAL, SearchRecord):
+        if isinstance(record, SearchRecord):
+            yield record
+
+
+def _scores(scores: dict[str, Score]) -> Grid:
+    """Compare scores part by part, a column each."""
+    names = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
+    optional = [
+        name
+        for name in ("valid_actions", "paper")
+        if any(getattr(score, name) is not None for score in scores.values())
+    ]
+    cells = [
+        [name.replace("_", " "), *(share(getattr(score, name)) for score in scores.values())]
+        for name in (*names, *optional)
+    ]
+    cells.append(["transitions", *(f"{score.transitions:,}" for score in scores.values())])
+    return Grid("scores", ["", *scores], cells)
