@@ -17,7 +17,8 @@ from benchmarks.script import main
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.registry import find
-from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
+from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import (
     Backend,
@@ -60,14 +61,14 @@ class Drawn(Problem, Backend):
         return 0.0
 
 
-def start(folder: Path) -> Run:
+def start(folder: Path) -> SearchRun:
     """Start an empty run."""
     space = Space("discrete", low=(0,), high=(1,))
     rows = [Transition(0, 1, 1, 1.0, False)]
     dataset = Dataset.of(rows, observation_space=space, action_space=space)
-    config = RunConfig(env="none", dataset=dataset.digest, strategy="gif-mcts", backend="none")
-    header = Header(config=config, description="", versions={}, source="", created="")
-    return Run.start(folder, header, dataset)
+    config = SearchConfig(env="none", dataset=dataset.digest, strategy="gif-mcts", backend="none")
+    header = SearchHeader(config=config, description="", versions={}, source="", created="")
+    return SearchRun.start(folder, header, {DATASET: dataset})
 
 
 def measure(quick: bool) -> Measured:
@@ -86,10 +87,10 @@ def measure(quick: bool) -> Measured:
     return Measured(times.costs, figures, counts)
 
 
-def write(run: Run, drawn: Drawn, nodes: int) -> None:
+def write(run: SearchRun, drawn: Drawn, nodes: int) -> None:
     """Search for so many nodes."""
     with run:
-        search = Search(drawn, find("strategy", "gif-mcts")(), drawn, journal=run.append)
+        search = Search(drawn, find("strategy", "gif-mcts")(), drawn, journal=run.learn)
         for _ in search.run(nodes):
             pass
 
@@ -99,7 +100,7 @@ def parse(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def resume(run: Run, drawn: Drawn) -> None:
+def resume(run: SearchRun, drawn: Drawn) -> None:
     """Learn all nodes of a journal."""
     Search(drawn, find("strategy", "gif-mcts")(), drawn).resume(run.nodes())
 

@@ -58,6 +58,7 @@ BASES: Mapping[Kind, str] = {
     "world model": "cwm_cli.worlds:WorldModel",
     "contract": "cwm_cli.worlds:Contract",
     "metric": "cwm_cli.evaluation:Metric",
+    "run kind": "cwm_cli.runs.store:Run",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
@@ -67,6 +68,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "world model": "cwm_cli.worlds:WORLD_MODELS",
     "contract": "cwm_cli.worlds:CONTRACTS",
     "metric": "cwm_cli.evaluation:METRICS",
+    "run kind": {"search": "cwm_cli.runs.searches:SearchRun"},
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cwm_apps.folder import Folder
 from cwm_cli.cli import app
-from cwm_cli.runs.store import JOURNAL, Run, read_journal
+from cwm_cli.runs.searches import JOURNAL, SearchRun, read_answers
 from cwm_cli.search.contracts import Usage
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
 from processes import wait_until
@@ -150,7 +150,7 @@ def rows(found):
 def tree(folder):
     """Return all nodes of all problems, without how long they took."""
     return {
-        run.name: [replace(line.node, usage=Usage()) for line in read_journal(run)]
+        run.name: [replace(line.node, usage=Usage()) for line in read_answers(run)]
         for run in Folder(folder).started()
     }
 
@@ -158,7 +158,7 @@ def tree(folder):
 def usages(folder):
     """Return what each completion took."""
     runs = Folder(folder).started()
-    return [asdict(line.node.usage) for run in runs for line in read_journal(run)]
+    return [asdict(line.node.usage) for run in runs for line in read_answers(run)]
 
 
 def test_programs_are_improved_and_fixed_until_the_public_tests_pass(cwm_apps, tmp_path):
@@ -300,7 +300,7 @@ def test_few_problems_have_several_completions_in_flight_each(cwm_apps):
 def test_a_problem_of_another_process_is_left_to_it(cwm_apps, tmp_path):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         cwm_apps("--total", "2", "--budget", "1", "--run", "r", server=server)
-        with Run.load(Folder(tmp_path / "r").problem(10)):
+        with SearchRun.load(Folder(tmp_path / "r").problem(10)):
             result = cwm_apps("--total", "2", "--budget", "2", "--run", "r", server=server)
     assert "another process is working on it" in result.stderr
     assert [row["completions"] for row in facts(result)["rows"]] == [1, 2]

@@ -29,7 +29,7 @@ from cwm_cli.cli.runs import report
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.store import JOURNAL
+from cwm_cli.runs.searches import JOURNAL
 from cwm_cli.views.benchmark import chosen, overview
 from cwm_cli.views.grids import GridTable, chunks
 from processes import wait_until

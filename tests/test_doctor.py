@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Shell
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox.protection import GAPS
 from old_kernel import available, on_old_kernel
 from recordings import COUNTER, MOVES
@@ -208,7 +208,7 @@ class TestOnAnOldKernel:
         done = old(*arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("Warning: ") == 1
-        protection = Run.load(counting.folder / "here").header.protection
+        protection = SearchRun.load(counting.folder / "here").header.protection
         assert protection.gaps == list(gaps)
         assert protection.accepted == tuple(gaps)
         shown = counting.inside("runs", "show", "here").stdout
@@ -232,7 +232,7 @@ class TestOnAnOldKernel:
         done = old(*arguments, "1", CWM_ALLOW_GAP=" ".join(gaps))
         assert done.returncode == 0, done.stderr
         assert f"protected otherwise than at the start: open: {', '.join(gaps)}" in log.read_text()
-        assert Run.load(counting.folder / "here").header.protection.gaps == []
+        assert SearchRun.load(counting.folder / "here").header.protection.gaps == []
 
 
 @available

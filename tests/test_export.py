@@ -26,7 +26,7 @@ from cwm_cli.export import Export, export_of, publish
 from cwm_cli.export.names import names_of
 from cwm_cli.export.templates import environment as template
 from cwm_cli.export.world import LETTERS, world_of
-from cwm_cli.runs.store import Header, Run, RunConfig
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from test_apps import PROBLEMS
@@ -149,17 +149,17 @@ def poles_facts(poles_shell):
 
 
 MOVES = Space("discrete", low=(0,), high=(1,))
-CONFIG = RunConfig(env="Gone-v0", dataset="d", strategy="s", backend="b")
+CONFIG = SearchConfig(env="Gone-v0", dataset="d", strategy="s", backend="b")
 ROWS = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=MOVES, action_space=MOVES)
 
 
 def run_of(folder, program, failure=None):
     """Make a run of an environment that is not there any more."""
-    header = Header(config=CONFIG, description="", versions={}, source="x", created="now")
-    run = Run.start(folder, header, ROWS)
+    header = SearchHeader(config=CONFIG, description="", versions={}, source="x", created="now")
+    run = SearchRun.start(folder, header, {"dataset.npz": ROWS})
     node = Node(0, 0, -1, GENERATE, program, Verdict(0.5, failure=failure), "key", Usage())
     with run:
-        run.append(Record(node, program))
+        run.learn(Record(node, program))
     run.save_best(node)
     return run
 
@@ -242,7 +242,7 @@ class TestEnvironment:
         gymnasium.utils.env_checker.check_env(env.unwrapped)
 
     def test_it_starts_where_the_recorded_episodes_started(self, env, poles_shell):
-        rows = list(Run.load(poles_shell.folder / "run").dataset())
+        rows = list(SearchRun.load(poles_shell.folder / "run").dataset())
         starts = [rows[0], *(b for a, b in pairwise(rows) if a.episode != b.episode)]
         recorded = {start.observation.tobytes() for start in starts}
         drawn = {env.reset(seed=seed)[0].tobytes() for seed in range(300)}
@@ -333,7 +333,7 @@ class TestPackage:
         assert "best.py is of no node of the run: continue it" in refused(cwm, "run")
 
     def test_the_card_says_how_right_it_is_and_how_it_came_to_be(self, poles_shell, poles_facts):
-        run = Run.load(poles_shell.folder / "run")
+        run = SearchRun.load(poles_shell.folder / "run")
         card = (poles_facts["folder"] / "README.md").read_text()
         for part, title in (("train", "train"), ("test", "held-out")):
             score = poles_facts[part]
@@ -411,8 +411,8 @@ class TestUnfinished:
     def test_a_run_without_a_program_that_runs_is_refused(self, cwm):
         run_of(cwm.folder / "empty", "")
         run_of(cwm.folder / "broken", "x", Failure(kind="load_error", message="NameError"))
-        header = Header(config=CONFIG, description="", versions={}, source="x", created="now")
-        Run.start(cwm.folder / "started", header, ROWS)
+        header = SearchHeader(config=CONFIG, description="", versions={}, source="x", created="now")
+        SearchRun.start(cwm.folder / "started", header, {"dataset.npz": ROWS})
         for name in ("empty", "broken"):
             assert f"{name} has no program that runs yet: continue it" in refused(cwm, name)
         assert "started has no program yet: continue it first" in refused(cwm, "started")

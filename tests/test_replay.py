@@ -7,7 +7,7 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig
+from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
@@ -29,8 +29,10 @@ from cwm_replay.backend import Replay
 from cwm_zero_shot.strategy import ZeroShot
 
 BUDGET = 6
-CONFIG = RunConfig(env="Count-v0", dataset="", strategy="any", backend="replay")
-HEADER = Header(config=CONFIG, description="It counts.", versions={}, source="", created="now")
+CONFIG = SearchConfig(env="Count-v0", dataset="", strategy="any", backend="replay")
+HEADER = SearchHeader(
+    config=CONFIG, description="It counts.", versions={}, source="", created="now"
+)
 SPACE = Space("discrete", low=(0,), high=(1,))
 DATASET = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=SPACE, action_space=SPACE)
 
@@ -80,9 +82,13 @@ def texts(tmp_path):
 
 def search(folder, strategy, backend, budget=BUDGET):
     """Search with a run folder, new or continued, and return the run."""
-    run = Run.load(folder) if folder.exists() else Run.start(folder, HEADER, DATASET)
+    run = (
+        SearchRun.load(folder)
+        if folder.exists()
+        else SearchRun.start(folder, HEADER, {"dataset.npz": DATASET})
+    )
     with run:
-        searching = Search(LongestProgram(), strategy, backend, seed=3, journal=run.append)
+        searching = Search(LongestProgram(), strategy, backend, seed=3, journal=run.learn)
         searching.resume(run.nodes())
         list(searching.run(budget))
     return run
@@ -121,8 +127,8 @@ def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
         prompt=question("hi").key,
         usage=Usage(prompt_tokens=7, completion_tokens=5, cost=0.25, seconds=3.5),
     )
-    with Run.start(tmp_path / "paid", HEADER, DATASET) as run:
-        run.append(Record(node, "Hello."))
+    with SearchRun.start(tmp_path / "paid", HEADER, {"dataset.npz": DATASET}) as run:
+        run.learn(Record(node, "Hello."))
     replay = Replay(str(run.folder))
     usage = Usage(prompt_tokens=7, completion_tokens=5, cost=0.0, seconds=0.0)
     assert replay.complete(question("hi")) == Completion("Hello.", usage)

@@ -1,24 +1,48 @@
-"""Run folders: nothing that was written is lost, nothing foreign is continued."""
+"""Run folders: nothing that was written is lost, nothing foreign is continued or removed."""
 
 import json
 import os
+import subprocess
+import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.store import JOURNAL, Header, Run, RunConfig, differences, is_free, runs_in
+from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, open_run, run_folders
+from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.store import (
+    DATASET,
+    BusyError,
+    RowsAdded,
+    Run,
+    RunHeader,
+    differences,
+    is_free,
+    remove,
+)
 from cwm_cli.sandbox.failure import Failure
-from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
+from cwm_cli.search.contracts import Node, Record, Usage, Verdict
 
-CONFIG = RunConfig(
+CONFIG = SearchConfig(
     env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}
 )
-HEADER = Header(config=CONFIG, description="It moves.", versions={}, source="x", created="now")
+HEADER = SearchHeader(
+    config=CONFIG, description="It moves.", versions={}, source="x", created="now"
+)
 SPACE = Space("discrete", low=(0,), high=(1,))
-DATASET = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=SPACE, action_space=SPACE)
+
+
+def rows(count, reward=1.0):
+    moves = [Transition(0, 1, 1, reward, False) for _ in range(count)]
+    return Dataset.of(moves, observation_space=SPACE, action_space=SPACE)
+
+
+FILES = {DATASET: rows(1)}
 
 
 def record(number):
@@ -27,7 +51,7 @@ def record(number):
         id=number,
         step=number,
         parent=number - 1,
-        action=GENERATE,
+        action="generate",
         program=f"x = {number}\n",
         verdict=Verdict(score=number / 10, failure=failure),
         prompt="key",
@@ -38,20 +62,31 @@ def record(number):
 
 @pytest.fixture
 def run(tmp_path):
-    run = Run.start(tmp_path / "run", HEADER, DATASET)
+    run = SearchRun.start(tmp_path / "run", HEADER, FILES)
     with run:
         for number in range(3):
-            run.append(record(number))
+            run.learn(record(number))
     return run
 
 
 def test_a_run_reads_back_what_it_was_given(run):
-    again = Run.load(run.folder)
+    again = SearchRun.load(run.folder)
     assert again.config == CONFIG
     assert again.header.description == "It moves."
-    assert again.dataset().digest == DATASET.digest
+    assert again.dataset().digest == FILES[DATASET].digest
     assert [node.program for node in again.nodes()] == ["x = 0\n", "x = 1\n", "x = 2\n"]
     assert next(again.nodes()).usage.cost == 0.5
+    lines = (run.folder / JOURNAL).read_text().splitlines()  # plain JSON for other tools
+    assert [json.loads(line)["node"]["id"] for line in lines] == [0, 1, 2]
+    assert np.all(["\x1b" not in line for line in lines])
+
+
+def test_a_search_that_does_not_say_its_kind_is_a_search(run):
+    file = run.folder / "run.json"
+    header = json.loads(file.read_text())
+    del header["kind"]
+    file.write_text(json.dumps(header))
+    assert open_run(run.folder).config == CONFIG
 
 
 def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):
@@ -62,7 +97,7 @@ def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):
         assert len(list(run.nodes())) == kept
         with run:
             for number in range(kept, 3):
-                run.append(record(number))
+                run.learn(record(number))
         assert (run.folder / JOURNAL).read_bytes() == whole
 
 
@@ -75,64 +110,190 @@ def test_a_broken_line_in_the_middle_is_refused_by_its_number(run):
 
 
 def test_two_processes_never_work_on_one_run(run):
-    with run, pytest.raises(CwmError, match="another process is working on"), Run.load(run.folder):
-        pass
-    with Run.load(run.folder) as free:
-        free.append(record(3))
+    with run:
+        with pytest.raises(BusyError, match="is working on"), SearchRun.load(run.folder):
+            pass
+        with pytest.raises(BusyError, match="is working on"):
+            remove(run.folder.parent / "run")
+    with SearchRun.load(run.folder) as free:
+        free.learn(record(3))
     assert len(list(run.nodes())) == 4
 
 
-def test_what_is_written_survives_a_crash_of_the_process(tmp_path):
-    folder = tmp_path / "run"
-    run = Run.start(folder, HEADER, DATASET)
-    child = os.fork()
-    if child == 0:
-        run.__enter__()
-        run.append(record(0))
-        os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
-    assert len(list(Run.load(folder).nodes())) == 1
+WRITER = """
+import os, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from test_runs import FILES, HEADER, SearchRun, record, rows
+run = SearchRun.start(Path({folder!r}), HEADER, FILES)
+run.__enter__()
+run.learn(record(0))
+run.grow(rows(2))
+os.kill(os.getpid(), 9)
+"""
 
 
-def test_a_start_that_was_cut_short_is_begun_again_but_nothing_foreign_is_touched(tmp_path):
-    folder = tmp_path / "run"
-    assert is_free(folder)
-    Run.start(folder, HEADER, DATASET)
-    assert not is_free(folder)
-    (folder / "run.json").rename(folder / ".run.json.part")
-    assert is_free(folder)
-    (folder / "thesis.tex").write_text("")
-    assert not is_free(folder)
+def test_what_is_written_survives_a_process_that_is_killed(tmp_path):
+    code = WRITER.format(path=sys.path, folder=str(tmp_path / "run"))
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    run = SearchRun.load(tmp_path / "run")
+    assert len(list(run.nodes())) == 1
+    assert len(run.dataset()) == 3
+    with run:  # its lock went with it
+        run.learn(record(1))
 
 
-def test_differences_name_every_setting_that_changed():
-    other = CONFIG.model_copy(update={"seed": 1, "options": {"strategy": {"c": 2, "d": 1}}})
-    assert differences(CONFIG, other) == ["seed", "strategy.c", "strategy.d"]
-    assert differences(CONFIG, CONFIG) == []
+class TestGrowingDatasets:
+    def test_the_journal_says_which_rows_came_when_and_the_identity_stays(self, run):
+        with run:
+            run.grow(rows(2, reward=2.0))
+            run.learn(record(3))
+            run.grow(rows(1, reward=3.0))
+        again = SearchRun.load(run.folder)
+        assert again.dataset().columns["rewards"].tolist() == [1.0, 2.0, 2.0, 3.0]
+        told = [e.count if isinstance(e, RowsAdded) else e.node.id for e in again.events()]
+        assert told == [0, 1, 2, 2, 3, 1]
+        assert [node.id for node in again.nodes()] == [0, 1, 2, 3]
+        assert Dataset.load(run.folder / DATASET).digest == FILES[DATASET].digest
+        again.check(CONFIG)
+
+    def test_rows_whose_line_was_never_written_do_not_count_and_come_again(self, run):
+        with run:
+            run.grow(rows(2))
+        file = run.folder / JOURNAL
+        file.write_bytes(file.read_bytes()[:-5])
+        assert len(run.dataset()) == 1
+        with run:
+            run.grow(rows(3))
+        assert len(run.dataset()) == 4
+
+    def test_rows_that_were_changed_are_refused(self, run):
+        with run:
+            run.grow(rows(2))
+        rows(2, reward=9.0).save(run.folder / "rows-1.npz")
+        with pytest.raises(CwmError, match=r"rows-1\.npz was changed"):
+            run.dataset()
+
+
+class TestStarts:
+    def test_one_that_was_cut_short_is_begun_again_but_nothing_foreign_is_touched(self, tmp_path):
+        folder = tmp_path / "run"
+        SearchRun.start(folder, HEADER, FILES)
+        assert not is_free(folder, FILES)
+        (folder / "run.json").rename(folder / ".run.json.part")
+        assert is_free(folder, FILES)
+        (folder / "thesis.tex").write_text("")
+        with pytest.raises(CwmError, match="holds something else: choose another --run"):
+            SearchRun.start(folder, HEADER, FILES)
+        assert (folder / "thesis.tex").exists()
+
+    def test_one_that_fails_leaves_no_folder(self, tmp_path):
+        class Broken:
+            def save(self, path):
+                path.write_text("half")
+                raise OSError("no space left")
+
+        folder = tmp_path / "runs" / "one"
+        with pytest.raises(OSError, match="no space"):
+            SearchRun.start(folder, HEADER, {DATASET: Broken()})
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(CwmError, match="no key"), SearchRun.start(folder, HEADER, FILES) as run:
+            run.log("begins")
+            raise CwmError("no key")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_one_in_which_something_was_found_stays(self, tmp_path):
+        folder = tmp_path / "run"
+        with pytest.raises(CwmError), SearchRun.start(folder, HEADER, FILES) as run:
+            run.learn(record(0))
+            raise CwmError("no money")
+        assert len(list(SearchRun.load(folder).nodes())) == 1
+        with pytest.raises(CwmError), SearchRun.load(folder):
+            raise CwmError("again")
+        assert folder.exists()
+
+    def test_a_run_of_other_choices_is_refused_by_name_with_both_values(self, run):
+        other = CONFIG.model_copy(update={"seed": 1, "options": {"strategy": {"c": 2, "d": 1}}})
+        told = list(map(str, differences(CONFIG, other)))
+        assert told == ["strategy.c (1, not 2)", "seed (0, not 1)", "strategy.d (none, not 1)"]
+        assert differences(CONFIG, CONFIG) == []
+        words = r"run was started with another strategy.c \(1, not 2\), seed"
+        with pytest.raises(CwmError, match=words):
+            SearchRun.begin(run.folder, HEADER.model_copy(update={"config": other}), FILES)
+        assert len(list(SearchRun.begin(run.folder, HEADER, FILES).nodes())) == 3
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"config": {}}', "\xff"])
 def test_a_damaged_run_file_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "run.json").write_text(content, encoding="latin-1")
     with pytest.raises(CwmError, match="cannot be read") as caught:
-        Run.load(tmp_path)
+        SearchRun.load(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(CwmError, match="is no run"):
-        Run.load(tmp_path)
+class Tally(BaseModel):
+    count: int
 
 
-def test_runs_are_listed_newest_first_without_the_damaged(tmp_path):
-    for number, name in enumerate("abc"):
-        Run.start(tmp_path / name, HEADER, DATASET)
-        os.utime(tmp_path / name / "run.json", (number, number))
-    (tmp_path / "b" / "run.json").write_text("{")
-    assert [run.folder.name for run in runs_in(tmp_path)] == ["c", "a"]
+class TallyRun(Run[RunHeader[Tally], Tally]):
+    kind = "tally"
+    header_type = RunHeader[Tally]
+    record_type = Tally
+    patience: ClassVar[float] = 0.1
 
 
-def test_the_journal_is_plain_json_for_other_tools(run):
-    lines = (run.folder / JOURNAL).read_text().splitlines()
-    assert [json.loads(line)["node"]["id"] for line in lines] == [0, 1, 2]
-    assert np.all(["\x1b" not in line for line in lines])
+def test_a_kind_of_run_is_a_header_and_a_record(tmp_path):
+    with TallyRun.begin(tmp_path / "t", RunHeader(kind="tally", config=Tally(count=3))) as tally:
+        tally.append(Tally(count=1))
+        tally.append(Tally(count=2))
+        tally.rewrite([Tally(count=2)])
+        tally.append(Tally(count=3))
+        tally.save_result({"sum": 5})
+    again = TallyRun.load(tmp_path / "t")
+    assert [each.count for each in again.records()] == [2, 3]
+    assert again.result() == {"sum": 5}
+    assert TallyRun.report([again]).as_json()["sum"] == 5
+    with pytest.raises(CwmError, match="is a run of kind 'tally', not 'search'"):
+        SearchRun.load(tmp_path / "t")
+
+
+class TestListing:
+    def test_runs_are_found_anywhere_below_the_newest_first(self, tmp_path):
+        for number, name in enumerate(("a", "deep/er/b", "a/jobs/c", "d")):
+            SearchRun.start(tmp_path / name, HEADER, FILES) if name != "a/jobs/c" else None
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / "run.json").touch()
+            os.utime(tmp_path / name / "run.json", (number, number))
+        (tmp_path / "d" / "run.json").write_text("{")
+        os.utime(tmp_path / "d" / "run.json", (9, 9))
+        folders = [str(folder.relative_to(tmp_path)) for folder in run_folders(tmp_path)]
+        assert folders == ["d", "deep/er/b", "a"]
+        assert [folder.name for folder in run_folders(tmp_path / "a")] == ["c", "a"]
+        damaged, *others = list_runs(tmp_path)
+        assert isinstance(damaged, UnreadableRun)
+        assert "cannot be read" in damaged.reason
+        assert [run.environment for run in others] == ["X-v0", "X-v0"]
+        assert list(list_runs(tmp_path / "nowhere")) == []
+
+    def test_a_run_of_an_unknown_kind_is_told(self, tmp_path):
+        TallyRun.start(tmp_path / "t", RunHeader(kind="tally", config=Tally(count=3)))
+        (told,) = list_runs(tmp_path)
+        assert "unknown run kind 'tally'" in told.reason
+
+    def test_two_runs_differ_in_settings_and_results(self, run, tmp_path):
+        other = CONFIG.model_copy(update={"seed": 1})
+        second = SearchRun.start(
+            tmp_path / "two", HEADER.model_copy(update={"config": other}), FILES
+        )
+        run.save_result({"solved": False, "test": {"accuracy": 0.5}})
+        second.save_result({"solved": True, "test": {"accuracy": 0.5}})
+        found = compare(run.folder, second.folder).as_json()
+        assert found["settings"] == {"seed": [0, 1]}
+        assert found["results"] == {"solved": [False, True]}
+
+    def test_what_is_removed_is_a_run_even_a_damaged_one(self, run, tmp_path):
+        (run.folder / "run.json").write_text("{")
+        remove(run.folder)
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(CwmError, match="is no run"):
+            remove(tmp_path)

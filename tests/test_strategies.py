@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cwm_cli.runs.store import Line
+from cwm_cli.runs.searches import SearchRecord
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.search.contracts import (
     FIX,
@@ -104,7 +104,9 @@ def search_with(strategy, *, seed=7, parallel=1, order=()):
 
 def lines_of(records):
     """Return what a journal holds of some records."""
-    return [Line(node=record.node, text=record.text).model_dump_json() for record in records]
+    return [
+        SearchRecord(node=record.node, text=record.text).model_dump_json() for record in records
+    ]
 
 
 def standing(search):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
 
@@ -284,7 +284,7 @@ def test_a_mistake_is_answered_in_one_line(cwm, arguments, message):
 def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     lake = ["--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--data-seed", str(seed)]
     assert cwm("synthesize", *lake, "--run", "r").returncode == 0
-    run = Run.load(cwm.folder / "r")
+    run = SearchRun.load(cwm.folder / "r")
     data = run.dataset()
     known = {(row.observation, row.action) for row in data.train}
     seen = np.array([(row.observation, row.action) in known for row in data.test])

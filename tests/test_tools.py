@@ -10,7 +10,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.worlds import ProgramModel
@@ -200,7 +200,7 @@ class TestTools:
         done = adding.inside(*COMMANDS["synthesize"], *told, "--tool", "adder", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["solved"]
-        run = Run.load(adding.folder / "here")
+        run = SearchRun.load(adding.folder / "here")
         assert run.config.tools == ("adder",)
         assert run.header.versions["adder"] == "1.0"
         scored = json.loads(adding.inside("evaluate", "here", *COUNTED[:2], "--json").stdout)
@@ -215,12 +215,12 @@ class TestTools:
     def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):
         start = (*COMMANDS["synthesize"], "--tool", "sqlite3", "--tool", "adder")
         assert adding.inside(*start, "--tool", "adder").returncode == 0
-        assert Run.load(adding.folder / "here").config.tools == ("adder", "sqlite3")
+        assert SearchRun.load(adding.folder / "here").config.tools == ("adder", "sqlite3")
         same = adding.inside(*COMMANDS["synthesize"], "--tool", "adder", "--tool", "sqlite3")
         assert "here continues with 1 nodes" in same.stderr
         other = adding.inside(*COMMANDS["synthesize"], "--tool", "adder")
         assert other.returncode == 1
-        assert "here was started with another tools: choose another --run" in other.stderr
+        assert "here was started with another tools (" in other.stderr
 
     @pytest.mark.parametrize(
         ("command", "tool", "words"),
@@ -308,7 +308,7 @@ class TestLimits:
     def test_limits_belong_to_a_run_and_its_program_is_judged_by_them_again(self, adding):
         start = (*COMMANDS["synthesize"], "--backend", "teacher", "--tool", "adder")
         assert adding.inside(*start, "-o", "sandbox.memory_mb=300", "-o", "told=").returncode == 0
-        run = Run.load(adding.folder / "here")
+        run = SearchRun.load(adding.folder / "here")
         assert run.config.options["sandbox"] == vars(Limits(memory_mb=300))
         other = adding.inside(*start, "-o", "told=")
         assert other.returncode == 1

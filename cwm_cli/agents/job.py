@@ -11,7 +11,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
@@ -42,7 +42,7 @@ class Choices(NamedTuple):
 class Job:
     """A search with the run that records it."""
 
-    run: Run
+    run: SearchRun
     search: Search
     dataset: Dataset
     problem: WorldModelProblem

@@ -15,12 +15,11 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs.store import Header, Run, RunConfig, differences, is_free, openings, runs_in
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.store import DATASET, HEADER, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import Protection
 from cwm_cli.search.loop import Search
-
-RUNS = Path("runs")
 
 
 class Order(NamedTuple):
@@ -90,7 +89,7 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
         yield Job(run, search, dataset, problem, choices)
 
 
-def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Run) -> Search:
+def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: SearchRun) -> Search:
     """Build the search, with the nodes that the run has already."""
     search = Search(
         problem,
@@ -99,7 +98,7 @@ def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Run
         seed=choices.seed,
         parallel=choices.parallel,
         max_cost=choices.max_cost,
-        journal=run.append,
+        journal=run.learn,
     )
     search.resume(run.nodes())
     if search.best:  # which a crash may have kept from being saved
@@ -130,17 +129,17 @@ def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
     return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
 
 
-def _log_protection(run: Run, present: Protection) -> None:
+def _log_protection(run: SearchRun, present: Protection) -> None:
     """Write down how programs are kept from this machine, where that is news."""
     before = run.header.protection
     if before is None or before != present.model_copy(update={"accepted": before.accepted}):
         run.log(f"protected otherwise than at the start: {openings(present)}; {present.kernel}")
 
 
-def _config(order: Order, settings: dict[str, dict[str, Any]]) -> RunConfig:
+def _config(order: Order, settings: dict[str, dict[str, Any]]) -> SearchConfig:
     """Gather what makes the run what it is."""
     choices = order.choices
-    return RunConfig(
+    return SearchConfig(
         env=order.spec.id,
         env_args=order.env_args,
         dataset=order.dataset.digest,
@@ -155,31 +154,28 @@ def _config(order: Order, settings: dict[str, dict[str, Any]]) -> RunConfig:
 
 
 def _open_run(
-    order: Order, config: RunConfig, protection: Protection, *, folder: Path | None, new: bool
-) -> Run:
+    order: Order, config: SearchConfig, protection: Protection, *, folder: Path | None, new: bool
+) -> SearchRun:
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
         folder = next(_unfinished(config, order.choices.budget), None)
-    if folder is not None and (folder / "run.json").exists():
-        run = Run.load(folder)
-        if changed := differences(run.config, config):
-            names = ", ".join(changed)
-            raise CwmError(f"{folder} was started with another {names}: choose another --run")
+    folder = folder or fresh_folder(config.env, config.strategy, str(config.seed))
+    if (folder / HEADER).exists():
+        run = SearchRun.load(folder)
+        run.check(config)
         return run
-    if folder is not None and not is_free(folder):
-        raise CwmError(f"{folder} holds something else: choose another --run")
     header = _header(order, config, protection)
-    return Run.start(folder or _fresh_folder(config), header, order.dataset)
+    return SearchRun.start(folder, header, {DATASET: order.dataset})
 
 
-def _header(order: Order, config: RunConfig, protection: Protection) -> Header:
+def _header(order: Order, config: SearchConfig, protection: Protection) -> SearchHeader:
     """Describe the circumstances of a new run."""
     env = order.spec.make(**order.env_args)
     try:
         description = order.spec.describe(env)
     finally:
         env.close()
-    return Header(
+    return SearchHeader(
         config=config,
         description=description,
         versions={**order.spec.versions(), **_versions(config.tools)},
@@ -196,18 +192,9 @@ def _versions(tools: tuple[str, ...]) -> dict[str, str]:
     return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
 
 
-def _unfinished(config: RunConfig, budget: int) -> Iterator[Path]:
+def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
     """Yield the runs of equal choices that can go on, the newest first."""
-    for run in runs_in(RUNS):
-        if run.config == config:
-            nodes = list(run.nodes())
-            if len(nodes) < budget and not any(node.verdict.solved or node.final for node in nodes):
-                yield run.folder
-
-
-def _fresh_folder(config: RunConfig) -> Path:
-    """Name a folder that is not there yet."""
-    env = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.env)
-    name = f"{env}-{config.strategy}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    candidates = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 1000))]
-    return next(folder for folder in candidates if not folder.exists())
+    for run in SearchRun.alike(config):
+        nodes = list(run.nodes())
+        if len(nodes) < budget and not any(node.verdict.solved or node.final for node in nodes):
+            yield run.folder

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cwm_cli.agents.synthesizing import RUNS
 from cwm_cli.bench.configuration import Header
 from cwm_cli.bench.folder import HEADER, Folder
 from cwm_cli.bench.tasks import left
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.store import RUNS
 
 
 def choose_folder(header: Header, *, named: Path | None, new: bool) -> Folder:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cwm_cli.runs.store import JOURNAL
+from cwm_cli.runs.searches import JOURNAL
 
 
 @dataclass

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.importing import Buffer
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
 
 MOST_VERSIONS = 10
 """Versions of an environment that are tried, from 0, when a file fits none that was named."""
@@ -219,11 +219,11 @@ def read_program(file: Path) -> str:
         raise CwmError(f"{file} cannot be read ({error}): name a .py file") from error
 
 
-def open_run(folder: Path, spec: EnvironmentSpec, env_arg: list[str] | None) -> Run:
+def open_run(folder: Path, spec: EnvironmentSpec, env_arg: list[str] | None) -> SearchRun:
     """Open a run of an environment; another one is refused."""
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
 
-    run = Run.load(folder)
+    run = SearchRun.load(folder)
     if run.config.env != spec.id:
         raise CwmError(f"{folder} is a run of {run.config.env}: name --env {run.config.env}")
     if env_arg and parse_env_args(env_arg) != run.config.env_args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cwm_apps.folder import Folder
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 
@@ -33,16 +33,16 @@ def list_(
 
     from cwm_apps.folder import folders_in
     from cwm_cli.cli.shared import console
-    from cwm_cli.runs.store import runs_in
+    from cwm_cli.runs.listing import UnreadableRun, list_runs
 
     table = Table("run", "environment", "strategy", "answers", "nodes", "best")
     table.columns[0].overflow = "fold"  # so that the folder can be copied
-    for run in runs_in(folder):
-        nodes = list(run.nodes())
-        best = max((node.verdict.score for node in nodes), default=0.0)
-        answers = run.config.model or run.config.backend
-        cells = (str(run.folder), run.config.env, run.config.strategy, answers)
-        table.add_row(*map(Text, cells), str(len(nodes)), f"{best:.4f}")
+    for run in list_runs(folder):
+        if isinstance(run, UnreadableRun):
+            table.add_row(Text(run.run), "", "", "", "", Text(run.reason, "red"))
+            continue
+        cells = (run.run, run.environment, run.strategy, run.answers)
+        table.add_row(*map(Text, cells), str(run.completions), f"{run.best or 0.0:.4f}")
     for apps in folders_in(folder):
         table.add_row(*map(Text, _apps_cells(apps)))
     if not table.row_count:
@@ -64,13 +64,13 @@ def show(
 
     from cwm_apps.folder import Folder
     from cwm_cli.cli.shared import console, emit
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views import finished_tree
 
     if (apps := Folder(folder)).is_apps:
         _show_apps(apps)
         return
-    run = Run.load(folder)
+    run = SearchRun.load(folder)
     about = run.config.model_dump(exclude={"options"})
     about |= {"tools": ", ".join(run.config.tools), "protection": run.header.openings}
     emit({name: value for name, value in about.items() if value not in ("", {})}, json=False)
@@ -105,7 +105,7 @@ def report(
     from cwm_cli.bench.folder import Folder
     from cwm_cli.bench.report import Report
     from cwm_cli.cli.benchmark import print_report
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
 
     if others or _is_apps(folder):
         _report_apps([folder, *(others or [])], json=json)
@@ -114,7 +114,7 @@ def report(
     if found.is_benchmark:
         print_report(Report.of(found), json=json)
     else:
-        _report_run(Run.load(folder), json=json)
+        _report_run(SearchRun.load(folder), json=json)
 
 
 runs.command("export")(guarded(export))
@@ -169,7 +169,7 @@ def _apps_cells(folder: Folder) -> list[str]:
     ]
 
 
-def _report_run(run: Run, *, json: bool) -> None:
+def _report_run(run: SearchRun, *, json: bool) -> None:
     """Print what came of a run, as far as it went."""
     import json as jsonlib
 
@@ -190,7 +190,7 @@ def _report_run(run: Run, *, json: bool) -> None:
         console(json=json).print(score_table(titled(scores)))
 
 
-def _summary(run: Run) -> dict[str, Any]:
+def _summary(run: SearchRun) -> dict[str, Any]:
     """Say what a run is, and how far it is."""
     config, nodes = run.config, list(run.nodes())
     best = max((node.verdict.score for node in nodes), default=None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.contests import SideName
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.runs.store import Run
+    from cwm_cli.runs.searches import SearchRun
 
 FOLDER = "plans"
 """The folder of a run, or of all runs, with what was played."""
@@ -34,7 +34,7 @@ class Subject(NamedTuple):
     tools: list[str]
     limits: dict[str, Any]
     folder: Path
-    run: Run | None = None
+    run: SearchRun | None = None
 
     @property
     def side(self) -> SideName:

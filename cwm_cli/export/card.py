@@ -11,7 +11,7 @@ from cwm_cli.evaluation import Score
 from cwm_cli.export.names import Names
 from cwm_cli.export.publishing import MARK, template
 from cwm_cli.export.world import World
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean
 
@@ -35,7 +35,7 @@ class Findings(NamedTuple):
         return {name: Score.model_validate(part) for name, part in parts.items() if part}
 
 
-def card(run: Run, dataset: Dataset, names: Names, world: World, findings: Findings) -> str:
+def card(run: SearchRun, dataset: Dataset, names: Names, world: World, findings: Findings) -> str:
     """Write the README of an exported environment."""
     limit = world.max_episode_steps
     return template("README.md").substitute(
@@ -55,7 +55,7 @@ def card(run: Run, dataset: Dataset, names: Names, world: World, findings: Findi
 _VALID = " `info` names the actions that are valid next: `valid_actions`, and `action_mask`."
 
 
-def _scores(run: Run, findings: Findings) -> str:
+def _scores(run: SearchRun, findings: Findings) -> str:
     """Compare the scores on train and held-out rows, or say what is known so far."""
     if not findings.scores:
         so_far = f"Right so far on train rows: {findings.best.verdict.score:.3f}."
@@ -72,7 +72,7 @@ def _scores(run: Run, findings: Findings) -> str:
     return "\n".join(lines) + "\n" + EXPLAINED.rstrip()
 
 
-def _facts(run: Run, dataset: Dataset, findings: Findings) -> Iterator[tuple[str, str]]:
+def _facts(run: SearchRun, dataset: Dataset, findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield how a program came to be."""
     config, header = run.config, run.header
     spent = total([node.usage for node in findings.nodes])

@@ -9,7 +9,8 @@ from cwm_cli.bench.folder import Folder as BenchmarkFolder
 from cwm_cli.errors import CwmError
 from cwm_cli.export.package import package_of
 from cwm_cli.export.publishing import Export
-from cwm_cli.runs.store import Run, runs_in
+from cwm_cli.runs.listing import run_folders
+from cwm_cli.runs.searches import SearchRun
 
 
 def export_of(folder: Path) -> Export:
@@ -18,10 +19,10 @@ def export_of(folder: Path) -> Export:
     if apps.is_apps:
         return solutions_of(apps)
     if BenchmarkFolder(folder).is_benchmark:
-        names = (f", such as {run.folder}" for run in runs_in(folder))
+        names = (f", such as {run}" for run in run_folders(folder))
         example = next(names, "")
         raise CwmError(f"{folder} is a benchmark of many runs: export one of them{example}")
-    run = Run.load(folder)
+    run = SearchRun.load(folder)
     if (folder / TASK).exists():
         raise CwmError(f"{folder} is of one coding problem: export {_above(folder)}")
     return package_of(run)

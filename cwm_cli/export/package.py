@@ -11,14 +11,14 @@ from cwm_cli.export.card import Findings, card
 from cwm_cli.export.names import Names, names_of
 from cwm_cli.export.publishing import Export, template
 from cwm_cli.export.world import World, world_of
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.text import clean
 
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
 
 
-def package_of(run: Run) -> Export:
+def package_of(run: SearchRun) -> Export:
     """Make a package of the best program of a run, which need not be over."""
     text, program = run.best_program(), (run.folder / BEST).read_bytes()
     findings = _findings(run, program)
@@ -47,7 +47,7 @@ def package_of(run: Run) -> Export:
     )
 
 
-def _findings(run: Run, program: bytes) -> Findings:
+def _findings(run: SearchRun, program: bytes) -> Findings:
     """Read what a run came to; a result of fewer completions than there are now is out of date."""
     nodes = list(run.nodes())
     same = [node for node in nodes if node.program.encode("utf-8", "replace") == program]
@@ -61,7 +61,7 @@ def _findings(run: Run, program: bytes) -> Findings:
     return Findings(nodes, best, result if is_over else None)
 
 
-def _frame(run: Run, names: Names, world: World) -> dict[str, bytes]:
+def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
     """Return what makes a program a package."""
     environment = files("cwm_cli.export") / "templates" / "environment.py"
     about = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.runs.store import RunConfig
+    from cwm_cli.runs.searches import SearchConfig
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 """What texts of Gymnasium are made of where nothing else is said."""
@@ -30,7 +30,7 @@ class World(NamedTuple):
     max_episode_steps: int | None
 
 
-def world_of(config: RunConfig, dataset: Dataset, program: str) -> World:
+def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
     """Gather what was recorded, and what the environment itself says where it can be made."""
     starts = _starts(dataset)
     limit, allowed = _asked(config, starts, dataset.metadata.get("reset_seeds", []))
@@ -57,7 +57,7 @@ def _starts(dataset: Dataset) -> list[Transition]:
 
 
 def _asked(
-    config: RunConfig, starts: Sequence[Transition], seeds: Sequence[int]
+    config: SearchConfig, starts: Sequence[Transition], seeds: Sequence[int]
 ) -> tuple[int | None, list[list[int]]]:
     """Ask the environment for its time limit, and for the actions that are allowed at starts."""
     try:

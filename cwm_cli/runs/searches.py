@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
+from cwm_cli.runs.files import replace
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, share
-from cwm_cli.runs.store import Run, RunHeader, read_journal, replace
+from cwm_cli.runs.store import Run, RunHeader, read_journal
 from cwm_cli.search.contracts import Node, Record
 
 JOURNAL = "nodes.jsonl"

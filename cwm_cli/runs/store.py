@@ -168,12 +168,20 @@ class Run(Generic[H, R]):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read a run folder."""
-        missing = f"{folder} is no run: `cwm runs list` shows the runs here"
-        header = read_header(folder / HEADER, cls.header_type, missing)
-        if header.kind != cls.kind:
-            kinds = f"a run of kind {header.kind!r}, not {cls.kind!r}"
-            raise CwmError(f"{folder} is {kinds}: choose another folder")
-        return cls(folder, header)
+        if (kind := kind_of(folder)) != cls.kind:
+            words = f"a run of kind {kind!r}, not {cls.kind!r}"
+            raise CwmError(f"{folder} is {words}: choose another folder")
+        return cls(folder, read_header(folder / HEADER, cls.header_type, ""))
+
+    @classmethod
+    def alike(cls, config: BaseModel) -> Iterator[Self]:
+        """Yield the runs of equal choices in the usual place, the newest first."""
+        files = [(file.stat().st_mtime, file) for file in RUNS.glob(f"*/{HEADER}")]
+        for _, file in sorted(files, reverse=True):
+            with suppress(CwmError):
+                run = cls.load(file.parent)
+                if run.header.config == config:
+                    yield run
 
     def check(self, config: BaseModel) -> None:
         """Refuse to go on with other choices than the run was started with."""
@@ -311,6 +319,18 @@ class _Started(NamedTuple):
                 place.rmdir()
 
 
+class _Kind(BaseModel):
+    """As much of a header as says of what kind a run is; searches need not say it."""
+
+    kind: str = "search"
+
+
+def kind_of(folder: Path) -> str:
+    """Return the kind of the run in a folder."""
+    missing = f"{folder} is no run: `cwm runs list` shows the runs here"
+    return read_header(folder / HEADER, _Kind, missing).kind
+
+
 def read_journal(file: Path, record: type[M]) -> Iterator[M | RowsAdded]:
     """Read the lines of a journal; a last one that a crash cut short is left out."""
     lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
@@ -343,7 +363,12 @@ def fresh_folder(*words: str) -> Path:
 
 def differences(before: BaseModel, now: BaseModel) -> list[Difference]:
     """Return the settings in which two configurations differ, options one by one."""
-    old, new = (flat(config.model_dump()) for config in (before, now))
+    return changes(before.model_dump(), now.model_dump())
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the entries of nested objects that differ."""
+    old, new = flat(before), flat(now)
     names = dict.fromkeys([*old, *new])
     return [Difference(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
 

@@ -14,7 +14,7 @@ from cwm_cli.agents.job import Choices
 from cwm_cli.agents.synthesizing import check_flags
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs.store import RunConfig
+from cwm_cli.runs.searches import SearchConfig
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.scripting import ScriptJob
 from cwm_cli.search.contracts import Backend, Strategy
@@ -87,7 +87,7 @@ def limits(chosen: dict[str, Any]) -> Limits:
     return Limits.chosen(asdict(LIMITS) | chosen)
 
 
-def sandbox(config: RunConfig, accepted: Sequence[str]) -> Sandbox:
+def sandbox(config: SearchConfig, accepted: Sequence[str]) -> Sandbox:
     """Make the sandbox of a run, which judges as many programs at a time as there are cores."""
     sandbox = Sandbox(Limits(**config.options["sandbox"]), cores(), accepted=accepted)
     sandbox.prepare(ScriptJob.handler)
@@ -99,9 +99,9 @@ def cores() -> int:
     return max(2, os.cpu_count() or 1)
 
 
-def searching(choices: Choices, data: Source, parts: Parts) -> RunConfig:
+def searching(choices: Choices, data: Source, parts: Parts) -> SearchConfig:
     """Gather what makes a run what it is."""
-    return RunConfig(
+    return SearchConfig(
         env=ENVIRONMENT,
         dataset=data.name,
         strategy=choices.strategy,
@@ -112,11 +112,11 @@ def searching(choices: Choices, data: Source, parts: Parts) -> RunConfig:
     )
 
 
-def judging(file: Path, data: Source, *, options: Sequence[str], seed: int) -> RunConfig:
+def judging(file: Path, data: Source, *, options: Sequence[str], seed: int) -> SearchConfig:
     """Gather what makes the judging of programs from elsewhere what it is."""
     settings = judging_settings(options)
     settings["solutions"] = {"digest": sha256(file.read_bytes()).hexdigest()}
-    return RunConfig(
+    return SearchConfig(
         env=ENVIRONMENT,
         dataset=data.name,
         strategy="",

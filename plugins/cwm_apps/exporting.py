@@ -9,7 +9,7 @@ from cwm_apps.gathering import gather
 from cwm_cli import __version__
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.searches import SearchRun
 
 FILE = "solutions.json"
 
@@ -56,7 +56,7 @@ def _data(name: str) -> str:
 def _programs(folder: Folder) -> Iterator[tuple[str, str]]:
     """Yield the best programs by the ids of their problems."""
     for path in folder.started():
-        file = Run.load(path).folder / "best.py"
+        file = SearchRun.load(path).folder / "best.py"
         program = file.read_text(encoding="utf-8") if file.exists() else ""
         if program.strip():
             yield str(int(path.name)), program

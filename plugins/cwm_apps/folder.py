@@ -14,8 +14,8 @@ from cwm_apps.scoring import Outcome
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import read_header, replace
-from cwm_cli.runs.store import Header as RunHeader
-from cwm_cli.runs.store import Run, RunConfig, differences, is_free, read_journal
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun, read_answers
+from cwm_cli.runs.store import differences, is_free
 from cwm_cli.sandbox.protection import Protection
 
 HEADER = "apps.json"
@@ -31,7 +31,7 @@ class Header(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    config: RunConfig
+    config: SearchConfig
     problems: tuple[int, ...]
     version: str
     created: str
@@ -99,7 +99,7 @@ class Folder(NamedTuple):
                 header = self.header()
                 self._write(header.model_copy(update={"skipped": {**header.skipped, **skipped}}))
 
-    def run(self, task: CodingTask, header: Header) -> Run:
+    def run(self, task: CodingTask, header: Header) -> SearchRun:
         """Return the run of a problem, started if it is not there yet."""
         folder = self.problem(task.id)
         config = header.config.model_copy(
@@ -107,12 +107,12 @@ class Folder(NamedTuple):
         )
         with self.locked():
             if (folder / "run.json").exists():
-                run = Run.load(folder)
+                run = SearchRun.load(folder)
                 _check_task(run, config)
                 return run
-            if not is_free(folder, name=TASK):
+            if not is_free(folder, [TASK]):
                 raise CwmError(f"{folder} holds something else: choose another --run")
-            about = RunHeader(
+            about = SearchHeader(
                 config=config,
                 description=task.question,
                 versions={},
@@ -120,7 +120,7 @@ class Folder(NamedTuple):
                 created=header.created,
                 protection=header.protection,
             )
-            return Run.start(folder, about, Material(task), name=TASK)
+            return SearchRun.start(folder, about, {TASK: Material(task)})
 
     def problem(self, number: int) -> Path:
         """Where the run of a problem is."""
@@ -147,7 +147,7 @@ class Folder(NamedTuple):
         folder = self.problem(number)
         if found := self.found(folder):
             return found.cost or 0.0
-        return sum(line.node.usage.cost or 0.0 for line in read_journal(folder))
+        return sum(line.node.usage.cost or 0.0 for line in read_answers(folder))
 
     def task(self, run: Path) -> CodingTask:
         """Read the task of a problem."""
@@ -168,21 +168,21 @@ class Folder(NamedTuple):
         replace(self.path / HEADER, header.model_dump_json(indent=2) + "\n")
 
 
-def save(run: Run, found: Found) -> None:
+def save(run: SearchRun, found: Found) -> None:
     """Write down what came of a problem."""
     more = {"strict": found.strict, "share": found.share, "no_hidden_tests": not found.has_hidden}
     run.save_result(found.model_dump() | more)
 
 
-def check_equal(path: Path, before: RunConfig, now: RunConfig) -> None:
+def check_equal(path: Path, before: SearchConfig, now: SearchConfig) -> None:
     """Refuse to go on with other choices, naming them."""
     if names := changes(before, now):
         raise CwmError(f"{path} was started with another {names}: choose another --run")
 
 
-def changes(before: RunConfig, now: RunConfig) -> str:
+def changes(before: SearchConfig, now: SearchConfig) -> str:
     """Name the settings in which two runs differ, in the words of the command."""
-    names = differences(before, now)
+    names = [change.name for change in differences(before, now)]
     return ", ".join("data" if name == "dataset" else name for name in names)
 
 
@@ -193,7 +193,7 @@ def folders_in(parent: Path) -> Iterator[Folder]:
         yield Folder(file.parent)
 
 
-def _check_task(run: Run, config: RunConfig) -> None:
+def _check_task(run: SearchRun, config: SearchConfig) -> None:
     """Refuse a task that is not the one that the run was started with."""
     if run.config.dataset != config.dataset:
         raise CwmError(f"{run.folder} was started with another text or tests: choose another --run")

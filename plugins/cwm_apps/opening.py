@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cwm_apps.folder import Folder, Header, folders_in
-from cwm_cli.agents.synthesizing import RUNS
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.store import RUNS
 
 
 def choose_folder(

@@ -10,7 +10,8 @@ from cwm_apps.folder import Folder, Found, save
 from cwm_apps.overview import JUDGING, SKIPPED, Standing
 from cwm_apps.running import counts, ended, verdicts
 from cwm_apps.threads import stream
-from cwm_cli.runs.store import BusyError, Run
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import BusyError
 from cwm_cli.sandbox import Sandbox
 
 
@@ -40,7 +41,7 @@ class Rejudging:
         standing = ended(before, before.completions)
         yield standing._replace(state=JUDGING)
         try:
-            with Run.load(path) as run:
+            with SearchRun.load(path) as run:
                 found = self._judged(run, before)
         except BusyError:
             reason = "another process is working on it"
@@ -48,7 +49,7 @@ class Rejudging:
             return
         yield ended(found, before.completions)
 
-    def _judged(self, run: Run, before: Found) -> Found:
+    def _judged(self, run: SearchRun, before: Found) -> Found:
         """Write the new result down, and what changed."""
         task = self.folder.task(run.folder)
         program = run.best_program() if before.program else ""

@@ -13,7 +13,8 @@ from cwm_apps.reading import Malformed, Tasks
 from cwm_apps.tasks import CodingTask
 from cwm_apps.threads import stream
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.store import BusyError, Run
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import BusyError
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import Backend, Record, Strategy, total
 from cwm_cli.search.loop import Search
@@ -79,14 +80,14 @@ class Searches:
             yield standing._replace(state=FAILED, reason=str(error))
             raise
 
-    def _open(self, task: CodingTask) -> Run:
+    def _open(self, task: CodingTask) -> SearchRun:
         """Return the run of a problem."""
         try:
             return self.folder.run(task, self.header)
         except CwmError as error:
             raise ChangedError(str(error)) from error
 
-    def _continue(self, task: CodingTask, run: Run, standing: Standing) -> Iterator[Standing]:
+    def _continue(self, task: CodingTask, run: SearchRun, standing: Standing) -> Iterator[Standing]:
         """Search, unless that is done, and judge the best program."""
         found = self.folder.found(run.folder)
         if found is None or not found.enough(self.budget):
@@ -101,7 +102,7 @@ class Searches:
             found = self._judged(task, run, search)
         yield ended(found, self.budget)
 
-    def _search(self, task: CodingTask, run: Run) -> Search:
+    def _search(self, task: CodingTask, run: SearchRun) -> Search:
         """Build the search of a problem, with the nodes that its run has already."""
         config = self.header.config
         problem = AppsProblem(task, self.sandbox, config.seed)
@@ -111,7 +112,7 @@ class Searches:
             self.backend,
             seed=config.seed,
             parallel=max(1, self.parallel // len(self.positions)),
-            journal=run.append,
+            journal=run.learn,
         )
         search.resume(run.nodes())
         if search.best:  # which a crash may have kept from being saved
@@ -119,7 +120,7 @@ class Searches:
         run.log(f"budget {self.budget}, {len(search.nodes)} nodes")
         return search
 
-    def _records(self, search: Search, run: Run) -> Iterator[Record]:
+    def _records(self, search: Search, run: SearchRun) -> Iterator[Record]:
         """Search; what is in flight when the search ends is paid for, and learned as well."""
         stopped: CwmError | None = None
         try:
@@ -135,13 +136,13 @@ class Searches:
             run.log(f"stopped: {stopped}")
             raise stopped
 
-    def _learned(self, record: Record, search: Search, run: Run) -> Record:
+    def _learned(self, record: Record, search: Search, run: SearchRun) -> Record:
         """Save a program that is the best so far."""
         if search.best is record.node:
             run.save_best(record.node)
         return record
 
-    def _judged(self, task: CodingTask, run: Run, search: Search) -> Found:
+    def _judged(self, task: CodingTask, run: SearchRun, search: Search) -> Found:
         """Judge the best program by all tests, and write the result down."""
         spent = total([node.usage for node in search.nodes])
         program = search.best.program if search.best else ""

@@ -28,7 +28,7 @@ from cwm_cli.agents.job import Choices
 from cwm_cli.cli.protecting import warn
 from cwm_cli.cli.shared import complain, console
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.store import RunConfig
+from cwm_cli.runs.searches import SearchConfig
 from cwm_cli.sandbox.protection import Protection
 from cwm_cli.views.grids import report_parts
 
@@ -177,7 +177,7 @@ def _problems(asked: Asked) -> Problems:
 
 
 def _header(
-    config: RunConfig, tasks: Tasks, positions: Sequence[int], protection: Protection
+    config: SearchConfig, tasks: Tasks, positions: Sequence[int], protection: Protection
 ) -> Header:
     """Describe a run."""
     return Header(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.store import read_journal
+from cwm_cli.runs.searches import read_answers
 from cwm_cli.search.contracts import Backend, Completion, Request
 
 SUFFIXES = (".md", ".txt")
@@ -72,7 +72,7 @@ class Replay(Backend):
 def _recorded(folder: Path) -> Mapping[str, Sequence[Completion]]:
     """Return a run's answers by the hash of the messages, in the order of asking."""
     answers: dict[str, list[Completion]] = defaultdict(list)
-    for line in sorted(read_journal(folder), key=lambda line: line.node.step):
+    for line in sorted(read_answers(folder), key=lambda line: line.node.step):
         usage = replace(line.node.usage, cost=0.0, seconds=0.0)
         answers[line.node.prompt].append(Completion(line.text, usage))
     return dict(answers)

@@ -1,0 +1,96 @@
+"""Find runs of every kind, and say what they are, how they differ, and what came of them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import find
+from cwm_cli.runs.report import RunReport, RunSummary
+from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
+
+
+@dataclass(frozen=True)
+class UnreadableRun:
+    """A folder that should be a run and cannot be read, and why."""
+
+    run: str
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunDifferences:
+    """In what two runs differ: their settings and circumstances, and what came of them."""
+
+    runs: tuple[str, str]
+    settings: Sequence[Difference]
+    results: Sequence[Difference]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints: both values of all that differs, by name."""
+        parts = {"settings": self.settings, "results": self.results}
+        named = {
+            part: {name: [before, now] for name, before, now in some}
+            for part, some in parts.items()
+        }
+        return {"runs": list(self.runs), **named}
+
+
+def open_run(folder: Path) -> Run[Any, Any]:
+    """Return the run of a folder, of whatever kind."""
+    kind = kind_of(folder)
+    of_kind: type[Run[Any, Any]] = find("run kind", kind)
+    return of_kind.load(folder)
+
+
+def run_folders(*places: Path) -> Iterator[Path]:
+    """Yield the folders of runs below some places, the newest first.
+
+    The parts of a run, such as the jobs of a benchmark, are found where its own folder
+    is named as a place.
+    """
+    found: dict[Path, float] = {}
+    for place in places:
+        for root, folders, files in os.walk(place):
+            if HEADER not in files:
+                continue
+            folder = Path(root)
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                found[folder] = (folder / HEADER).stat().st_mtime
+            if folder != place:
+                folders.clear()
+    return iter(sorted(found, key=lambda folder: (found[folder], folder), reverse=True))
+
+
+def list_runs(*places: Path) -> Iterator[RunSummary | UnreadableRun]:
+    """Say what every run below some places is, and how far it is, the newest first."""
+    for folder in run_folders(*places):
+        try:
+            yield open_run(folder).summary()
+        except CwmError as error:
+            yield UnreadableRun(str(folder), str(error))
+
+
+def report_on(folders: Sequence[Path]) -> RunReport:
+    """Return what a run came to, or several of one kind that belong together."""
+    runs = [open_run(folder) for folder in dict.fromkeys(folders)]
+    if kinds := {run.kind for run in runs} - {runs[0].kind}:
+        other = f"{runs[0].kind} and {sorted(kinds)[0]}"
+        raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
+    return type(runs[0]).report(runs)
+
+
+def compare(first: Path, second: Path) -> RunDifferences:
+    """Say in what two runs differ."""
+    runs = [open_run(folder) for folder in (first, second)]
+    headers = [run.header.model_dump(mode="json") for run in runs]
+    headers = [{**header.pop("config"), **header} for header in headers]
+    results = [run.result() or {} for run in runs]
+    return RunDifferences((str(first), str(second)), changes(*headers), changes(*results))
