@@ -81,7 +81,7 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer what `cwm runs` says of kinds of run, by the `kind` in their header."""
+        """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
 
     @hookspec
     def cwm_defaults(self) -> Mapping[str, str]:
