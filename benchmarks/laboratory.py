@@ -23,7 +23,7 @@ from benchmarks.charts import chart
 from benchmarks.curves import Curve, curve
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
@@ -158,7 +158,7 @@ def _laboratory(
 def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
     """Record a few transitions of many random episodes."""
     spec = environment(env)
-    recorded = collect(spec, policy="random", episodes=30, test_episodes=0, max_steps=60)
+    recorded = record(spec, policy="random", episodes=30, test_episodes=0, max_steps=60)
     dataset = recorded[np.linspace(0, len(recorded) - 1, ROWS).astype(int)]
     return WorldModelProblem("", dataset, sandbox, AccuracyMetric.of(dataset), feedback="paper")
 

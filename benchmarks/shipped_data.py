@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cwm_cli.agents.collection import collect, shipped_name
+from cwm_cli.agents.collecting import record, shipped_name
 from cwm_cli.bench.suites import CWMB
 from cwm_cli.registry import environment
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for env in chosen.envs or [env for env in CWMB if env not in LARGE]:
         file = chosen.folder / shipped_name(env)
         began = time.monotonic()
-        collect(environment(env)).save(file)
+        record(environment(env)).save(file)
         seconds = time.monotonic() - began
         print(f"{env:26} {file.stat().st_size / 1e6:5.2f} MB {seconds:5.0f} s", flush=True)
 

@@ -59,10 +59,16 @@ BASES: Mapping[Kind, str] = {
     "contract": "cwm_cli.worlds:Contract",
     "metric": "cwm_cli.evaluation:Metric",
     "run kind": "cwm_cli.runs.store:Run",
+    "policy": "cwm_cli.agents.policies:Policy",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
 CORE: Mapping[Kind, Mapping[str, str] | str] = {
+    "policy": {
+        "random": "cwm_cli.agents.policies:RandomPolicy",
+        "planner": "cwm_cli.agents.policies:PlannerPolicy",
+        "curated": "cwm_cli.agents.policies:CuratedPolicy",
+    },
     "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
     "planner": "cwm_cli.planning:PLANNERS",
     "world model": "cwm_cli.worlds:WORLD_MODELS",

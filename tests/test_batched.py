@@ -10,7 +10,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.planning.batched import Transformed, batched, returns, verified
@@ -370,7 +370,7 @@ def induced(problem):
     ],
 )
 def test_induced_programs_can_be_batched(name, arguments, sandbox):
-    data = collect(cwm_environments()[name](), env_args=arguments, policy="random")
+    data = record(cwm_environments()[name](), env_args=arguments, policy="random")
     program = induced(WorldModelProblem("", data.train, sandbox, AccuracyMetric.of(data.train)))
     columns = data.train.select("observations", "actions")
     rows = [list(columns[key]) for key in ("observations", "actions")]
@@ -380,7 +380,7 @@ def test_induced_programs_can_be_batched(name, arguments, sandbox):
 
 @pytest.mark.slow
 def test_programs_that_weigh_chances_are_left_to_themselves(sandbox):
-    data = collect(cwm_environments()["FrozenLake-v1"](), policy="random")
+    data = record(cwm_environments()["FrozenLake-v1"](), policy="random")
     program = induced(WorldModelProblem("", data.train, sandbox, AccuracyMetric.of(data.train)))
     assert "CHANCES" in program
     with pytest.raises(Unbatched):

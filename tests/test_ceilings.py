@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric
@@ -45,7 +45,7 @@ def find(name):
 def played(spec, episodes=2, max_steps=30, **env_args):
     """Record random episodes."""
     lengths = {"episodes": episodes, "test_episodes": 0, "max_steps": max_steps}
-    return collect(spec, env_args=env_args, policy="random", **lengths)
+    return record(spec, env_args=env_args, policy="random", **lengths)
 
 
 def score(spec, data, seed=0, **env_args):

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collection import collect, default_dataset
+from cwm_cli.agents.collecting import default_dataset, record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -98,7 +98,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", SMALL + MUJOCO)
 def test_an_episode_is_recorded_and_comes_back(name: str, tmp_path: Path) -> None:
-    dataset = collect(find(name), episodes=1, test_episodes=1, max_steps=20)
+    dataset = record(find(name), episodes=1, test_episodes=1, max_steps=20)
     dataset.save(tmp_path / "dataset.npz")
     loaded = Dataset.load(tmp_path / "dataset.npz")
     assert loaded.digest == dataset.digest
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 ) -> None:
     first, again, other = (
         content(
-            collect(find(name), policy="random", episodes=2, test_episodes=1, seed=seed), tmp_path
+            record(find(name), policy="random", episodes=2, test_episodes=1, seed=seed), tmp_path
         )
         for seed in (3, 3, 4)
     )
@@ -124,9 +124,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5", "Taxi-v4"])
 def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
-    dataset = collect(
-        find(name), policy="random", episodes=2, test_episodes=0, max_steps=15, seed=1
-    )
+    dataset = record(find(name), policy="random", episodes=2, test_episodes=0, max_steps=15, seed=1)
     second = dataset[dataset.columns["episodes"] == 1]
     assert len(second) > 1
     for row, following in zip(second, list(second)[1:], strict=False):
@@ -137,8 +135,8 @@ def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Walker2d-v5"])
 def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
-    few = collect(find(name), policy="random", episodes=2, test_episodes=2, max_steps=15)
-    many = collect(find(name), policy="random", episodes=4, test_episodes=3, max_steps=15)
+    few = record(find(name), policy="random", episodes=2, test_episodes=2, max_steps=15)
+    many = record(find(name), policy="random", episodes=4, test_episodes=3, max_steps=15)
     for split, shared in (("train", 2), ("test", 2)):
         episodes = [
             [repr(row._replace(episode=0)) for row in part if row.episode in numbers]
@@ -151,9 +149,7 @@ def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
 
 
 def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
-    dataset = collect(
-        find("CartPole-v1"), policy="random", episodes=5, test_episodes=5, max_steps=3
-    )
+    dataset = record(find("CartPole-v1"), policy="random", episodes=5, test_episodes=5, max_steps=3)
     train, test = dataset.train, dataset.test
     assert set(train.columns["episodes"]) == {0, 1, 2, 3, 4}
     assert set(test.columns["episodes"]) == {5, 6, 7, 8, 9}
@@ -162,10 +158,10 @@ def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
 
 
 def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
-    dataset = collect(find("Pendulum-v1"), episodes=1, test_episodes=0, max_steps=7)
+    dataset = record(find("Pendulum-v1"), episodes=1, test_episodes=0, max_steps=7)
     assert dataset.columns["truncations"].tolist() == [False] * 6 + [True]
     assert not dataset.columns["terminations"].any()
-    limited = collect(
+    limited = record(
         find("Pendulum-v1"), env_args={"max_episode_steps": 4}, episodes=1, test_episodes=0
     )
     assert limited.columns["truncations"].tolist() == [False] * 3 + [True]
@@ -173,7 +169,7 @@ def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
 
 def test_the_metadata_say_how_the_data_were_made() -> None:
     spec = find("FrozenLake-v1")
-    dataset = collect(
+    dataset = record(
         spec,
         env_args={"is_slippery": False},
         policy="random",
@@ -200,7 +196,7 @@ def test_the_metadata_say_how_the_data_were_made() -> None:
 def test_nested_observations_that_are_changed_in_place_are_recorded(
     postbox: EnvironmentSpec, tmp_path: Path
 ) -> None:
-    dataset = collect(postbox, episodes=2, test_episodes=1, max_steps=30)
+    dataset = record(postbox, episodes=2, test_episodes=1, max_steps=30)
     dataset.save(tmp_path / "post.npz")
     rows = list(Dataset.load(tmp_path / "post.npz"))
     assert len(rows) == 90
@@ -214,7 +210,7 @@ def test_nested_observations_that_are_changed_in_place_are_recorded(
 
 def test_progress_counts_episodes_and_the_share_of_the_one_that_is_played() -> None:
     counted: list[float] = []
-    collect(
+    record(
         find("CartPole-v1"),
         policy="random",
         episodes=2,
@@ -229,13 +225,13 @@ def test_progress_counts_episodes_and_the_share_of_the_one_that_is_played() -> N
 
 def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
     with pytest.raises(UnknownNameError, match="unknown policy 'rendom': did you mean random"):
-        collect(find("CartPole-v1"), policy="rendom")
+        record(find("CartPole-v1"), policy="rendom")
     with pytest.raises(CwmError, match="at least one episode and one step"):
-        collect(find("CartPole-v1"), episodes=0)
+        record(find("CartPole-v1"), episodes=0)
     with pytest.raises(CwmError, match="must be plain JSON values"):
-        collect(find("CartPole-v1"), env_args={"sutton_barto_reward": object()})
+        record(find("CartPole-v1"), env_args={"sutton_barto_reward": object()})
     with pytest.raises(CwmError, match="rewards of the shape 3 are not served"):
-        collect(postbox, env_args={"rewards": 3}, episodes=1)
+        record(postbox, env_args={"rewards": 3}, episodes=1)
 
 
 def test_the_default_dataset_is_recorded_once(cache: Path) -> None:
@@ -292,7 +288,7 @@ def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
 @pytest.mark.slow
 def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
     code = """
-from cwm_cli.agents.collection import default_dataset
+from cwm_cli.agents.collecting import default_dataset
 from cwm_gymnasium import cwm_environments
 print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
 """

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collection import collect, default_dataset, shipped_name
+from cwm_cli.agents.collecting import default_dataset, record, shipped_name
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import checking, opening
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -74,7 +74,7 @@ def masked_taxi() -> EnvironmentSpec:
 @pytest.fixture(scope="module")
 def blackjack() -> Dataset:
     """Return what is recorded of Blackjack if nothing else is asked for."""
-    return collect(find("Blackjack-v1"))
+    return record(find("Blackjack-v1"))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
 def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
     spec = find(name)
-    dataset = collect(spec, episodes=4, test_episodes=2, max_steps=8)
+    dataset = record(spec, episodes=4, test_episodes=2, max_steps=8)
     seeds = dataset.metadata["reset_seeds"]
     assert len(set(seeds)) == 6
     for rows, seed in zip(episodes(dataset), seeds, strict=True):
@@ -118,15 +118,15 @@ def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
 @pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
 def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, again = (
-        content(collect(find(name), episodes=4, test_episodes=2, max_steps=5), tmp_path)
+        content(record(find(name), episodes=4, test_episodes=2, max_steps=5), tmp_path)
         for _ in range(2)
     )
     assert first == again
 
 
 def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
-    few = collect(find("CartPole-v1"), episodes=2, test_episodes=4, max_steps=10)
-    many = collect(find("CartPole-v1"), episodes=6, test_episodes=4, max_steps=10)
+    few = record(find("CartPole-v1"), episodes=2, test_episodes=4, max_steps=10)
+    many = record(find("CartPole-v1"), episodes=6, test_episodes=4, max_steps=10)
     for split, shared in (("train", 2), ("test", 4)):
         left, right = (
             [
@@ -146,7 +146,7 @@ def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.Monk
         return found[-1]
 
     monkeypatch.setattr(opening, "is_exact", is_exact)
-    dataset = collect(find("Pendulum-v1"), policy="planner", max_steps=1)
+    dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1)
     assert len(dataset) == 20
     assert found == [True]
 
@@ -165,11 +165,11 @@ def test_half_of_the_episodes_are_random_and_the_efforts_of_the_others_rise(
 
 @pytest.mark.slow
 def test_planned_episodes_reach_the_goal() -> None:
-    cliff = collect(find("CliffWalking-v1"), policy="planner", episodes=2, test_episodes=1)
+    cliff = record(find("CliffWalking-v1"), policy="planner", episodes=2, test_episodes=1)
     assert returns(cliff) == [-13.0] * 3
     assert cliff.metadata["policies"] == ["reward, 1000 steps"] * 3
     pendulum = [
-        np.mean(returns(collect(find("Pendulum-v1"), policy=policy, episodes=2, test_episodes=0)))
+        np.mean(returns(record(find("Pendulum-v1"), policy=policy, episodes=2, test_episodes=0)))
         for policy in ("planner", "random")
     ]
     assert pendulum[0] > pendulum[1] + 300
@@ -177,7 +177,7 @@ def test_planned_episodes_reach_the_goal() -> None:
 
 @pytest.mark.slow
 def test_looking_for_what_is_new_shows_what_chance_does_not() -> None:
-    cliff = episodes(collect(find("CliffWalking-v1"), episodes=6, test_episodes=0))
+    cliff = episodes(record(find("CliffWalking-v1"), episodes=6, test_episodes=0))
     assert not any(rows[-1].terminated for rows in cliff[0:5:2])
     assert cliff[5][-1].terminated
 
@@ -202,7 +202,7 @@ def test_what_ships_shows_the_goal_of_the_mountain_car_and_falls_at_both_ends_of
 def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy: str) -> None:
     spec = masked_taxi()
     twin = spec.make().unwrapped
-    dataset = collect(spec, policy=policy, episodes=4, test_episodes=0, max_steps=25)
+    dataset = record(spec, policy=policy, episodes=4, test_episodes=0, max_steps=25)
     assert dataset.has_valid_actions
     for rows in episodes(dataset):
         for row in rows:
@@ -218,19 +218,19 @@ def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
         return [0, 1, 2, 3] if env.s // 100 % 2 else None
 
     spec = replace(find("Taxi-v4"), valid_actions=valid)
-    rows = list(collect(spec, policy="random", episodes=1, test_episodes=0))
+    rows = list(record(spec, policy="random", episodes=1, test_episodes=0))
     assert {row.valid for row in rows} == {(0, 1, 2, 3), (0, 1, 2, 3, 4, 5)}
     assert all(row.action < 4 for row in rows if row.observation // 100 % 2)
     never = replace(find("Taxi-v4"), valid_actions=lambda _: None)
-    assert not collect(never, policy="random", episodes=1).has_valid_actions
+    assert not record(never, policy="random", episodes=1).has_valid_actions
 
 
 def test_what_cannot_be_turned_back_is_recorded_at_random(stream: EnvironmentSpec) -> None:
-    dataset = collect(stream, episodes=2, test_episodes=2, max_steps=20)
+    dataset = record(stream, episodes=2, test_episodes=2, max_steps=20)
     assert dataset.metadata["policies"] == ["random"] * 4
     note = dataset.metadata["note"]
     assert note.startswith("episodes of streams:Stream-v0 are random: it cannot be saved")
-    assert "note" not in collect(stream, policy="random", episodes=1, max_steps=5).metadata
+    assert "note" not in record(stream, policy="random", episodes=1, max_steps=5).metadata
 
 
 def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.cli import app
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
@@ -97,7 +97,7 @@ def imported(file, env, **options):
 def recorded(env, **options):
     """Record some episodes."""
     options = {"episodes": 6, "test_episodes": 0, "policy": "random"} | options
-    return list(collect(environment(env), **options))
+    return list(record(environment(env), **options))
 
 
 def assert_same(rows, dataset):
@@ -680,7 +680,7 @@ def test_a_file_of_an_older_version_is_told_where_it_fits(run, publish):
 def test_arguments_of_the_environment_are_those_it_was_recorded_with(run, publish, tmp_path):
     arguments = {"include_cfrc_ext_in_observation": False}
     ant = environment("Ant-v5")
-    rows = list(collect(ant, env_args=arguments, policy="random", episodes=1, max_steps=5))
+    rows = list(record(ant, env_args=arguments, policy="random", episodes=1, max_steps=5))
     file = publish(rows, marks_time=False)
     assert "the shape is 27 and not 105" in run(file, "--env", "Ant-v5").stderr
     given = run(file, "--env", "Ant-v5", "--env-arg", "include_cfrc_ext_in_observation=false")

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import cwm_induction
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
@@ -34,7 +34,7 @@ FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 
 @pytest.fixture(scope="module")
 def pendulum():
-    return collect(cwm_environments()["Pendulum-v1"](), policy="random")
+    return record(cwm_environments()["Pendulum-v1"](), policy="random")
 
 
 def problem(data, sandbox):

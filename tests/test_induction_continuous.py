@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collection import collect
+from cwm_cli.agents.collecting import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import AccuracyMetric, evaluate
@@ -35,7 +35,7 @@ def recording(name, seed=0, constants=None):
     """Record ten train and ten test episodes, possibly under other constants of nature."""
     spec = cwm_environments()[name]()
     if constants is None:
-        return collect(spec, seed=seed, policy="random")
+        return record(spec, seed=seed, policy="random")
 
     def make(**env_args):
         env = spec.make(**env_args)
@@ -43,7 +43,7 @@ def recording(name, seed=0, constants=None):
             setattr(env.unwrapped, constant, value)
         return env
 
-    return collect(
+    return record(
         EnvironmentSpec(spec.id, make, spec.describe, spec.versions), seed=seed, policy="random"
     )
 

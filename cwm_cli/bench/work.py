@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_cli.agents.collection import default_dataset
+from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.agents.job import Choices
 from cwm_cli.agents.synthesizing import Order, open_job
 from cwm_cli.bench.configuration import Access, Header, Trial

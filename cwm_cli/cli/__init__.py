@@ -18,8 +18,9 @@ from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
-from cwm_cli.cli.shared import boundary, complain, guarded
+from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
+from cwm_cli.views.lines import complain
 
 app = typer.Typer(
     no_args_is_help=True,

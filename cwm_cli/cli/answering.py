@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.evaluation import Score

@@ -18,9 +18,9 @@ from cwm_cli.cli.shared import (
     OptionsOption,
     TemperatureOption,
     ToolOption,
-    complain,
 )
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.bench.report import Report

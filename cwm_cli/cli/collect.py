@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import os
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,18 +11,11 @@ from cwm_cli.cli.shared import (
     EnvArgOption,
     EnvOption,
     JsonOption,
+    OptionsOption,
     SeedOption,
-    complain,
+    emit_json,
     parse_env_args,
-    recording,
-    writing,
 )
-from cwm_cli.errors import CwmError
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from cwm_cli.data.dataset import Dataset
 
 
 def collect(
@@ -41,6 +31,7 @@ def collect(
     policy: Annotated[
         str, typer.Option("--policy", help="How actions are chosen: curated, planner or random.")
     ] = "curated",
+    option: OptionsOption = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
@@ -61,72 +52,27 @@ def collect(
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
-    from cwm_cli.agents import collection
-    from cwm_cli.cli.data import find_environment
+    from cwm_cli.agents import collecting
+    from cwm_cli.views.recording import RecordingBar
 
-    spec = find_environment(env)
-    options: collection.Options = {
-        "policy": policy,
-        "episodes": episodes,
-        "test_episodes": test_episodes,
-        "max_steps": max_steps,
-        "seed": seed,
-    }
-    env_args = parse_env_args(env_arg)
-    file = out or Path(re.sub(r"[^\w.-]+", "-", spec.id) + ".npz")
-    asked = collection.request(spec, env_args, **options)
-    dataset = None if force else _recorded(file, asked)
-    if dataset is not None:
-        complain(f"{file} holds these transitions already", kind="Note")
-    else:
-        _check_folder(file)
-        with recording(spec.id, episodes + test_episodes) as progress:
-            dataset = collection.collect(spec, env_args=env_args, progress=progress, **options)
-        with writing(file):
-            dataset.save(file)
-    if note := dataset.metadata.get("note"):
-        complain(note, kind="Note")
-    _report(dataset, file, json=json)
-
-
-def _recorded(file: Path, asked: dict[str, Any]) -> Dataset | None:
-    """Return the file if it holds what is asked for; any other file is not touched."""
-    from cwm_cli.data.dataset import Dataset
-
-    if not file.exists():
-        return None
-    hint = "--force replaces it, --out names another"
-    try:
-        dataset = Dataset.load(file)
-    except CwmError as error:
-        raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
-    if not dataset.metadata.items() >= asked.items():
-        raise CwmError(f"{file} is there already, recorded in another way: {hint}")
-    return dataset
-
-
-def _check_folder(file: Path) -> None:
-    """Refuse a place that cannot be written before anything is recorded for it."""
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(file.parent, os.W_OK):
-            raise PermissionError(f"no permission for {file.parent}")
-
-
-def _report(dataset: Dataset, file: Path, *, json: bool) -> None:
-    """Print what is in the file."""
-    import numpy as np
-
-    returns = np.bincount(dataset.columns["episodes"], dataset.columns["rewards"]).tolist()
+    result = collecting.collect(
+        env,
+        env_args=parse_env_args(env_arg),
+        episodes=episodes,
+        test_episodes=test_episodes,
+        max_steps=max_steps,
+        policy=policy,
+        options=option or (),
+        seed=seed,
+        out=out,
+        force=force,
+        observer=RecordingBar(),
+    )
     if json:
-        facts = {
-            "file": str(file),
-            "transitions": len(dataset),
-            "episodes": len(returns),
-            "returns": returns,
-        }
-        typer.echo(jsonlib.dumps(facts))
+        emit_json(result.as_json())
         return
+    returns = result.returns
     low, mean, high = min(returns), sum(returns) / len(returns), max(returns)
     spread = f"returns from {low:.4g} to {high:.4g}, {mean:.4g} in the mean"
-    typer.echo(f"{len(dataset)} transitions in {len(returns)} episodes, {spread}: {file}")
+    count = len(result.dataset)
+    typer.echo(f"{count} transitions in {len(returns)} episodes, {spread}: {result.file}")

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm_cli.cli.shared import (
-    EnvArgOption,
-    EnvOption,
-    JsonOption,
-    complain,
-    guarded,
-    parse_env_args,
-)
+from cwm_cli.cli.shared import EnvArgOption, EnvOption, JsonOption, guarded, parse_env_args
 from cwm_cli.errors import CwmError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
@@ -113,7 +107,7 @@ def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
 
 def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
     """Write a dataset, but over no file that holds something else."""
-    from cwm_cli.cli.shared import writing
+    from cwm_cli.agents.collecting import writing
     from cwm_cli.data.dataset import Dataset
 
     if file.exists() and not force:
@@ -166,47 +160,30 @@ def _remark(spec: EnvironmentSpec, dataset: Dataset, limited: int) -> None:
 
 def find_environment(name: str) -> EnvironmentSpec:
     """Look up an environment; say so once when another version stands in for it."""
-    from cwm_cli.registry import environment
+    from cwm_cli.agents import collecting
+    from cwm_cli.views.lines import Lines
 
-    spec = environment(name)
-    if spec.note:
-        complain(spec.note, kind="Note")
-    return spec
+    return collecting.find_environment(name, Lines())
 
 
 def load_dataset(
     spec: EnvironmentSpec, env_args: dict[str, Any], file: Path | None, data_seed: int = 0
 ) -> tuple[Dataset, Path]:
     """Return the given dataset, or the default one of the environment, and the file it is in."""
-    from cwm_cli.agents.collection import DEFAULTS, default_dataset
-    from cwm_cli.cli.shared import recording
-    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.agents.collecting import load_transitions
+    from cwm_cli.views.recording import RecordingBar
 
-    if file is None:
-        with recording(spec.id, DEFAULTS["episodes"] + DEFAULTS["test_episodes"]) as progress:
-            path, _ = default_dataset(
-                spec, env_args=env_args, data_seed=data_seed, progress=progress
-            )
-        dataset = Dataset.load(path)
-        if note := dataset.metadata.get("note"):
-            complain(note, kind="Note")
-        return dataset, path
-    dataset = Dataset.load(file)
-    recorded = dataset.metadata.get("env", spec.id)
-    if recorded != spec.id:
-        raise CwmError(f"{file} holds transitions of {recorded}: name --env {recorded}")
-    return dataset, file
+    rows, source = load_transitions(
+        spec, env_args=env_args, dataset=file, data_seed=data_seed, observer=RecordingBar()
+    )
+    return rows, Path(source)
 
 
 def recorded_args(dataset: Dataset, env_args: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the environment that a dataset was recorded with.
+    """Return the arguments of the environment that a dataset was recorded with."""
+    from cwm_cli.agents import collecting
 
-    Others may not be named: the description would be that of another environment.
-    """
-    recorded: dict[str, Any] = dataset.metadata.get("env_args", env_args)
-    if env_args not in ({}, recorded):
-        raise CwmError(f"the dataset was recorded with --env-arg {recorded}: leave --env-arg out")
-    return recorded
+    return collecting.recorded_args(dataset, env_args)
 
 
 def read_program(file: Path) -> str:

@@ -161,7 +161,7 @@ def _draw(
     rolled: list[Rollout],
 ) -> None:
     """Print the scores, then what is behind them."""
-    from cwm_cli.views import score_table
+    from cwm_cli.views.tables import score_table
 
     scores = {part: judged[part].found.score if part in judged else None for part in Split}
     out.print(score_table({"train": scores[Split.TRAIN], "held-out": scores[Split.TEST]}))

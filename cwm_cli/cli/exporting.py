@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm_cli.cli.shared import JsonOption, complain
+from cwm_cli.cli.shared import JsonOption
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
@@ -30,7 +31,7 @@ def export(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.cli.shared import writing
+    from cwm_cli.agents.collecting import writing
     from cwm_cli.export import export_of, publish
 
     with redirect_stdout(sys.stderr):  # environments may print

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cwm_cli.cli.shared import complain
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

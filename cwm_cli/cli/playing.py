@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from cwm_cli.cli.planners import unsuited
-from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

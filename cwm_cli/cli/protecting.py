@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cwm_cli.cli.shared import complain
 from cwm_cli.errors import CwmError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Limits, Sandbox

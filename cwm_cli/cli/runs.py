@@ -65,7 +65,7 @@ def show(
     from cwm_apps.folder import Folder
     from cwm_cli.cli.shared import console, emit
     from cwm_cli.runs.searches import SearchRun
-    from cwm_cli.views import finished_tree
+    from cwm_cli.views.pictures import finished_tree
 
     if (apps := Folder(folder)).is_apps:
         _show_apps(apps)
@@ -176,7 +176,7 @@ def _report_run(run: SearchRun, *, json: bool) -> None:
     from cwm_cli.bench.folder import Folder
     from cwm_cli.cli.shared import console, emit
     from cwm_cli.evaluation import Score
-    from cwm_cli.views import PARTS, score_table, titled
+    from cwm_cli.views.tables import PARTS, score_table, titled
 
     result = Folder(run.folder).result(run.folder)
     facts = _summary(run) | (result or {})

@@ -7,7 +7,7 @@ import json as jsonlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +16,7 @@ import typer
 
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,13 +165,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return inside
 
 
-def complain(text: str, kind: str = "Error") -> None:
-    """Print one line to stderr; foreign text cannot do more than be read."""
-    from cwm_cli.text import clean
-
-    colour = typer.colors.RED if kind == "Error" else typer.colors.YELLOW
-    typer.secho(f"{kind}: " if kind else "", err=True, nl=False, fg=colour, bold=True)
-    typer.echo(clean(text).strip(), err=True)
+def emit_json(facts: Mapping[str, Any]) -> None:
+    """Print the one JSON object of a command."""
+    typer.echo(jsonlib.dumps(facts))
 
 
 def emit(facts: Mapping[str, Any], *, json: bool) -> None:
@@ -188,36 +185,3 @@ def console(*, json: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=json)
-
-
-@contextmanager
-def writing(file: Path) -> Iterator[None]:
-    """Say why a file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
-
-
-@contextmanager
-def recording(title: str, total: int) -> Iterator[Callable[[float], None]]:
-    """Show on stderr how many episodes are recorded, once there are any; prints go there, too."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import MofNCompleteColumn, Progress
-
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(f"recording {escape(title)}", total=total)
-
-    def recorded(episodes: float) -> None:
-        bar.start()
-        bar.update(task, completed=episodes)
-
-    with redirect_stdout(sys.stderr):
-        try:
-            yield recorded
-        finally:
-            bar.stop()

@@ -26,10 +26,10 @@ from cwm_cli.cli.shared import (
     StrategyOption,
     TemperatureOption,
     ToolOption,
-    complain,
     parse_env_args,
 )
 from cwm_cli.errors import CwmError
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +126,7 @@ def _environment(env: str | None, idx: int | None) -> str:
 
 def _search(job: Job, err: Console) -> None:
     """Run the search under the live view; whatever ends it, what was found is kept."""
-    from cwm_cli.views import live
+    from cwm_cli.views.live import live
 
     try:
         with live(job.search, budget=job.choices.budget, title=job.title, console=err) as view:
@@ -156,7 +156,7 @@ def _report(job: Job, *, json: bool) -> None:
     import json as jsonlib
 
     from cwm_cli.cli.shared import console
-    from cwm_cli.views import score_table, titled
+    from cwm_cli.views.tables import score_table, titled
 
     result, scores = job.finish()
     if json:

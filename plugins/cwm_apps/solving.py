@@ -26,11 +26,12 @@ from cwm_apps.view import overview
 from cwm_cli import __version__
 from cwm_cli.agents.job import Choices
 from cwm_cli.cli.protecting import warn
-from cwm_cli.cli.shared import complain, console
+from cwm_cli.cli.shared import console
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchConfig
 from cwm_cli.sandbox.protection import Protection
 from cwm_cli.views.grids import report_parts
+from cwm_cli.views.lines import complain
 
 
 class Asked(NamedTuple):
