@@ -1,10 +1,49 @@
-"""Code World Models: synthesize a Python model of an environment, then plan with it."""
+"""Code World Models: synthesize a Python model of an environment, then plan with it.
+
+The library is what the command line does, function by function, and imports nothing until it is
+used::
+
+    import cwm_cli as cwm
+
+    result = cwm.synthesize("CartPole-v1")
+    print(result.scores.test.accuracy, result.program.read_text())
+    print(cwm.plan(result.run, episodes=5).mean)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pluggy
+
+if TYPE_CHECKING:
+    from cwm_cli.agents.collecting import collect
+    from cwm_cli.agents.synthesizing import synthesize
+    from cwm_cli.errors import CwmError
+    from cwm_cli.runs.observer import Observer
 
 __version__ = "0.1.0"
 
 hookimpl = pluggy.HookimplMarker("cwm")
 """Marks a function of a plugin as one of the hooks in `cwm_cli.hookspecs`."""
 
-__all__ = ["__version__", "hookimpl"]
+__all__ = ["CwmError", "Observer", "__version__", "collect", "hookimpl", "synthesize"]
+
+_HOMES = {
+    "CwmError": "errors",
+    "Observer": "runs.observer",
+    "collect": "agents.collecting",
+    "synthesize": "agents.synthesizing",
+}
+"""Where the public names are defined."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

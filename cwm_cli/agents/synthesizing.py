@@ -1,25 +1,267 @@
-"""From what a user chose to a search that is ready: the run folder, new or continued."""
+"""Synthesize a world model: from what a user asks for to a run with its best program.
+
+`synthesize` is what `cwm synthesize` does. `open_job` gives the search itself, with the run that
+records it, to those who watch or steer it; `choose_backend` says who answers.
+"""
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.job import Choices, Job
+from cwm_cli.agents.collecting import find_environment, load_transitions, recorded_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import Protection
+from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.loop import Search
+from cwm_cli.worlds import ProgramModel
+
+MODEL_VARIABLE = "CWM_MODEL"
+"""The environment variable with the language model that is asked where none is named."""
+
+
+class Scores(NamedTuple):
+    """How good a program is on train rows, on held-out rows, and on those with new situations."""
+
+    train: Score | None
+    test: Score | None
+    unseen: Score | None
+
+
+@dataclass(frozen=True)
+class SynthesisResult:
+    """What came of a search.
+
+    `run` is its folder and `program` the file of the best program, None where
+    nothing was written; `cost` is in US dollars, None where it is unknown.
+    """
+
+    run: Path
+    program: Path | None
+    solved: bool
+    given_up: bool
+    completions: int
+    tokens: int
+    cost: float | None
+    seconds: float
+    scores: Scores
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm synthesize --json` prints."""
+        facts = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
+        }
+        facts |= {"run": str(self.run), "program": str(self.program) if self.program else None}
+        scores = self.scores._asdict().items()
+        return facts | {name: score.model_dump() if score else None for name, score in scores}
+
+
+def synthesize(
+    env: str,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    backend: str | None = None,
+    strategy: str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    budget: int = 10,
+    parallel: int = 1,
+    seed: int = 0,
+    data_seed: int = 0,
+    dataset: Dataset | Path | str | None = None,
+    metric: str = "accuracy",
+    max_cost: float | None = None,
+    api_base: str | None = None,
+    temperature: float | None = None,
+    tools: Iterable[str] = (),
+    allow_gap: Iterable[str] = (),
+    run: Path | str | None = None,
+    new: bool = False,
+    observer: Observer = SILENT,
+) -> SynthesisResult:
+    """Search for a program that predicts an environment; a stopped run continues where it was.
+
+    Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
+    as `"KEY=VALUE"` or as a mapping. The observer is told the `SearchJob`, and
+    each `Node` as it is learned. Raises `CwmError` for what the user can mend.
+    """
+    spec = find_environment(env, observer)
+    answers = choose_backend(backend, [model or ""], observer)
+    rows, source = load_transitions(
+        spec, env_args=env_args, dataset=dataset, data_seed=data_seed, observer=observer
+    )
+    flags = {"api_base": api_base, "temperature": temperature}
+    choices = Choices(
+        strategy=strategy or default("strategy"),
+        backend=answers.backend,
+        model=answers.models[0],
+        options=options,
+        flags={name: value for name, value in flags.items() if value is not None},
+        metric=metric,
+        seed=seed,
+        parallel=parallel,
+        max_cost=max_cost,
+        budget=budget,
+        tools=tuple(sorted(set(tools))),
+        accepted=tuple(allow_gap),
+    )
+    order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
+    with open_job(order, folder=None if run is None else Path(run), new=new) as job:
+        done = len(job.search.nodes)
+        warn_of_gaps(job.problem.sandbox.protection, observer)
+        observer.note(source, "Data")
+        verb = f"continues with {done} nodes" if done else "started"
+        observer.note(f"{job.run.folder} {verb}", "Run")
+        _search_observed(job, observer)
+        return job.finish()
+
+
+class Answers(NamedTuple):
+    """Who answers: a backend by name, and the models that it is to use, "" where it uses none."""
+
+    backend: str
+    models: tuple[str, ...]
+
+
+def choose_backend(
+    backend: str | None, models: Sequence[str] = (), observer: Observer = SILENT
+) -> Answers:
+    """Choose who answers: what is named, a language model if one is, or the offline backend.
+
+    Where no model is named that of `$CWM_MODEL` is; the observer is told where
+    neither a backend nor a model is.
+    """
+    named = tuple(dict.fromkeys(filter(None, models)))
+    asks = find("backend", backend).needs_model if backend else True
+    if asks and not named and (backend is None or backend == default("model")):
+        named = tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+    if backend == default("model") and not named:
+        raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
+    if backend is None and not named:
+        observer.note(
+            f"no model named: the offline backend {default('backend')!r} writes the program from "
+            "data alone; --model PROVIDER/NAME asks a language model"
+        )
+    chosen = backend or (default("model") if named else default("backend"))
+    return Answers(chosen, named or ("",))
+
+
+def warn_of_gaps(protection: Protection, observer: Observer) -> None:
+    """Name the gaps that are open because somebody accepted them."""
+    if protection.gaps:
+        observer.note(
+            f"generated code is not kept from everything here: {', '.join(protection.gaps)} "
+            "(`cwm doctor` says more)",
+            "Warning",
+        )
+
+
+class Choices(NamedTuple):
+    """What a user chose; `flags` are options of the backend.
+
+    `tools` are modules that programs may import, and `accepted` names gaps in
+    the protection of this machine that do not matter.
+    """
+
+    strategy: str
+    backend: str
+    model: str
+    options: Sequence[str] | Mapping[str, Any]
+    flags: Mapping[str, Any]
+    metric: str
+    seed: int
+    parallel: int
+    max_cost: float | None
+    budget: int
+    tools: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+
+
+@dataclass
+class SearchJob:
+    """A search with the run that records it."""
+
+    run: SearchRun
+    search: Search
+    dataset: Dataset
+    problem: WorldModelProblem
+    choices: Choices
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def title(self) -> str:
+        """Name the job in a few words."""
+        config = self.run.config
+        return f"{config.env} · {config.strategy} · {config.model or config.backend}"
+
+    def nodes(self) -> Iterator[Node]:
+        """Search; yield each node when it is written down, learned and, if best, saved."""
+        stopped: CwmError | None = None
+        try:
+            for record in self.search.run(self.choices.budget):
+                yield self._learned(record.node)
+        except CwmError as error:
+            stopped = error
+        try:
+            for record in self.search.drain():  # what is in flight is paid for
+                yield self._learned(record.node)
+        except KeyboardInterrupt:  # but nobody has to wait for it once a program is right
+            if not self.search.solved:
+                raise
+        if stopped:
+            raise stopped
+
+    def finish(self) -> SynthesisResult:
+        """Score the best program on train and held-out rows, and write the result down."""
+        best = self.search.best
+        train, test = self.dataset.train, self.dataset.test
+        spent = total([node.usage for node in self.search.nodes])
+        result = SynthesisResult(
+            run=self.run.folder,
+            program=self.run.folder / self.problem.file if best else None,
+            solved=self.search.solved,
+            given_up=self.search.given_up,
+            completions=len(self.search.nodes),
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=round(time.monotonic() - self.started, 3),
+            scores=Scores(
+                self._score(best, train),
+                self._score(best, test),
+                self._score(best, test[unseen(test, train)]),
+            ),
+        )
+        self.run.save_result(result.as_json())
+        self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
+        return result
+
+    def _learned(self, node: Node) -> Node:
+        """Save a program that is the best so far."""
+        if self.search.best is node:
+            self.problem.keep(self.run.folder, node)
+        return node
+
+    def _score(self, best: Node | None, rows: Dataset) -> Score | None:
+        """Score the best program on some rows, if there are both."""
+        if best is None or not len(rows):
+            return None
+        problem = self.problem
+        return evaluate(
+            ProgramModel(best.program, problem.sandbox), rows, problem.metric, seed=problem.seed
+        ).score
 
 
 class Order(NamedTuple):
@@ -60,7 +302,7 @@ def check_flags(backend: str, flags: Iterable[str]) -> None:
 
 
 @contextmanager
-def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[Job]:
+def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[SearchJob]:
     """Open the run that an order names, new or continued, ready to search.
 
     No run is begun on a machine that is less protected than it has to be, or
@@ -86,7 +328,7 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
         search = _search(problem, parts, choices, run)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, sandbox.protection)
-        yield Job(run, search, dataset, problem, choices)
+        yield SearchJob(run, search, dataset, problem, choices)
 
 
 def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: SearchRun) -> Search:
@@ -102,7 +344,7 @@ def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Sea
     )
     search.resume(run.nodes())
     if search.best:  # which a crash may have kept from being saved
-        run.save_best(search.best)
+        problem.keep(run.folder, search.best)
     return search
 
 
@@ -198,3 +440,26 @@ def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
         nodes = list(run.nodes())
         if len(nodes) < budget and not any(node.verdict.solved or node.final for node in nodes):
             yield run.folder
+
+
+def _search_observed(job: SearchJob, observer: Observer) -> None:
+    """Run the search; whatever ends it, what was found is kept."""
+    observer.begins(job)
+    try:
+        for node in job.nodes():
+            observer.advanced(node)
+    except CwmError as error:
+        job.run.log(f"stopped: {error}")
+        raise CwmError(f"{error} (kept in {job.run.folder}: the same command continues)") from error
+    except KeyboardInterrupt:
+        job.run.log("interrupted")
+        raise KeyboardInterrupt(
+            f"interrupted after {len(job.search.nodes)} completions: "
+            f"the same command continues the run {job.run.folder}"
+        ) from None
+    finally:
+        observer.ends()
+    if job.search.given_up:
+        observer.note("nothing better is to be expected from data alone: gave up")
+    if job.search.out_of_money:
+        observer.note(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded")

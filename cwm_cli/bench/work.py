@@ -20,8 +20,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.collecting import default_dataset
-from cwm_cli.agents.job import Choices
-from cwm_cli.agents.synthesizing import Order, open_job
+from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import Access, Header, Trial
 from cwm_cli.bench.folder import Folder, Task
 from cwm_cli.bench.options import flags, options_of
@@ -186,7 +185,7 @@ def _run(work: Work, name: str, choices: Choices, run: Path) -> None:
             job.run.log(f"stopped: {error}")
             raise
         job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
-        result, _ = job.finish()
+        result = job.finish().as_json()
         money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
         job.run.save_result(result | money)
 

@@ -51,7 +51,8 @@ OptionsOption = Annotated[
         "--option",
         "-o",
         metavar="KEY=VALUE",
-        help="Option of what does the work, such as memory_mb=1024; repeatable.",
+        help="Option of what does the work, such as memory_mb=1024; repeatable. "
+        "`cwm options NAME` lists what NAME takes.",
         show_default=False,
     ),
 ]
@@ -65,10 +66,14 @@ RunOption = Annotated[
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option("--backend", help="Who answers. Default: litellm with a model, else induction."),
+    typer.Option(
+        "--backend",
+        help="Who answers. Default: the language model that is named, else data alone.",
+        show_default=False,
+    ),
 ]
 ModelBackendOption = Annotated[
-    str | None, typer.Option("--backend", help="Who answers. Default: litellm.")
+    str | None, typer.Option("--backend", help="Who answers.", show_default=False)
 ]
 ApiBaseOption = Annotated[
     str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
@@ -93,7 +98,12 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."),
 ]
-StrategyOption = Annotated[str, typer.Option("--strategy", help="Search strategy.")]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy", help="Search strategy; `cwm plugins` lists them.", show_default=False
+    ),
+]
 ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
 NewOption = Annotated[
     bool, typer.Option("--new", help="Start another run even if one can be continued.")

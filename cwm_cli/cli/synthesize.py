@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm_cli.cli.answering import advice, answering
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
@@ -26,15 +26,17 @@ from cwm_cli.cli.shared import (
     StrategyOption,
     TemperatureOption,
     ToolOption,
+    console,
+    emit_json,
     parse_env_args,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from cwm_cli.agents.synthesizing import SynthesisResult
 
-    from cwm_cli.agents.job import Job
+POOR = 0.9
+"""Share of what lies above the floor below which a result is poor: then there is advice."""
 
 
 def synthesize(
@@ -49,7 +51,7 @@ def synthesize(
     env_arg: EnvArgOption = None,
     model: ModelOption = None,
     backend: BackendOption = None,
-    strategy: StrategyOption = "gif-mcts",
+    strategy: StrategyOption = None,
     option: OptionsOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
     parallel: ParallelOption = 1,
@@ -73,42 +75,46 @@ def synthesize(
 
     Example: cwm synthesize --env CartPole-v1
     """
-    from rich.console import Console
+    from cwm_cli.agents import synthesizing
+    from cwm_cli.views.live import SearchView
+    from cwm_cli.views.tables import score_table, titled
 
-    from cwm_cli.agents.job import Choices
-    from cwm_cli.agents.synthesizing import Order, open_job
-    from cwm_cli.cli.data import find_environment, load_dataset, recorded_args
-    from cwm_cli.cli.protecting import warn
-
-    spec = find_environment(_environment(env, idx))
-    answers, (named,) = answering(backend, [model or ""])
-    env_args = parse_env_args(env_arg)
-    transitions, source = load_dataset(spec, env_args, dataset, data_seed)
-    env_args = recorded_args(transitions, env_args)
-    flags = {"api_base": api_base, "temperature": temperature}
-    choices = Choices(
+    result = synthesizing.synthesize(
+        _environment(env, idx),
+        env_args=parse_env_args(env_arg),
+        model=model,
+        backend=backend,
         strategy=strategy,
-        backend=answers,
-        model=named,
-        options=option or [],
-        flags={name: value for name, value in flags.items() if value is not None},
-        metric=metric,
-        seed=seed,
-        parallel=parallel,
-        max_cost=max_cost,
+        options=option or (),
         budget=budget,
-        tools=tuple(sorted(set(tool or ()))),
-        accepted=tuple(allow_gap or ()),
+        parallel=parallel,
+        seed=seed,
+        data_seed=data_seed,
+        dataset=dataset,
+        metric=metric,
+        max_cost=max_cost,
+        api_base=api_base,
+        temperature=temperature,
+        tools=tool or (),
+        allow_gap=allow_gap or (),
+        run=run,
+        new=new,
+        observer=SearchView(),
     )
-    order = Order(spec, env_args, transitions, str(source), choices)
-    with open_job(order, folder=run, new=new) as job:
-        err = Console(stderr=True)
-        verb = f"continues with {len(job.search.nodes)} nodes" if job.search.nodes else "started"
-        warn(job.problem.sandbox.protection)
-        complain(str(source), kind="Data")
-        complain(f"{job.run.folder} {verb}", kind="Run")
-        _search(job, err)
-        _report(job, json=json)
+    if json:
+        emit_json(result.as_json())
+    out = console(json=json)
+    if result.scores.train is not None:
+        out.print(score_table(titled(result.scores._asdict())))
+    cost = "unknown" if result.cost is None else f"${result.cost:.4f}"
+    spent = f"{result.completions} completions, {result.tokens} tokens, cost {cost}"
+    outcome = "solved" if result.solved else "not solved"
+    out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
+    lines = {"program": str(result.program), "next": shlex.join(["cwm", "plan", str(result.run)])}
+    if found := _advice(result, backend, model):
+        lines["advice"] = found
+    for name, words in lines.items():
+        out.print(f"{name:<8}{words}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _environment(env: str | None, idx: int | None) -> str:
@@ -124,51 +130,19 @@ def _environment(env: str | None, idx: int | None) -> str:
     raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(CWMB) - 1}")
 
 
-def _search(job: Job, err: Console) -> None:
-    """Run the search under the live view; whatever ends it, what was found is kept."""
-    from cwm_cli.views.live import live
+def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> str | None:
+    """Say what might help where the backend that works from data alone found little."""
+    from cwm_cli.agents.synthesizing import choose_backend
+    from cwm_cli.registry import find
 
-    try:
-        with live(job.search, budget=job.choices.budget, title=job.title, console=err) as view:
-            for node in job.nodes():
-                view.learned(node)
-    except CwmError as error:
-        job.run.log(f"stopped: {error}")
-        if not job.search.nodes:
-            raise
-        raise CwmError(f"{error} (kept in {job.run.folder}: the same command continues)") from error
-    except KeyboardInterrupt:
-        job.run.log("interrupted")
-        if not job.search.nodes:
-            raise
-        raise KeyboardInterrupt(
-            f"interrupted after {len(job.search.nodes)} completions: "
-            f"the same command continues the run {job.run.folder}"
-        ) from None
-    if job.search.given_up:
-        complain("nothing better is to be expected from data alone: gave up", kind="Note")
-    if job.search.out_of_money:
-        complain(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded", kind="Note")
-
-
-def _report(job: Job, *, json: bool) -> None:
-    """Print the scores, what they cost and what to do next."""
-    import json as jsonlib
-
-    from cwm_cli.cli.shared import console
-    from cwm_cli.views.tables import score_table, titled
-
-    result, scores = job.finish()
-    if json:
-        typer.echo(jsonlib.dumps(result))
-    out = console(json=json)
-    if scores["train"] is not None:
-        out.print(score_table(titled(scores)))
-    cost = "unknown" if result["cost"] is None else f"${result['cost']:.4f}"
-    spent = f"{result['completions']} completions, {result['tokens']} tokens, cost {cost}"
-    outcome = "solved" if result["solved"] else "not solved"
-    out.print(f"{outcome} after {spent}, {result['seconds']:.1f} s", highlight=False)
-    out.print(f"program {result['program']}", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"next    {job.next_command()}", highlight=False, markup=False, soft_wrap=True)
-    if found := advice(job.choices.backend, scores["test"] or scores["train"]):
-        out.print(f"advice  {found}", highlight=False, markup=False, soft_wrap=True)
+    score = result.scores.test or result.scores.train
+    answers = choose_backend(backend, [model or ""]).backend
+    if score is None or not find("backend", answers).from_data:
+        return None
+    above = score.accuracy if score.normalised is None else score.normalised
+    if above >= POOR:
+        return None
+    return (
+        "a language model may find more than data alone tell: "
+        "--model PROVIDER/NAME, such as --model openai/gpt-5 (needs cwm-cli[llm])"
+    )

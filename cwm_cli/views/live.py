@@ -11,14 +11,38 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from cwm_cli.agents.synthesizing import SearchJob
 from cwm_cli.search.contracts import ROOT, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.views.folding import Row
 from cwm_cli.views.pane import Pane, bar
 from cwm_cli.views.pictures import draw, facts_of, lay_out
 from cwm_cli.views.printed import printed_above
+from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.tree import SearchTree
 from cwm_cli.views.words import duration, first_line, printable
+
+
+class SearchView(RecordingBar):
+    """Follows `synthesize`: its lines, the recording of data, and the search while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._search_view: View | None = None
+
+    def begins(self, work: object) -> None:
+        """Open the picture of a search, or the bar of a recording."""
+        super().begins(work)
+        if isinstance(work, SearchJob):
+            budget, console = work.choices.budget, Console(stderr=True)
+            view = live(work.search, budget=budget, title=work.title, console=console)
+            self._search_view = self._stack.enter_context(view)
+
+    def advanced(self, event: object) -> None:
+        """Draw a node that was learned."""
+        super().advanced(event)
+        if self._search_view is not None and isinstance(event, Node):
+            self._search_view.learned(event)
 
 
 class View(Protocol):
@@ -36,7 +60,7 @@ def live(search: Search, *, budget: int, title: str, console: Console) -> Iterat
     The last picture stays on the screen, whatever ends the search.
     """
     if not console.is_interactive or console.options.ascii_only:
-        yield Lines(search, budget=budget, console=console)
+        yield NodeLines(search, budget=budget, console=console)
         return
     screen = Screen(search, budget=budget, title=title, console=console)
     with screen.display() as display, printed_above(console):
@@ -47,7 +71,7 @@ def live(search: Search, *, budget: int, title: str, console: Console) -> Iterat
             screen.over = True
 
 
-class Lines:
+class NodeLines:
     """Prints a line per node: for files, pipes and terminals that cannot move the cursor."""
 
     def __init__(self, search: Search, *, budget: int, console: Console) -> None:

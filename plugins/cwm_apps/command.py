@@ -90,7 +90,8 @@ def apps(
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
     from cwm_apps.solving import Asked, judge_again, judge_solutions, search
-    from cwm_cli.agents.job import Choices
+    from cwm_cli.agents.synthesizing import Choices
+    from cwm_cli.registry import default
 
     asked = Asked(
         data=data,
@@ -120,7 +121,7 @@ def apps(
     answers, named = asking(backend, model)
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
-        strategy=strategy,
+        strategy=strategy or default("strategy"),
         backend=answers,
         model=named,
         options=option or [],

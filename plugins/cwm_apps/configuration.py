@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from cwm_apps.judging import LIMITS
 from cwm_apps.reading import shipped
-from cwm_cli.agents.job import Choices
-from cwm_cli.agents.synthesizing import check_flags
+from cwm_cli.agents.synthesizing import Choices, check_flags
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.searches import SearchConfig

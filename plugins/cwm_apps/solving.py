@@ -24,7 +24,7 @@ from cwm_apps.running import Searches
 from cwm_apps.solutions import Judging, read_judged, read_solutions
 from cwm_apps.view import overview
 from cwm_cli import __version__
-from cwm_cli.agents.job import Choices
+from cwm_cli.agents.synthesizing import Choices
 from cwm_cli.cli.protecting import warn
 from cwm_cli.cli.shared import console
 from cwm_cli.errors import CwmError
