@@ -1,4 +1,7 @@
-"""Boards of cells on which an agent moves and changes the cells in front of it."""
+"""Boards of cells on which an agent moves and changes the cells in front of it.
+
+The rules are read off the cells; ends and rewards may depend on what lies around and on counts.
+"""
 
 import re
 from collections import Counter
@@ -9,20 +12,76 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Space
-from cwm_induction.discrete.expressions import Constants, Speaker, action_lines, either
+from cwm_induction.discrete.expressions import Constants, Speaker, action_lines, mentions
 from cwm_induction.discrete.features import FactoredTransitions, Sizes
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
 from cwm_induction.discrete.rule_search import Variant
 from cwm_induction.discrete.rules import RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Transitions
 
-MOST_CODES = 16
-MOST_AGENT_CODES = 3
-LEAST_SIDE = 3
-LEAST_RIGHT = 0.95
-
 Codes = tuple[int, ...]
+
+MOST_CODES = 16
+"""Different codes above which a table holds numbers rather than kinds of things."""
+
+MOST_AGENT_CODES = 3
+"""Codes that an agent may have, as where it stands or what it carries says."""
+
+LEAST_SIDE = 3
+"""Rows and columns of a board at least: rules are about three cells in a row."""
+
+LEAST_RIGHT = 0.95
+"""Share of the transitions that the rules explain, below which the state is no such board."""
+
+AROUND = ("far", "left_side", "right_side")
+"""The cells next to the one beyond: straight on and to the sides."""
+
+PLACE = ("row", "column")
+CELLS = ("here", "ahead", "beyond", *AROUND)
+
+STEP = """\
+row, column = self.agent()
+down, right = self.STEPS.get(action, (0, 0))
+cells = [(row + k * down, column + k * right) for k in range(3)]
+here, ahead, beyond = (self.code(*cell) for cell in cells)
+{before}entered = self.ENTERING.get((ahead, beyond)) or self.ENTERING.get((ahead,))
+moves = (down, right) != (0, 0) and entered is not None
+if moves:
+    for (y, x), code in zip(cells, (self.LEAVING[here], *entered)):
+        self.board[y][x] = code
+{after}
+return self.observation(), reward, terminated"""
+
+BODY = """
+def __init__(self):
+    self.board = []
+
+def set_state(self, observation):
+    self.board = [[int(code) for code in line] for line in observation]
+
+def observation(self):
+    return np.array(self.board)
+
+def agent(self):
+    \"\"\"Return the row and column of the agent.\"\"\"
+    return next(
+        (y, x)
+        for y, line in enumerate(self.board)
+        for x, code in enumerate(line)
+        if code in self.AGENT
+    )
+
+def code(self, row, column):
+    \"\"\"Return what is in a cell, {outside} outside the board.\"\"\"
+    inside = 0 <= row < {height} and 0 <= column < {width}
+    return self.board[row][column] if inside else {outside}
+
+def count(self, code):
+    \"\"\"Return how many cells hold a code.\"\"\"
+    return sum(line.count(code) for line in self.board)
+
+def step(self, action):
+{step}"""
 
 
 class Board(NamedTuple):
@@ -74,22 +133,33 @@ class Board(NamedTuple):
                     after[row, place[0], place[1]] = code
         return after
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of what outcomes may depend on."""
+        return [*PLACE, *CELLS, *(f"count_{code}" for code in self.codes)]
 
-def supports_board(space: Space) -> bool:
-    """Say whether an observation is a table of few codes."""
-    return (
-        space.kind == "box"
-        and len(space.shape) == 2
-        and min(space.shape) >= LEAST_SIDE
-        and np.issubdtype(space.dtype, np.integer)
-    )
+    def features(
+        self, before: np.ndarray, action: np.ndarray, after: np.ndarray
+    ) -> FactoredTransitions:
+        """Describe transitions by the agent's place, the cells around it and counts of codes."""
+        places, codes = self.cells(before, action)
+        step = places[:, 1] - places[:, 0]
+        side = np.stack([-step[:, 1], step[:, 0]], axis=1)
+        around = places[:, 2][:, None] + np.stack([step, side, -side], axis=1)
+        cells = np.concatenate([codes, self.codes_at(before, around)], axis=1)
+        sides = []
+        for boards in (before, after):
+            counts = np.stack([(boards == code).sum(axis=(1, 2)) for code in self.codes], axis=1)
+            sides.append(np.concatenate([self.find(boards), cells, counts], axis=1))
+        return FactoredTransitions.of(action, *sides)._replace(aimed=sides[0])
 
 
 def fit_board(dataset: Dataset, seen: Transitions) -> Board | None:
     """Find an agent and rules about the cells in front of it that explain most transitions."""
-    if not supports_board(dataset.observation_space) or any(seen.frame.lows):
+    space, shape = dataset.observation_space, dataset.observation_space.shape
+    whole = space.kind == "box" and np.issubdtype(space.dtype, np.integer)
+    if not whole or len(shape) != 2 or min(shape) < LEAST_SIDE or any(seen.encoding.lows):
         return None
-    shape = dataset.observation_space.shape
     before, after = (part.reshape(-1, *shape) for part in (seen.before, seen.after))
     codes = np.unique(np.concatenate([before, after]))
     if len(codes) > MOST_CODES or not (agent := _agent(before, after, codes)):
@@ -164,111 +234,47 @@ def _shortened(rules: dict[Codes, Codes]) -> dict[Codes, Codes]:
     return short
 
 
-AROUND = ("far", "left_side", "right_side")
-"""The cells next to the one beyond: straight on and to the sides."""
-
-PLACE = ("row", "column")
-CELLS = ("here", "ahead", "beyond", *AROUND)
-
-
-def feature_names(board: Board) -> list[str]:
-    """Name what outcomes may depend on."""
-    return [*PLACE, *CELLS, *(f"count_{code}" for code in board.codes)]
-
-
-def board_outcomes(board: Board, seen: Transitions, options: Variant) -> Outcomes:
+def board_outcomes(board: Board, seen: Transitions, variant: Variant) -> Outcomes:
     """Fit the rules of termination and reward."""
     before, after = (part.reshape(-1, *board.shape) for part in (seen.before, seen.after))
-    scene = board_scene(board, before, seen.action, after)
+    factored = board.features(before, seen.action, after)
     highest = max(board.codes)
     area = board.shape[0] * board.shape[1]
     radices = (*board.shape, *[highest + 2] * len(CELLS), *[area + 1] * len(board.codes))
-    sizes = Sizes(radices, seen.frame.actions, named=False)
-    return fit_outcomes(seen, scene, sizes, options, seen.disagreement(after=True))
-
-
-def board_scene(
-    board: Board, before: np.ndarray, action: np.ndarray, after: np.ndarray
-) -> FactoredTransitions:
-    """Describe transitions by the agent's place, the cells around it and counts of codes."""
-    places, codes = board.cells(before, action)
-    step = places[:, 1] - places[:, 0]
-    side = np.stack([-step[:, 1], step[:, 0]], axis=1)
-    around = places[:, 2][:, None] + np.stack([step, side, -side], axis=1)
-    cells = np.concatenate([codes, board.codes_at(before, around)], axis=1)
-    sides = []
-    for boards in (before, after):
-        counts = [(boards == code).sum(axis=(1, 2)) for code in board.codes]
-        sides.append(np.concatenate([board.find(boards), cells, np.stack(counts, axis=1)], axis=1))
-    unknown = np.zeros(len(before), dtype=np.int64)
-    return FactoredTransitions(action, sides[0], sides[0], sides[1], unknown, unknown, unknown)
-
-
-STEP = """\
-row, column = self.agent()
-down, right = self.STEPS.get(action, (0, 0))
-cells = [(row + k * down, column + k * right) for k in range(3)]
-here, ahead, beyond = (self.code(*cell) for cell in cells)
-{before}entered = self.ENTERING.get((ahead, beyond)) or self.ENTERING.get((ahead,))
-moves = (down, right) != (0, 0) and entered is not None
-if moves:
-    for (y, x), code in zip(cells, (self.LEAVING[here], *entered)):
-        self.board[y][x] = code
-{after}
-return self.observation(), reward, terminated"""
-
-BODY = """
-def __init__(self):
-    self.board = []
-
-def set_state(self, observation):
-    self.board = [[int(code) for code in line] for line in observation]
-
-def observation(self):
-    return np.array(self.board)
-
-def agent(self):
-    \"\"\"Return the row and column of the agent.\"\"\"
-    return next(
-        (y, x)
-        for y, line in enumerate(self.board)
-        for x, code in enumerate(line)
-        if code in self.AGENT
-    )
-
-def code(self, row, column):
-    \"\"\"Return what is in a cell, {outside} outside the board.\"\"\"
-    inside = 0 <= row < {height} and 0 <= column < {width}
-    return self.board[row][column] if inside else {outside}
-
-def count(self, code):
-    \"\"\"Return how many cells hold a code.\"\"\"
-    return sum(line.count(code) for line in self.board)
-
-def step(self, action):
-{step}"""
+    sizes = Sizes(radices, seen.encoding.actions, named=False)
+    return fit_outcomes(seen, factored, sizes, variant, seen.disagreement(after=True))
 
 
 def write_board(
     board: Board,
     outcomes: Outcomes,
-    frame: IntegerEncoding,
+    encoding: IntegerEncoding,
     rewards: tuple[float, ...],
     findings: list[str],
 ) -> str:
     """Write the program of a board."""
-    constants, names = Constants(), feature_names(board)
+    constants, names = Constants(), board.feature_names
     values = tuple(repr(reward) for reward in rewards)
     speaker = Speaker(constants, partial(_spell, names), values)
-    step = _step(names, _outcome_lines(outcomes, speaker, values))
+    step = _step(names, _outcome_lines(outcomes, speaker))
     height, width = board.shape
-    step_body = "\n".join(f"    {line}" for line in [*action_lines(frame), *step.split("\n")])
+    step_body = "\n".join(f"    {line}" for line in [*action_lines(encoding), *step.split("\n")])
     body = BODY.format(outside=board.outside, height=height, width=width, step=step_body)
     if ".count(" not in step:
         body = re.sub(r"\ndef count\(.*?\n\n", "\n", body, flags=re.DOTALL)
     title = f"A state is a board of {height} by {width} cells with an agent."
     doc = [f'"""{title}', "", *findings, '"""', ""]
-    whole = [*doc, *_constants(board), *constants.lines, *body.split("\n")]
+    rules = [
+        "# codes of the agent's cell",
+        f"AGENT = {{{', '.join(map(str, board.agent))}}}",
+        "# where each action leads: rows down, columns to the right",
+        f"STEPS = {board.steps}",
+        "# what the agent's cell becomes when it moves on",
+        f"LEAVING = {board.leaving}",
+        "# codes ahead (and beyond) with which it moves, and what they become",
+        f"ENTERING = {board.entering}",
+    ]
+    whole = [*doc, *rules, *constants.lines, *body.split("\n")]
     indented = [f"    {line}" if line else "" for line in whole]
     return "\n".join(["import numpy as np", "", "", "class Environment:", *indented, ""])
 
@@ -290,10 +296,10 @@ def _step(names: list[str], lines: list[str]) -> str:
     """Write the body of `step`, with the features that the lines about outcomes use."""
     text = "\n".join(lines)
     looked_at = [name for name in names if name not in (*PLACE, "here", "ahead", "beyond")]
-    before = [f"{name} = {_source(name)}" for name in looked_at if _used(text, name)]
-    counts = [name for name in names if name.startswith("count_") and _used(text, f"new_{name}")]
+    before = [f"{name} = {_source(name)}" for name in looked_at if mentions(text, name)]
+    counts = [name for name in names if name.startswith("count_") and mentions(text, f"new_{name}")]
     after = [f"new_{name} = {_source(name)}" for name in counts]
-    if any(_used(text, f"new_{name}") for name in PLACE):
+    if any(mentions(text, f"new_{name}") for name in PLACE):
         after = ["new_row, new_column = self.agent()", *after]
     return STEP.format(
         before="".join(f"{line}\n" for line in before), after="\n".join([*after, *lines])
@@ -312,34 +318,10 @@ def _source(name: str) -> str:
     return f"self.code({row}, {column})"
 
 
-def _used(text: str, name: str) -> bool:
-    """Say whether a variable is used."""
-    return re.search(rf"(?<![\w.]){name}\b", text) is not None
-
-
-def _constants(board: Board) -> list[str]:
-    """Write what moves and what cells become."""
-    return [
-        "# codes of the agent's cell",
-        f"AGENT = {{{', '.join(map(str, board.agent))}}}",
-        "# where each action leads: rows down, columns to the right",
-        f"STEPS = {board.steps}",
-        "# what the agent's cell becomes when it moves on",
-        f"LEAVING = {board.leaving}",
-        "# codes ahead (and beyond) with which it moves, and what they become",
-        f"ENTERING = {board.entering}",
-    ]
-
-
-def _outcome_lines(outcomes: Outcomes, speaker: Speaker, values: tuple[str, ...]) -> list[str]:
+def _outcome_lines(outcomes: Outcomes, speaker: Speaker) -> list[str]:
     """Write when the episode ends and what is rewarded, in the order that was found."""
-    ends = either(speaker.conditions(outcomes.done.rules, "TERMINAL"))
-    if outcomes.always:
-        ends = "True" if ends == "False" else f"not ({ends})"
-    reward = [f"reward = {values[0]}"]
+    ends = [f"terminated = {speaker.ends(outcomes.done.rules, always=outcomes.always)}"]
+    reward = [f"reward = {speaker.rewards[0]}"]
     for expression, label in speaker.conditions(outcomes.reward.rules, "REWARDED"):
-        reward += [f"if {expression}:", f"    reward = {values[label]}"]
-    parts = [[f"terminated = {ends}"], reward]
-    if outcomes.reward_first:
-        parts.reverse()
-    return [line for part in parts for line in part]
+        reward += [f"if {expression}:", f"    reward = {speaker.rewards[label]}"]
+    return [*reward, *ends] if outcomes.reward_first else [*ends, *reward]

@@ -1,4 +1,4 @@
-"""The text of programs in which chance decides what follows."""
+"""Changes of state that chance decides: how often each action adds what, found and in words."""
 
 from itertools import combinations
 from math import log2
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.discrete.dynamics import FactorDynamics
-from cwm_induction.discrete.expressions import Constants
+from cwm_induction.discrete.expressions import Constants, as_one, listed, targets
 from cwm_induction.discrete.features import FactoredTransitions, Sizes
 from cwm_induction.discrete.moves import FactorMove
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
@@ -15,12 +15,28 @@ from cwm_induction.discrete.rule_search import Variant
 from cwm_induction.discrete.transitions import Layout, Transitions, join, layouts, split
 
 MOST_STEPS = 24
+"""Different steps that are considered, the commonest."""
+
 ROUNDS = 20
+"""Rounds of expectation maximisation, which settles sooner."""
+
 LEAST_SHARE = 0.02
+"""Share below which a step is taken for none of an action's."""
+
 MOST_SUBSETS = 6
+"""Steps up to which every choice of equally likely ones is tried; of more, the commonest ones."""
+
 PARAMETER_BITS = 3.0
-MISS_BITS = 16.0
-MOST_REWARDS = 20
+"""Price of a share."""
+
+UNFORESEEN_BITS = 16.0
+"""Price of a transition that no step explains."""
+
+MOST_WEIGHED = 20
+"""Different rewards up to which rows weigh more the rarer their reward is, as in the score."""
+
+Foreseen = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Next observations, rewards and ends."""
 
 
 class Drift(NamedTuple):
@@ -34,6 +50,19 @@ class Drift(NamedTuple):
         result: np.ndarray = np.clip(old[:, None] + self.steps, 0, np.array(radices) - 1)
         return result
 
+    def constant(self, constants: Constants, names: list[str], axes: list[int]) -> str:
+        """Add the constant that says how often each action takes which step."""
+        entries = []
+        for action, shares in enumerate(self.shares.tolist()):
+            steps = [
+                f"{as_one([str(step[axis]) for axis in axes])}: {round(share, 3)}"
+                for step, share in zip(self.steps.tolist(), shares, strict=True)
+                if share
+            ]
+            entries.append(f"{action}: {{{', '.join(steps)}}}")
+        comment = f"by action: how likely it is that this is added to {as_one(names)}"
+        return constants.add("CHANCES", "{" + ", ".join(entries) + "}", comment)
+
 
 class Chances(NamedTuple):
     """A model in which chance decides; `worth` is what a row with each reward weighs."""
@@ -44,18 +73,17 @@ class Chances(NamedTuple):
     worth: tuple[float, ...]
     rewards: tuple[float, ...]
 
-    def predict(
-        self, before: np.ndarray, action: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def predict(self, before: np.ndarray, action: np.ndarray) -> Foreseen:
         """Return the likeliest next states, rewards and ends, each by itself."""
         layout, sizes = self.dynamics.layout, self.dynamics.sizes
         old = split(before, layout)
         new = self.drift.landing(old, sizes.radices)
         rows, steps, factors = new.shape
-        scene = _scene(np.repeat(old, steps, 0), np.repeat(action, steps), new.reshape(-1, factors))
-        scene = self.outcomes.predict(scene, sizes)
-        worth = self.drift.shares[action] * np.array(self.worth)[scene.reward.reshape(rows, steps)]
-        done, reward = scene.done.reshape(rows, steps), scene.reward.reshape(rows, steps)
+        starts, taken = np.repeat(old, steps, 0), np.repeat(action, steps)
+        factored = FactoredTransitions.of(taken, starts, new.reshape(-1, factors))
+        factored = self.outcomes.predict(factored, sizes)
+        done, reward = factored.done.reshape(rows, steps), factored.reward.reshape(rows, steps)
+        worth = self.drift.shares[action] * np.array(self.worth)[reward]
         votes = np.stack([(worth * (reward == code)).sum(1) for code in range(len(self.worth))], 1)
         same = (new[:, :, None] == new[:, None]).all(3) & (done == 0)[:, None]
         likeliest = (same * worth[:, None]).sum(2) * (done == 0)
@@ -64,35 +92,34 @@ class Chances(NamedTuple):
         return join(after, layout), np.array(self.rewards)[votes.argmax(1)], ends.astype(np.int64)
 
 
-def fit_chances(seen: Transitions, options: Variant) -> Chances | None:
+def fit_chances(seen: Transitions, variant: Variant) -> Chances | None:
     """Find the layout in which few steps, drawn by chance, explain what was seen."""
-    found = [_fit(seen, layout, bits) for layout, bits in layouts(seen.frame.sizes)]
+    found = [_fit(seen, layout, bits) for layout, bits in layouts(seen.encoding.sizes)]
     moving = [one for one in found if one and one[0].steps.any()]
     best = min(moving, key=lambda one: one[1].bits, default=None)
     if best is None:
         return None
     drift, dynamics = best
     old, after = (split(part, dynamics.layout) for part in (seen.before, seen.after))
-    noise = seen.disagreement(after=True)
-    outcomes = fit_outcomes(seen, _scene(old, seen.action, after), dynamics.sizes, options, noise)
+    factored, noise = FactoredTransitions.of(seen.action, old, after), seen.disagreement(after=True)
+    outcomes = fit_outcomes(seen, factored, dynamics.sizes, variant, noise)
     counts = np.bincount(seen.codes, weights=seen.count, minlength=len(seen.rewards))
-    equal = len(counts) > MOST_REWARDS
+    equal = len(counts) > MOST_WEIGHED
     worth = np.ones(len(counts)) if equal else 1 / np.maximum(counts, 1)
     return Chances(dynamics, drift, outcomes, tuple(worth.tolist()), seen.rewards)
 
 
-def _scene(old: np.ndarray, action: np.ndarray, new: np.ndarray) -> FactoredTransitions:
-    """Put transitions together of which nothing was foreseen."""
-    unknown = np.zeros(len(old), dtype=np.int64)
-    return FactoredTransitions(action, old, new, new, unknown, unknown, unknown)
-
-
 def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, FactorDynamics] | None:
-    """Estimate how often each action takes which step, by expectation maximisation."""
+    """Estimate how often each action takes which step, by expectation maximisation.
+
+    The state has no moves but these steps.
+    """
     radices = tuple(radix for part in layout for radix in part)
     old, after = (split(part, layout) for part in (seen.before, seen.after))
-    steps = _steps(after - old, seen.count)
-    drift = Drift(steps, np.full((seen.frame.actions, len(steps)), 1 / len(steps)))
+    steps, index = np.unique(after - old, axis=0, return_inverse=True)
+    counts = np.bincount(index.reshape(-1), weights=seen.count)
+    steps = steps[np.argsort(-counts, kind="stable")[:MOST_STEPS]]
+    drift = Drift(steps, np.full((seen.encoding.actions, len(steps)), 1 / len(steps)))
     lands = (drift.landing(old, radices) == after[:, None]).all(2)
     if not lands.any():
         return None
@@ -108,9 +135,14 @@ def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, FactorD
         rows = seen.action == action
         shares[action] = _simplest(shares[action], lands[rows], seen.count[rows])
     chance = (shares[seen.action] * lands).sum(1)
-    bits -= float((seen.count * np.log2(np.maximum(chance, 2**-MISS_BITS))).sum())
+    bits -= float((seen.count * np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))).sum())
     bits += float(np.count_nonzero(shares) * PARAMETER_BITS + len(steps) * sum(map(log2, radices)))
-    return Drift(steps, shares), _still(layout, radices, drift.steps, shares, bits)
+    moves = tuple(
+        FactorMove(radix, wraps=False, key=None, deltas=steps[:, [factor]])
+        for factor, radix in enumerate(radices)
+    )
+    dynamics = FactorDynamics(layout, Sizes(radices, len(shares)), moves, None, (), (), bits)
+    return Drift(steps, shares), dynamics
 
 
 def _simplest(shares: np.ndarray, lands: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -123,30 +155,11 @@ def _simplest(shares: np.ndarray, lands: np.ndarray, count: np.ndarray) -> np.nd
     choices = np.vstack([shares, np.zeros((len(chosen), len(shares)))])
     for number, steps in enumerate(chosen, 1):
         choices[number, steps] = 1 / len(steps)
-    chance = np.maximum(choices @ lands.T, 2**-MISS_BITS)
+    chance = np.maximum(choices @ lands.T, 2**-UNFORESEEN_BITS)
     prices = -(np.log2(chance) * count).sum(1)
     prices[0] += PARAMETER_BITS * np.count_nonzero(shares)
     best: np.ndarray = choices[int(prices.argmin())]
     return best
-
-
-def _steps(changes: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the commonest changes."""
-    steps, index = np.unique(changes, axis=0, return_inverse=True)
-    counts = np.bincount(index.reshape(-1), weights=count)
-    kept: np.ndarray = steps[np.argsort(-counts, kind="stable")[:MOST_STEPS]]
-    return kept
-
-
-def _still(
-    layout: Layout, radices: tuple[int, ...], steps: np.ndarray, shares: np.ndarray, bits: float
-) -> FactorDynamics:
-    """Describe a state that has no moves but these steps."""
-    moves = tuple(
-        FactorMove(radix, wraps=False, key=None, deltas=steps[:, [factor]])
-        for factor, radix in enumerate(radices)
-    )
-    return FactorDynamics(layout, Sizes(radices, len(shares)), moves, None, (), (), bits)
 
 
 STEP = '''
@@ -165,32 +178,16 @@ def step(self, action):
 '''
 
 
-def chances_constant(constants: Constants, drift: Drift, names: list[str], axes: list[int]) -> str:
-    """Add the constant that says how often each action takes which step."""
-    entries = []
-    for action, shares in enumerate(drift.shares.tolist()):
-        steps = [
-            f"{_step(step, axes)}: {round(share, 3)}"
-            for step, share in zip(drift.steps.tolist(), shares, strict=True)
-            if share
-        ]
-        entries.append(f"{action}: {{{', '.join(steps)}}}")
-    subject = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    comment = f"by action: how likely it is that this is added to {subject}"
-    return constants.add("CHANCES", "{" + ", ".join(entries) + "}", comment)
-
-
 def outcomes_lines(
     chances: str, names: list[str], radices: list[int], rules: list[str], read: list[str]
 ) -> list[str]:
     """Write the function that lists what may follow."""
-    steps = [f"{name}_step" for name in names]
-    subject = steps[0] if len(steps) == 1 else f"({', '.join(steps)})"
+    subject = as_one([f"{name}_step" for name in names])
     landings = [
         f"    new_{name} = min(max({name} + {name}_step, 0), {radix - 1})"
         for name, radix in zip(names, radices, strict=True)
     ]
-    new = ", ".join(f"new_{name}" for name in names)
+    new = listed(names, "new_")
     return [
         "def outcomes(self, action):",
         f'    """Return the chance of every ({new}, reward, terminated)."""',
@@ -205,19 +202,11 @@ def outcomes_lines(
     ]
 
 
-def step_lines(constants: Constants, names: list[str], worth: dict[str, float]) -> list[str]:
+def likeliest_lines(constants: Constants, names: list[str], worth: dict[str, float]) -> list[str]:
     """Write the function that answers with the likeliest outcome."""
     factor = ""
     if len(worth) > 1:
         display = "{" + ", ".join(f"{reward}: {value:.3g}" for reward, value in worth.items()) + "}"
         name = constants.add("WORTH", display, "what a prediction weighs: rare rewards more")
         factor = f" * {name}[reward]"
-    state = ", ".join(f"self.{name}" for name in names)
-    state += "," if len(names) == 1 else ""
-    return STEP.format(worth=factor, state=state).strip().split("\n")
-
-
-def _step(step: list[int], axes: list[int]) -> str:
-    """Write what is added to the factors that chance moves."""
-    parts = [str(step[axis]) for axis in axes]
-    return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+    return STEP.format(worth=factor, state=targets(names, "self.")).strip().split("\n")

@@ -1,4 +1,4 @@
-"""How a program reads observations and actions and gives observations back."""
+"""Python that programs of rules are made of: conditions, constants, statements, observations."""
 
 import re
 import textwrap
@@ -11,8 +11,16 @@ from cwm_induction.discrete.rules import Box, ColumnBound, DecisionList, Decisio
 from cwm_induction.discrete.transitions import IntegerEncoding, Layout
 
 LINE = 96
+"""Characters of a line of a class's body, which is indented by four to make 100."""
+
 WIDTH = 92
-Values = tuple[int, ...]
+"""Characters of a line of a docstring or a method's body."""
+
+MOST_NAMES = 5
+"""Names that one line assigns the components of an observation to."""
+
+MOST_ASSIGNED = 80
+"""Characters of a line that assigns several names at once."""
 
 
 class Condition(NamedTuple):
@@ -64,66 +72,70 @@ class Speaker:
         found: list[Condition] = []
         for layer in rules.layers:
             if isinstance(layer, Box):
-                found.append(Condition(self._box(layer), layer.label))
+                parts = [part for bound in layer.bounds for part in self._within(bound)]
+                found.append(Condition(" and ".join(parts) or "True", layer.label))
             else:
                 for label in sorted(set(layer.labels.values())):
                     found.append(Condition(self._membership(layer, label, name), label))
         return found
 
+    def either(self, rules: DecisionList, name: str) -> str:
+        """Join the conditions of a yes-or-no rule into one expression."""
+        expression = ""
+        for condition, label in self.conditions(rules, name):
+            if not expression:
+                expression = condition if label else ""
+            elif label:
+                inner = f"({condition})" if " and " in condition else condition
+                expression = f"{expression} or {inner}"
+            else:
+                expression = f"({expression}) and not ({condition})"
+        return expression or "False"
+
+    def ends(self, rules: DecisionList, *, always: bool) -> str:
+        """Write when an episode ends, usually `always` or never."""
+        ends = self.either(rules, "TERMINAL")
+        if not always:
+            return ends
+        return "True" if ends == "False" else f"not ({ends})"
+
     def lookup(self, table: DecisionTable, values: dict[int, str], name: str, default: str) -> str:
         """Return an expression that looks a value up by key."""
         entries = [
-            f"{self._literal(key, table.columns)}: {values[label]}"
+            f"{self._key(key, table.columns)}: {values[label]}"
             for key, label in sorted(table.labels.items())
         ]
-        subject = self._subject(table.columns)
+        subject = as_one([self.spell(column) for column in table.columns])
         constant = self.constants.add(name, "{" + ", ".join(entries) + "}", f"by {subject}")
         return f"{constant}.get({subject}, {default})"
 
     def _membership(self, table: DecisionTable, label: int, name: str) -> str:
         """Say that the columns hold one of the keys with a label."""
         keys = sorted(key for key, value in table.labels.items() if value == label)
-        subject = self._subject(table.columns)
+        subject = as_one([self.spell(column) for column in table.columns])
         if len(keys) == 1:
-            return self._equality(table.columns, keys[0])
-        values = "{" + ", ".join(self._literal(key, table.columns) for key in keys) + "}"
+            return " and ".join(map(self._holds, table.columns, keys[0]))
+        values = "{" + ", ".join(self._key(key, table.columns) for key in keys) + "}"
         return f"{subject} in {self.constants.add(name, values, f'values of {subject}')}"
 
-    def _equality(self, columns: tuple[RuleColumn, ...], key: Values) -> str:
-        """Say that the columns hold one key."""
-        return " and ".join(
-            self._value(column, value) for column, value in zip(columns, key, strict=True)
-        )
-
-    def _value(self, column: RuleColumn, value: int) -> str:
-        """Say that one column holds one value."""
-        if column.is_truth:
-            name = self.spell(column)
-            opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
-            return name if value else opposite
-        return f"{self.spell(column)} == {self.spelled(column, value)}"
-
-    def _subject(self, columns: tuple[RuleColumn, ...]) -> str:
-        """Name the columns as one value."""
-        names = [self.spell(column) for column in columns]
-        return names[0] if len(names) == 1 else f"({', '.join(names)})"
-
-    def _literal(self, key: Values, columns: tuple[RuleColumn, ...]) -> str:
+    def _key(self, key: tuple[int, ...], columns: tuple[RuleColumn, ...]) -> str:
         """Write a key as it is looked up."""
-        parts = [self.spelled(column, value) for column, value in zip(columns, key, strict=True)]
-        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        return as_one(list(map(self.spelled, columns, key)))
 
-    def _box(self, box: Box) -> str:
-        """Say that all bounds hold."""
-        parts = [part for bound in box.bounds for part in self._bound(bound)]
-        return " and ".join(parts) if parts else "True"
+    def _holds(self, column: RuleColumn, value: int) -> str:
+        """Say that one column holds one value."""
+        name = self.spell(column)
+        if not column.is_truth:
+            return f"{name} == {self.spelled(column, value)}"
+        opposite = name.replace("==", "!=") if column.kind == "meets" else f"not {name}"
+        return name if value else opposite
 
-    def _bound(self, bound: ColumnBound) -> Iterable[str]:
+    def _within(self, bound: ColumnBound) -> Iterator[str]:
         """Say that a column lies within a bound, in one comparison where that is possible."""
         name, last = self.spell(bound.column), bound.column.size - 1
         low, high = (self.spelled(bound.column, value) for value in (bound.low, bound.high))
         if bound.low == bound.high:
-            yield self._value(bound.column, bound.low)
+            yield self._holds(bound.column, bound.low)
         elif bound.low > 0 and bound.high < last:
             yield f"{low} <= {name} <= {high}"
         elif bound.low > 0:
@@ -133,20 +145,6 @@ class Speaker:
         for value in bound.excluded:
             if bound.low <= value <= bound.high:
                 yield f"{name} != {self.spelled(bound.column, value)}"
-
-
-def either(conditions: list[Condition]) -> str:
-    """Join the conditions of a yes-or-no rule into one expression."""
-    expression = ""
-    for condition in conditions:
-        inner = (
-            f"({condition.expression})" if " and " in condition.expression else condition.expression
-        )
-        if condition.label:
-            expression = f"{expression} or {inner}" if expression else condition.expression
-        elif expression:
-            expression = f"({expression}) and not ({condition.expression})"
-    return expression or "False"
 
 
 def broken(start: str, expression: str, end: str = "") -> list[str]:
@@ -196,102 +194,6 @@ def _entries(text: str) -> Iterable[str]:
     yield text[start:].strip()
 
 
-MOST_NAMES = 5
-
-
-def state_lines(
-    frame: IntegerEncoding, layout: Layout, names: list[str]
-) -> tuple[list[str], list[str]]:
-    """Write the bodies of `__init__` and of `set_state`."""
-    initial = [f"self.{name} = 0" for name in names]
-    if frame.space.kind == "discrete":
-        return initial, _digits(_shifted("observation", frame.lows[0]), layout[0], names)
-    values = "np.ravel(observation)" if len(frame.space.shape) > 1 else "observation"
-    parts = [f"part_{number}" for number in range(len(layout))]
-    lines, start = [], 0
-    if all(len(radices) == 1 for radices in layout) and not any(frame.lows):
-        if len(names) > MOST_NAMES:
-            return initial, list(_by_slices(values, names))
-        targets = ", ".join(f"self.{name}" for name in names)
-        comma = "," if len(names) == 1 else ""
-        return initial, [f"{targets}{comma} = (int(value) for value in {values})"]
-    lines = [
-        f"{', '.join(parts)}{',' if len(parts) == 1 else ''} = (int(value) for value in {values})"
-    ]
-    for part, low, radices in zip(parts, frame.lows, layout, strict=True):
-        lines += _digits(_shifted(part, low), radices, names[start : start + len(radices)])
-        start += len(radices)
-    return initial, lines
-
-
-def _by_slices(values: str, names: list[str]) -> Iterator[str]:
-    """Write how many components are read, some on each line."""
-    yield f"values = [int(value) for value in {values}]"
-    for start in range(0, len(names), MOST_NAMES):
-        chunk = names[start : start + MOST_NAMES]
-        targets = ", ".join(f"self.{name}" for name in chunk) + ("," if len(chunk) == 1 else "")
-        yield f"{targets} = values[{start}:{start + len(chunk)}]"
-
-
-def observation_expression(frame: IntegerEncoding, layout: Layout, names: list[str]) -> str:
-    """Write the observation of the present state."""
-    parts, start = [], 0
-    for low, radices in zip(frame.lows, layout, strict=True):
-        parts.append(_shifted(_number(radices, names[start : start + len(radices)]), -low))
-        start += len(radices)
-    if frame.space.kind == "discrete":
-        return parts[0]
-    if frame.space.kind == "tuple":
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    shape = f".reshape({frame.space.shape})" if len(frame.space.shape) != 1 else ""
-    return f"np.array([{', '.join(parts)}]){shape}"
-
-
-def action_lines(frame: IntegerEncoding) -> list[str]:
-    """Write how an action becomes a number from 0, if it is not one already."""
-    if frame.action_space.kind == "discrete":
-        low = frame.action_lows[0]
-        return [f"action = {_shifted('action', low)}  # numbered from 0"] if low else []
-    parts = [_shifted(f"int(value_{number})", low) for number, low in enumerate(frame.action_lows)]
-    names = ", ".join(f"value_{number}" for number in range(len(parts)))
-    values = "action.ravel()" if len(frame.action_space.shape) > 1 else "action"
-    total = _horner(frame.action_sizes, parts)
-    return [f"{names}{',' if len(parts) == 1 else ''} = {values}", f"action = {total}"]
-
-
-def _digits(value: str, radices: tuple[int, ...], names: list[str]) -> list[str]:
-    """Write how a number falls into digits."""
-    if len(radices) == 1:
-        return [f"self.{names[0]} = {value}"]
-    lines = []
-    for index in range(len(radices) - 1, 1, -1):
-        lines.append(f"rest, self.{names[index]} = divmod({value}, {radices[index]})")
-        value = "rest"
-    return [*lines, f"self.{names[0]}, self.{names[1]} = divmod({value}, {radices[1]})"]
-
-
-def _number(radices: tuple[int, ...], names: list[str]) -> str:
-    """Write digits as one number."""
-    return _horner(radices, [f"self.{name}" for name in names])
-
-
-def _horner(radices: tuple[int, ...], parts: list[str]) -> str:
-    """Write a number of mixed radix."""
-    total = parts[0]
-    for radix, part in zip(radices[1:], parts[1:], strict=True):
-        inner = f"({total})" if " + " in total or " - " in total else total
-        total = f"{inner} * {radix} + {part}"
-    return total
-
-
-def _shifted(value: str, low: int) -> str:
-    """Subtract the lowest value, if that is not 0."""
-    if not low:
-        return value
-    inner = value
-    return f"{inner} - {low}" if low > 0 else f"{inner} + {-low}"
-
-
 def part_of_action(sizes: tuple[int, ...], part: int) -> str:
     """Write a part of an action, which is a number of mixed radix."""
     stride = prod(sizes[part + 1 :])
@@ -309,11 +211,20 @@ def listed(names: list[str], prefix: str = "") -> str:
     return ", ".join(prefix + name for name in names)
 
 
+def as_one(parts: list[str]) -> str:
+    """Write several expressions as one value."""
+    return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+
+
 def assignments(left: str, right: str, names: list[str]) -> Iterator[str]:
     """Assign names with one prefix to the same with another, some on each line."""
     chunk: list[str] = []
     for name in names:
-        if chunk and len(f"{listed([*chunk, name], left)} = {listed([*chunk, name], right)}") > 80:
+        if (
+            chunk
+            and len(f"{listed([*chunk, name], left)} = {listed([*chunk, name], right)}")
+            > MOST_ASSIGNED
+        ):
             yield f"{listed(chunk, left)} = {listed(chunk, right)}"
             chunk = []
         chunk.append(name)
@@ -339,3 +250,90 @@ def chain(
 def mentions(text: str, name: str) -> bool:
     """Say whether a variable is used."""
     return re.search(rf"(?<![\w.]){name}\b", text) is not None
+
+
+def method(signature: str, body: list[str]) -> list[str]:
+    """Write a method and a blank line."""
+    return [f"def {signature}:", *[f"    {line}" for line in body], ""]
+
+
+def state_lines(
+    encoding: IntegerEncoding, layout: Layout, names: list[str]
+) -> tuple[list[str], list[str]]:
+    """Write the bodies of `__init__` and of `set_state`."""
+    initial = [f"self.{name} = 0" for name in names]
+    if encoding.space.kind == "discrete":
+        return initial, _digits(_shifted("observation", encoding.lows[0]), layout[0], names)
+    values = "np.ravel(observation)" if len(encoding.space.shape) > 1 else "observation"
+    numbers = f"(int(value) for value in {values})"
+    plain = all(len(radices) == 1 for radices in layout) and not any(encoding.lows)
+    if plain and len(names) <= MOST_NAMES:
+        return initial, [f"{targets(names, 'self.')} = {numbers}"]
+    if plain:
+        chunks = [(n, names[n : n + MOST_NAMES]) for n in range(0, len(names), MOST_NAMES)]
+        slices = [f"{targets(c, 'self.')} = values[{n}:{n + len(c)}]" for n, c in chunks]
+        return initial, [f"values = [int(value) for value in {values}]", *slices]
+    parts = [f"part_{number}" for number in range(len(layout))]
+    lines, start = [f"{targets(parts)} = {numbers}"], 0
+    for part, low, radices in zip(parts, encoding.lows, layout, strict=True):
+        lines += _digits(_shifted(part, low), radices, names[start : start + len(radices)])
+        start += len(radices)
+    return initial, lines
+
+
+def observation_expression(encoding: IntegerEncoding, layout: Layout, names: list[str]) -> str:
+    """Write the observation of the present state."""
+    parts, start = [], 0
+    for low, radices in zip(encoding.lows, layout, strict=True):
+        digits = [f"self.{name}" for name in names[start : start + len(radices)]]
+        parts.append(_shifted(_horner(radices, digits), -low))
+        start += len(radices)
+    if encoding.space.kind == "discrete":
+        return parts[0]
+    if encoding.space.kind == "tuple":
+        return f"({targets(parts)})"
+    shape = f".reshape({encoding.space.shape})" if len(encoding.space.shape) != 1 else ""
+    return f"np.array([{', '.join(parts)}]){shape}"
+
+
+def action_lines(encoding: IntegerEncoding) -> list[str]:
+    """Write how an action becomes a number from 0, if it is not one already."""
+    if encoding.action_space.kind == "discrete":
+        low = encoding.action_lows[0]
+        return [f"action = {_shifted('action', low)}  # numbered from 0"] if low else []
+    parts = [
+        _shifted(f"int(value_{number})", low) for number, low in enumerate(encoding.action_lows)
+    ]
+    names = targets([f"value_{number}" for number in range(len(parts))])
+    values = "action.ravel()" if len(encoding.action_space.shape) > 1 else "action"
+    return [f"{names} = {values}", f"action = {_horner(encoding.action_sizes, parts)}"]
+
+
+def _digits(value: str, radices: tuple[int, ...], names: list[str]) -> list[str]:
+    """Write how a number falls into digits."""
+    if len(radices) == 1:
+        return [f"self.{names[0]} = {value}"]
+    lines = []
+    for index in range(len(radices) - 1, 1, -1):
+        lines.append(f"rest, self.{names[index]} = divmod({value}, {radices[index]})")
+        value = "rest"
+    return [*lines, f"self.{names[0]}, self.{names[1]} = divmod({value}, {radices[1]})"]
+
+
+def _horner(radices: tuple[int, ...], parts: list[str]) -> str:
+    """Write a number of mixed radix."""
+    total = parts[0]
+    for radix, part in zip(radices[1:], parts[1:], strict=True):
+        inner = f"({total})" if " + " in total or " - " in total else total
+        total = f"{inner} * {radix} + {part}"
+    return total
+
+
+def _shifted(value: str, low: int) -> str:
+    """Subtract the lowest value, if that is not 0."""
+    return f"{value} {'-' if low > 0 else '+'} {abs(low)}" if low else value
+
+
+def targets(names: list[str], prefix: str = "") -> str:
+    """Write what a sequence is unpacked to; one name alone needs a comma."""
+    return listed(names, prefix) + ("," if len(names) == 1 else "")

@@ -1,4 +1,7 @@
-"""When episodes end and what is rewarded, as rules about the next state."""
+"""When episodes end and what is rewarded: rules about the next state, and rewards that are sums.
+
+A sum counts or measures what the state holds; what it misses is paid by a rule, as a bonus.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,20 +16,154 @@ from cwm_induction.discrete.rule_search import (
     MOST_WEIGHT,
     Variant,
     choose_rules,
-    fit_claims,
-    table_bits,
+    general_rules,
 )
-from cwm_induction.discrete.rules import KEY_BITS, DecisionList, Examples, RuleColumn, error_bits
+from cwm_induction.discrete.rules import DecisionList, Examples, RuleColumn, error_bits
 from cwm_induction.discrete.transitions import Transitions, split
 
 LEAST_REWARDS = 4
-LEAST_EXACT = 0.5
-REWEIGHTINGS = 40
+"""Different rewards below which no sum is looked for: rules tell so few apart as shortly."""
+
 EXACT = 1e-6
+"""How near a reward is foreseen that counts as right."""
+
+LEAST_EXACT = 0.5
+"""Share of the rows that a sum gives exactly at least: it is the rule, not the exception."""
+
+REWEIGHTINGS = 40
+"""Rounds of least squares that come near the least absolute errors."""
+
 TERM_BITS = 6.0
+"""Price of a term of a sum."""
+
 REWARD_MISS_BITS = 10.0
+"""Price of a row whose reward a sum misses."""
+
 MOST_TERMS = 40
+"""Terms of a sum at most."""
+
 MOST_PRODUCTS = 120
+"""Terms that count for one action alone above which none of them are tried, to save time."""
+
+PLAIN_TERM = 0.9
+"""What a term that counts for one action alone gains is worth beside what a general one gains."""
+
+DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 64, 100, 1000, 10000)
+"""Of the fractions that weights are written as, the plainest first."""
+
+RARITY = 0.4
+"""Weight of a label per bit of how rare it is, where that is above 1."""
+
+RARE = 0.005
+"""Share of the transitions below which missing a label is worse than claiming it too often."""
+
+BOLD = 0.05
+"""Share of the price of a claim that is paid for outcomes so rare."""
+
+SEEN = ("new", "action", "part", "old", "aimed", "same", "meets", "goal", "total", "pick")
+"""Kinds of columns that rules look at, the plainest first."""
+
+CLAIMED = ("change", "gap", "run")
+"""Kinds of columns that general claims look at besides."""
+
+MOST_KINDS = 16
+"""Labels above which no general claims are looked for, which are searched label by label."""
+
+
+class Rule(NamedTuple):
+    """Rules and the columns that they look at."""
+
+    columns: tuple[RuleColumn, ...]
+    rules: DecisionList
+
+    def predict(self, factored: FactoredTransitions, sizes: Sizes) -> np.ndarray:
+        """Return the label of every row."""
+        return self.rules.apply(factored.pool(self.columns, sizes))
+
+
+class Outcomes(NamedTuple):
+    """The rules of termination and of reward, and which of them comes first.
+
+    Label 0 of the termination is the usual case `always`, label i of the reward the i-th
+    reward. The rule that comes second may look at the result of the first.
+    """
+
+    always: bool
+    done: Rule
+    reward: Rule
+    reward_first: bool
+
+    @property
+    def bits(self) -> float:
+        """Description length."""
+        return self.done.rules.bits + self.reward.rules.bits
+
+    def predict(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
+        """Foresee the end and the reward of transitions whose next state is known."""
+        for what in ("reward", "done") if self.reward_first else ("done", "reward"):
+            if what == "done":
+                factored = factored._replace(
+                    done=self.done.predict(factored, sizes) ^ int(self.always)
+                )
+            else:
+                factored = factored._replace(reward=self.reward.predict(factored, sizes))
+        return factored
+
+
+def known_steps(seen: Transitions, dynamics: FactorDynamics) -> tuple[FactoredTransitions, float]:
+    """Return what outcomes depend on and how often they disagree by nature.
+
+    The next states are the observed ones, or the predicted ones where those are uncertain.
+    """
+    factored = dynamics.predict(seen.before, seen.action)
+    if not seen.is_noisy:
+        factored = factored._replace(new=split(seen.after, dynamics.layout))
+    return factored, seen.disagreement(after=not seen.is_noisy)
+
+
+def fit_outcomes(
+    seen: Transitions, factored: FactoredTransitions, sizes: Sizes, variant: Variant, noise: float
+) -> Outcomes:
+    """Fit both rules in the order that is shorter to describe."""
+    fitting = _Fitting(seen, sizes, variant, noise)
+    always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
+    labels = seen.done ^ int(always)
+    done, reward = fitting.rule(factored, labels), fitting.rule(factored, seen.codes)
+    ended = factored._replace(done=done.predict(factored, sizes) ^ int(always))
+    paid = factored._replace(reward=reward.predict(factored, sizes))
+    after_done = fitting.rule(ended, seen.codes, "done")
+    after_reward = fitting.rule(paid, labels, "reward")
+    if done.rules.bits + after_done.rules.bits <= reward.rules.bits + after_reward.rules.bits:
+        return Outcomes(always, done, after_done, reward_first=False)
+    return Outcomes(always, after_reward, reward, reward_first=True)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Transitions to which rules are fitted."""
+
+    seen: Transitions
+    sizes: Sizes
+    variant: Variant
+    noise: float
+
+    def rule(self, factored: FactoredTransitions, labels: np.ndarray, *more: str) -> Rule:
+        """Fit rules; rare labels weigh more, as they do in the score."""
+        weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
+        counts = np.bincount(labels, weights=self.seen.count)
+        rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
+        columns = self.sizes.columns(factored, *SEEN, *more)
+        price = error_bits(self.noise, max(2, len(counts)))
+        rare = counts[counts > 0].min() < RARE * counts.sum()
+        pool = replace(factored.pool(columns, self.sizes), caution=BOLD if rare else 1.0)
+        examples = Examples(pool, labels, weights * rarity[labels], price)
+        usual = choose_rules(examples, self.variant)
+        if not self.variant.shapes or not labels.any() or examples.kinds > MOST_KINDS:
+            return Rule(columns, usual)
+        more_columns = self.sizes.columns(factored, *CLAIMED) if self.sizes.named else ()
+        wider = columns + more_columns
+        claims = general_rules(examples, usual, factored.pool(wider, self.sizes))
+        return Rule(wider, claims) if claims else Rule(columns, usual)
 
 
 class RewardTerm(NamedTuple):
@@ -60,6 +197,19 @@ class RewardTerm(NamedTuple):
             values = {"old": old, "new": new}[self.kind][:, self.factor].astype(float)
         return values if self.action < 0 else values * (action == self.action)
 
+    def text(self, now: Callable[[int], str], after: Callable[[int], str]) -> str:
+        """Write what is counted; `now` and `after` name factors before and after a step."""
+        if self.kind == "part":
+            return f"({part_of_action(self.flags, self.factor)})"
+        if self.kind == "pick":
+            return picked([now(cell) for cell in self.flags], now(self.factor))
+        plain = {"one": "1", "moved": "(not unchanged)"}
+        if self.kind in plain or self.flags:
+            return plain.get(self.kind, self.kind)
+        if self.kind == "far":
+            return f"abs({after(self.factor)} - {now(self.factor)})"
+        return (now if self.kind == "old" else after)(self.factor)
+
 
 class RewardFormula(NamedTuple):
     """A sum of terms, each times a number."""
@@ -79,6 +229,26 @@ class RewardFormula(NamedTuple):
             total += weight * term.values(action, old, new)
         return total
 
+    def lines(
+        self, start: str, now: Callable[[int], str], after: Callable[[int], str]
+    ) -> list[str]:
+        """Write an assignment to the reward, which adds to `start` if that is not empty."""
+        groups: dict[tuple[int, float], str] = {}
+        for term, weight in zip(self.terms, self.weights, strict=True):
+            subtracted = (term.action, -weight) in groups
+            key, text = (term.action, -weight if subtracted else weight), term.text(now, after)
+            if key in groups:
+                text = f"{groups[key]} {'-' if subtracted else '+'} {text}"
+            groups[key] = text
+        total = start
+        for (action, weight), text in groups.items():
+            part = _product(abs(weight), text)
+            if action >= 0:
+                part = f"(action == {action})" + (f" * {part}" if part != "1" else "")
+            sign = "-" if weight < 0 else "+"
+            total = f"{total} {sign} {part}" if total else f"-{part}" if weight < 0 else part
+        return broken("reward = ", total)
+
 
 def fit_formula(
     action: np.ndarray,
@@ -91,37 +261,33 @@ def fit_formula(
     if len(np.unique(rewards)) < LEAST_REWARDS:
         return None
     best, least = None, np.inf
-    flags, parts = sizes.flags, sizes.parts
-    totals = [RewardTerm(kind, -1, -1, flags) for kind in ("total", "total_before") if flags]
-    totals += [RewardTerm("part", n, -1, parts) for n in range(len(parts)) if len(parts) > 1]
-    actions = np.unique(action).tolist()
-    if len(actions) * len(sizes.picks) <= MOST_PRODUCTS:
-        totals += [RewardTerm("pick", p, number, c) for p, c in sizes.picks for number in actions]
-    for family in _families(action, old, new):
-        terms = totals + family
+    for terms in _families(action, old, new, sizes):
         columns = np.stack([term.values(action, old, new) for term in terms], axis=1)
         exact = np.abs(columns @ _most_exact(columns, rewards) - rewards) < EXACT
         found = _shortest(terms, columns[exact], rewards[exact]) if exact.any() else None
         if found and exact.mean() >= LEAST_EXACT:
             counts = any(term.factor >= 0 or term.flags for term in found.terms)
-            bits = (
-                found.bits + (0 if counts else np.inf) + REWARD_MISS_BITS * np.count_nonzero(~exact)
-            )
-            if bits < least:
+            bits = found.bits + REWARD_MISS_BITS * np.count_nonzero(~exact)
+            if counts and bits < least:
                 best, least = found, bits
     return best
 
 
-def _families(action: np.ndarray, old: np.ndarray, new: np.ndarray) -> Iterator[list[RewardTerm]]:
+def _families(
+    action: np.ndarray, old: np.ndarray, new: np.ndarray, sizes: Sizes
+) -> Iterator[list[RewardTerm]]:
     """Yield lists of what may be counted, the plainest first."""
     factors, actions = range(old.shape[1]), np.unique(action).tolist()
     changing = [factor for factor in factors if (old[:, factor] != new[:, factor]).any()]
-    plain = [RewardTerm("one", -1, -1), RewardTerm("moved", -1, -1)]
-    after, far = (
-        [RewardTerm("new", f, -1) for f in factors],
-        [RewardTerm("far", f, -1) for f in changing],
-    )
-    before = [RewardTerm("old", f, -1) for f in changing]
+    flags, parts = sizes.flags, sizes.parts
+    plain = [RewardTerm(kind, -1, -1, flags) for kind in ("total", "total_before") if flags]
+    plain += [RewardTerm("part", n, -1, parts) for n in range(len(parts)) if len(parts) > 1]
+    if len(actions) * len(sizes.picks) <= MOST_PRODUCTS:
+        plain += [RewardTerm("pick", p, number, c) for p, c in sizes.picks for number in actions]
+    plain += [RewardTerm("one", -1, -1), RewardTerm("moved", -1, -1)]
+    after = [RewardTerm("new", factor, -1) for factor in factors]
+    far = [RewardTerm("far", factor, -1) for factor in changing]
+    before = [RewardTerm("old", factor, -1) for factor in changing]
     each = [RewardTerm("one", -1, number) for number in actions]
     yield plain + far
     yield plain + after
@@ -156,7 +322,8 @@ def _shortest(
     chosen: list[int] = []
     left = target
     norms = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
-    handicap = np.array([0.9 if term.action >= 0 and term.kind != "one" else 1.0 for term in terms])
+    narrow = [term.action >= 0 and term.kind != "one" for term in terms]
+    handicap = np.where(narrow, PLAIN_TERM, 1.0)
     while np.abs(left).max(initial=0) > EXACT and len(chosen) < MOST_TERMS:
         gain = np.abs(left @ columns) / norms * handicap
         gain[chosen] = 0
@@ -167,14 +334,14 @@ def _shortest(
         fewer = [other for other in chosen if other != term]
         if fewer and np.abs(_rest(columns[:, fewer], target)).max() < EXACT:
             chosen = fewer
-    rest = _rest(columns[:, chosen], target)
-    if not chosen or np.abs(rest).max() > EXACT:
+    if not chosen or np.abs(_rest(columns[:, chosen], target)).max() > EXACT:
         return None
     weights = np.linalg.lstsq(columns[:, chosen], target, rcond=1e-10)[0].round(9)
     kept = [(terms[n], w) for n, w in zip(chosen, weights.tolist(), strict=True) if w]
-    return (
-        RewardFormula(tuple(term for term, _ in kept), tuple(w for _, w in kept)) if kept else None
-    )
+    if not kept:
+        return None
+    found, numbers = zip(*kept, strict=True)
+    return RewardFormula(found, numbers)
 
 
 def _rest(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -184,33 +351,15 @@ def _rest(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     return rest
 
 
-DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20, 25, 32, 40, 50, 64, 100, 1000, 10000)
+def _product(weight: float, text: str) -> str:
+    """Write a weight times a sum."""
+    if text == "1":
+        return _number(weight)
+    inner = f"({text})" if " + " in text or " - " in text else text
+    return inner if weight == 1 else f"{_number(weight)} * {inner}"
 
 
-def formula_lines(
-    formula: RewardFormula, start: str, now: Callable[[int], str], after: Callable[[int], str]
-) -> list[str]:
-    """Write an assignment to the reward; `now` and `after` name factors before and after a step."""
-    groups: dict[tuple[int, float], str] = {}
-    for term, weight in zip(formula.terms, formula.weights, strict=True):
-        known = (term.action, -weight) in groups
-        key = (term.action, -weight if known else weight)
-        text = _term(term, now, after)
-        if key in groups:
-            groups[key] += f" {'-' if known else '+'} {text}"
-        else:
-            groups[key] = text
-    total = start
-    for (action, weight), text in groups.items():
-        sign = "-" if weight < 0 else "+"
-        part = _product(abs(weight), text)
-        if action >= 0:
-            part = f"(action == {action})" + (f" * {part}" if part != "1" else "")
-        total = f"{total} {sign} {part}" if total else f"-{part}" if weight < 0 else part
-    return broken("reward = ", total)
-
-
-def number(value: float) -> str:
+def _number(value: float) -> str:
     """Write a number shortly, as a fraction where that is exact."""
     for denominator in DENOMINATORS:
         whole = round(value * denominator)
@@ -218,150 +367,3 @@ def number(value: float) -> str:
             plain = repr(whole / denominator)
             return plain if len(plain) < 8 else f"{whole} / {denominator}"
     return repr(value)
-
-
-def _product(weight: float, text: str) -> str:
-    """Write a weight times a sum."""
-    if text == "1":
-        return number(weight)
-    inner = f"({text})" if " + " in text or " - " in text else text
-    return inner if weight == 1 else f"{number(weight)} * {inner}"
-
-
-def _term(term: RewardTerm, now: Callable[[int], str], after: Callable[[int], str]) -> str:
-    """Write what a term counts."""
-    plain = {"one": "1", "moved": "(not unchanged)"}
-    if term.kind == "part":
-        return f"({part_of_action(term.flags, term.factor)})"
-    if term.kind == "pick":
-        return picked([now(cell) for cell in term.flags], now(term.factor))
-    if term.kind in plain or term.flags:
-        return plain.get(term.kind, term.kind)
-    if term.kind == "far":
-        return f"abs({after(term.factor)} - {now(term.factor)})"
-    return (now if term.kind == "old" else after)(term.factor)
-
-
-RARITY = 0.4
-RARE = 0.005
-BOLD = 0.05
-"""Share of the price of a claim that is paid for outcomes so rare that missing one is worse."""
-
-CLAIMED = ("change", "gap", "run")
-MOST_KINDS = 16
-
-
-class Rule(NamedTuple):
-    """Rules and the columns that they look at."""
-
-    columns: tuple[RuleColumn, ...]
-    rules: DecisionList
-
-    def predict(self, scene: FactoredTransitions, sizes: Sizes) -> np.ndarray:
-        """Return the label of every row."""
-        return self.rules.apply(scene.pool(self.columns, sizes))
-
-
-class Outcomes(NamedTuple):
-    """The rules of termination and of reward, and which of them comes first.
-
-    Label 0 of the termination is the usual case `always`, label i of the reward the i-th
-    reward. The rule that comes second may look at the result of the first.
-    """
-
-    always: bool
-    done: Rule
-    reward: Rule
-    reward_first: bool
-
-    @property
-    def bits(self) -> float:
-        """Description length."""
-        return self.done.rules.bits + self.reward.rules.bits
-
-    def predict(self, scene: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
-        """Foresee the end and the reward of transitions whose next state is known."""
-        for what in ("reward", "done") if self.reward_first else ("done", "reward"):
-            if what == "done":
-                scene = scene._replace(done=self.done.predict(scene, sizes) ^ int(self.always))
-            else:
-                scene = scene._replace(reward=self.reward.predict(scene, sizes))
-        return scene
-
-
-def scene_of(seen: Transitions, dynamics: FactorDynamics) -> tuple[FactoredTransitions, float]:
-    """Return what outcomes depend on and how often they disagree by nature.
-
-    The next states are the observed ones, or the predicted ones where those are uncertain.
-    """
-    scene = dynamics.predict(seen.before, seen.action)
-    if not seen.is_noisy:
-        scene = scene._replace(new=split(seen.after, dynamics.layout))
-    return scene, seen.disagreement(after=not seen.is_noisy)
-
-
-def fit_outcomes(
-    seen: Transitions, scene: FactoredTransitions, sizes: Sizes, options: Variant, noise: float
-) -> Outcomes:
-    """Fit both rules in the order that is shorter to describe."""
-    fitting = _Fitting(seen, sizes, options, noise)
-    always = bool(2 * seen.count[seen.done == 1].sum() > seen.count.sum())
-    labels = seen.done ^ int(always)
-    done, reward = fitting.rule(scene, labels), fitting.rule(scene, seen.codes)
-    ended = scene._replace(done=done.predict(scene, sizes) ^ int(always))
-    paid = scene._replace(reward=reward.predict(scene, sizes))
-    after_done = fitting.rule(ended, seen.codes, "done")
-    after_reward = fitting.rule(paid, labels, "reward")
-    if done.rules.bits + after_done.rules.bits <= reward.rules.bits + after_reward.rules.bits:
-        return Outcomes(always, done, after_done, reward_first=False)
-    return Outcomes(always, after_reward, reward, reward_first=True)
-
-
-@dataclass(frozen=True)
-class _Fitting:
-    """Transitions to which rules are fitted."""
-
-    seen: Transitions
-    sizes: Sizes
-    options: Variant
-    noise: float
-
-    def rule(self, scene: FactoredTransitions, labels: np.ndarray, *more: str) -> Rule:
-        """Fit rules; rare labels weigh more, as they do in the score."""
-        weights = np.minimum(self.seen.count, MOST_WEIGHT).astype(float)
-        counts = np.bincount(labels, weights=self.seen.count)
-        rarity = np.maximum(1.0, RARITY * np.log2(counts.sum() / np.maximum(counts, 1)))
-        kinds = (
-            "new",
-            "action",
-            "part",
-            "old",
-            "aimed",
-            "same",
-            "meets",
-            "goal",
-            "total",
-            "pick",
-            *more,
-        )
-        columns = self.sizes.columns(scene, *kinds)
-        price = error_bits(self.noise, max(2, len(counts)))
-        rare = counts[counts > 0].min() < RARE * counts.sum()
-        pool = replace(scene.pool(columns, self.sizes), caution=BOLD if rare else 1.0)
-        examples = Examples(pool, labels, weights * rarity[labels], price)
-        usual = Rule(columns, choose_rules(examples, self.options))
-        return self._general(scene, usual, examples)
-
-    def _general(self, scene: FactoredTransitions, usual: Rule, examples: Examples) -> Rule:
-        """Return general claims where these are shorter and explain no less than the usual rule."""
-        if not self.options.shapes or not examples.labels.any() or examples.kinds > MOST_KINDS:
-            return usual
-        more = self.sizes.columns(scene, *CLAIMED) if self.sizes.named else ()
-        columns = usual.columns + more
-        pool = scene.pool(columns, self.sizes)
-        claims = fit_claims(replace(examples, pool=pool))
-        if claims is None or claims.bits >= table_bits(usual.rules, KEY_BITS):
-            return usual
-        if examples.loss(claims.apply(pool)) > examples.loss(usual.rules.apply(examples.pool)):
-            return usual
-        return Rule(columns, claims)

@@ -1,12 +1,18 @@
-"""Rules as general claims: a few comparisons that hold together give a label."""
+"""Searches for the decision list with the shortest description: layers, trees and general claims.
 
-from dataclasses import dataclass
+Layers are tables of keys and runs of neighbouring values, trees are thresholds written
+out as boxes, and claims are a few comparisons that hold together.
+"""
+
+from dataclasses import replace
+from itertools import product
 from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.discrete.rules import (
+    KEY_BITS,
     RELATION_BITS,
     Box,
     ColumnBound,
@@ -17,11 +23,86 @@ from cwm_induction.discrete.rules import (
     RuleInputs,
 )
 
+MOST_WEIGHT = 3
+"""How often a transition counts at most, so that common ones do not outweigh all others."""
+
+FULL_COLUMNS = 4
+"""Columns that a table looks at at most."""
+
 MAX_LAYERS = 3
+"""Tables and runs over each other at most."""
+
 LEAST_RUN = 3
+"""Values of a run at least; fewer are told by keys."""
+
 MOST_RUN_KINDS = 6
-MOST_GAPS = 10
+"""Labels above which no runs are looked for, which are searched label by label."""
+
+MOST_CODES_PER_ROW = 10
 """Codes per row up to which keys are counted in a table of all codes, which needs no sorting."""
+
+MAX_DEPTH = 6
+"""Splits above one another in a tree, each of which may double its leaves."""
+
+MAX_KINDS = 32
+"""Labels above which no tree is grown."""
+
+TREE_BITS = 10.0
+"""What a tree pays for claiming something about whatever was not seen."""
+
+MOST_BOUNDS = 3
+"""Comparisons that hold together in a claim at most."""
+
+MOST_CLAIMS = 8
+"""Claims over each other at most."""
+
+BEAM = 12
+"""Claims that are narrowed further, and ways to narrow each of them."""
+
+MOST_CELLS = 6_000_000
+"""How many answers of comparisons are kept in memory."""
+
+CLAIM_BITS = 4.0
+"""Price of a claim beside its comparisons and its label."""
+
+
+class Variant(NamedTuple):
+    """Which hypotheses are considered.
+
+    `rank` is the place of the layout among the best, `shapes` admits trees
+    and runs beside tables, `blocks` that all moves are blocked at once. Without
+    `moves` what follows is looked up.
+    """
+
+    rank: int = 0
+    shapes: bool = True
+    blocks: bool = True
+    moves: bool = True
+
+
+def choose_rules(examples: Examples, variant: Variant) -> DecisionList:
+    """Return the shorter of layers and, where shapes are admitted, a tree."""
+    layers = fit_layers(examples, FULL_COLUMNS, runs=variant.shapes)
+    if not variant.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
+        return layers
+    return min(layers, fit_tree(examples), key=lambda rules: rules.bits)
+
+
+def general_rules(examples: Examples, usual: DecisionList, pool: RuleInputs) -> DecisionList | None:
+    """Return claims about other columns where these are shorter and explain no less than rules do.
+
+    Every key of the rules' tables is priced at the choice among all possible keys.
+    """
+    claims = fit_claims(replace(examples, pool=pool))
+    bits = usual.bits
+    for layer in usual.layers:
+        if isinstance(layer, DecisionTable):
+            possible = sum(log2(max(column.size, 2)) for column in layer.columns)
+            bits += len(layer.labels) * max(0.0, possible - KEY_BITS)
+    if claims is None or claims.bits >= bits:
+        return None
+    missed = examples.loss(claims.apply(pool))
+    return claims if missed <= examples.loss(usual.apply(examples.pool)) else None
 
 
 class _Layer(NamedTuple):
@@ -55,7 +136,10 @@ def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> Decision
 
 
 def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float) -> _Layer | None:
-    """Return the table that shortens the description most, if any does."""
+    """Return the table that shortens the description most, if any does.
+
+    It has the keys that pay for themselves.
+    """
     best, least, wrong = None, limit - 1e-9, labels != examples.labels
     for chosen, bits in examples.pool.subsets(most):
         if bits < least:
@@ -65,23 +149,17 @@ def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float)
                 best, least = chosen, total
     if best is None:
         return None
-    table = _table(examples, labels, best)
-    loss = examples.loss(table.apply(examples.pool, labels))
-    return _Layer(table, examples.pool.bits(best) + len(table.labels) * examples.key_bits, loss)
-
-
-def _table(examples: Examples, labels: np.ndarray, chosen: tuple[int, ...]) -> DecisionTable:
-    """Keep the keys that pay for themselves."""
-    stay, change, counts = _prices(examples, labels != examples.labels, chosen)
-    _, first = np.unique(examples.pool.codes(chosen), return_index=True)
-    columns = tuple(examples.pool.columns[index] for index in chosen)
-    rows = examples.pool.values[first][:, chosen].tolist()
-    keys = {
-        tuple(row): int(label)
-        for row, label, worth in zip(rows, counts.argmax(axis=1), change < stay, strict=True)
-        if worth
+    stay, change, counts = _prices(examples, wrong, best)
+    pool, (_, first) = examples.pool, np.unique(examples.pool.codes(best), return_index=True)
+    keys = zip(pool.values[first][:, best].tolist(), counts.argmax(axis=1), strict=True)
+    labelled = {
+        tuple(key): int(label)
+        for (key, label), pays in zip(keys, change < stay, strict=True)
+        if pays
     }
-    return DecisionTable(columns, chosen, keys)
+    table = DecisionTable(tuple(pool.columns[index] for index in best), best, labelled)
+    bits = pool.bits(best) + len(labelled) * examples.key_bits
+    return _Layer(table, bits, examples.loss(table.apply(pool, labels)))
 
 
 class _Prices(NamedTuple):
@@ -108,7 +186,7 @@ def _prices(examples: Examples, wrong: np.ndarray, chosen: tuple[int, ...]) -> _
 
 def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the number of the key of every row, and how many keys there are."""
-    if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_GAPS * len(codes):
+    if codes.min(initial=0) < 0 or codes.max(initial=0) > MOST_CODES_PER_ROW * len(codes):
         values, group = np.unique(codes, return_inverse=True)
         return group, len(values)
     numbers = np.cumsum(np.bincount(codes) > 0)
@@ -124,24 +202,19 @@ def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
     if examples.kinds > MOST_RUN_KINDS:
         return None
     wrong = labels != examples.labels
+    columns = [pair for pair in enumerate(examples.pool.columns) if pair[1].size >= LEAST_RUN]
+    pairs = [
+        (place, along)
+        for (place, fixed), (along, other) in product(columns, columns)
+        if min(fixed.factor, other.factor) >= 0 and fixed.factor != other.factor
+    ]
     found = [
         run
         for label in np.unique(examples.labels[wrong]).tolist()
-        for fixed, along in _pairs(examples)
-        for run in _runs(examples, labels, wrong & (examples.labels == label), (fixed, along))
+        for pair in pairs
+        for run in _runs(examples, labels, wrong & (examples.labels == label), pair)
     ]
     return min(found, key=lambda run: run.total, default=None)
-
-
-def _pairs(examples: Examples) -> list[tuple[int, int]]:
-    """List the pairs of columns about different factors at the same time."""
-    columns = [pair for pair in enumerate(examples.pool.columns) if pair[1].size >= LEAST_RUN]
-    return [
-        (i, j)
-        for i, one in columns
-        for j, other in columns
-        if min(one.factor, other.factor) >= 0 and one.factor != other.factor
-    ]
 
 
 def _runs(
@@ -172,12 +245,6 @@ def _with_neighbours(places: np.ndarray, known: np.ndarray) -> tuple[int, int]:
     return low - lower, high + higher
 
 
-MAX_DEPTH = 6
-MAX_KINDS = 32
-TREE_BITS = 10.0
-"""What a tree pays for claiming something about whatever was not seen."""
-
-
 class _Split(NamedTuple):
     """A column is at most a value, or equal to it."""
 
@@ -191,8 +258,7 @@ class _Split(NamedTuple):
         return answer
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """A part of the tree: its boxes and their description length."""
 
     boxes: tuple[Box, ...]
@@ -213,14 +279,10 @@ def _grow(examples: Examples, bounds: tuple[ColumnBound, ...], depth: int) -> _N
     """Return the cheaper of a leaf and the best split."""
     counts = np.bincount(examples.labels, weights=examples.weights, minlength=examples.kinds)
     label = int(counts.argmax())
-    box = Box(_tight(bounds, examples), label)
-    leaf = _Node(
-        (box,), 1 + log2(examples.kinds) + (counts.sum() - counts[label]) * examples.error_bits
-    )
-    if depth == 0 or np.count_nonzero(counts) < 2:
-        return leaf
-    split = _best_split(examples)
-    if split is None:
+    narrow = (b for b in bounds if b.low > 0 or b.high < b.column.size - 1 or b.excluded)
+    missed = (counts.sum() - counts[label]) * examples.error_bits
+    leaf = _Node((Box(tuple(narrow), label),), 1 + log2(examples.kinds) + missed)
+    if depth == 0 or np.count_nonzero(counts) < 2 or not (split := _best_split(examples)):
         return leaf
     mask = split.holds(examples.pool.values)
     inner, outer = _cut(bounds, split)
@@ -229,15 +291,6 @@ def _grow(examples: Examples, bounds: tuple[ColumnBound, ...], depth: int) -> _N
     size = examples.pool.columns[split.place].size
     bits = 1 + log2(len(bounds)) + log2(size) + yes.bits + no.bits
     return _Node(yes.boxes + no.boxes, bits) if bits < leaf.bits else leaf
-
-
-def _tight(bounds: tuple[ColumnBound, ...], examples: Examples) -> tuple[ColumnBound, ...]:
-    """Drop the bounds that admit every value of their column."""
-    return tuple(
-        bound
-        for bound in bounds
-        if bound.low > 0 or bound.high < bound.column.size - 1 or bound.excluded
-    )
 
 
 def _cut(
@@ -251,10 +304,8 @@ def _cut(
     else:
         inside = bound._replace(high=split.value)
         outside = bound._replace(low=split.value + 1)
-    return (
-        (*bounds[: split.place], inside, *bounds[split.place + 1 :]),
-        (*bounds[: split.place], outside, *bounds[split.place + 1 :]),
-    )
+    before, after = bounds[: split.place], bounds[split.place + 1 :]
+    return (*before, inside, *after), (*before, outside, *after)
 
 
 def _best_split(examples: Examples) -> _Split | None:
@@ -284,15 +335,6 @@ def _entropy(counts: np.ndarray) -> np.ndarray:
     share = np.where(counts > 0, counts / np.maximum(totals, 1e-300), 1.0)
     entropy: np.ndarray = -(counts * np.log2(share)).sum(axis=-1)
     return entropy
-
-
-MOST_BOUNDS = 3
-MOST_CLAIMS = 8
-BEAM = 12
-MOST_CELLS = 6_000_000
-"""How many answers of comparisons are kept in memory."""
-
-CLAIM_BITS = 4.0
 
 
 class _Comparisons(NamedTuple):
@@ -334,16 +376,6 @@ def fit_claims(examples: Examples) -> DecisionList | None:
     return DecisionList(tuple(layers), spent + loss)
 
 
-def table_bits(rules: DecisionList, key_bits: float) -> float:
-    """Price rules with every key of a table at the choice among all possible keys."""
-    more = 0.0
-    for layer in rules.layers:
-        if isinstance(layer, DecisionTable):
-            possible = sum(log2(max(column.size, 2)) for column in layer.columns)
-            more += len(layer.labels) * max(0.0, possible - key_bits)
-    return rules.bits + more
-
-
 def _search(
     examples: Examples, labels: np.ndarray, label: int, known: _Comparisons
 ) -> list[_Claim]:
@@ -373,18 +405,11 @@ def _narrower(
     value = right * (np.log2((right + 1) / (right + wrong + 1)) - start) - known.bits
     value = np.maximum(value, right - wrong - known.bits)
     chosen = np.argsort(-value, kind="stable")[:BEAM]
-    return [
-        (
-            float(value[n]),
-            _Claim(
-                (*claim.bounds, known.bounds[n]),
-                claim.holds & (known.holds[n] > 0),
-                claim.bits + float(known.bits[n]),
-            ),
-        )
-        for n in chosen.tolist()
-        if right[n] > 0
-    ]
+    found = []
+    for n in chosen[right[chosen] > 0].tolist():
+        bounds, holds = (*claim.bounds, known.bounds[n]), claim.holds & (known.holds[n] > 0)
+        found.append((float(value[n]), _Claim(bounds, holds, claim.bits + float(known.bits[n]))))
+    return found
 
 
 def _comparisons(pool: RuleInputs) -> _Comparisons:
@@ -422,29 +447,3 @@ def _value_bits(column: RuleColumn, low: int, high: int) -> float:
         return 1.0
     is_plain = column.kind != "action" and (low in plain or high in plain)
     return 2.0 if is_plain else 1 + log2(column.size)
-
-
-MOST_WEIGHT = 3
-FULL_COLUMNS = 4
-
-
-class Variant(NamedTuple):
-    """Which hypotheses are considered.
-
-    `rank` is the place of the layout among the best, `shapes` admits trees
-    and runs beside tables, `blocks` that all moves are blocked at once. Without
-    `moves` what follows is looked up.
-    """
-
-    rank: int = 0
-    shapes: bool = True
-    blocks: bool = True
-    moves: bool = True
-
-
-def choose_rules(examples: Examples, options: Variant) -> DecisionList:
-    """Return the shorter of layers and, where shapes are admitted, a tree."""
-    layers = fit_layers(examples, FULL_COLUMNS, runs=options.shapes)
-    if not options.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
-        return layers
-    return min(layers, fit_tree(examples), key=lambda rules: rules.bits)

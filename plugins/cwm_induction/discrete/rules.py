@@ -1,4 +1,4 @@
-"""Rules that give labels to rows of small integers: tables of keys, or boxes between bounds.
+"""Decision lists over rows of small integers: tables of keys and boxes between bounds, in layers.
 
 What is paid for is description length: a key costs bits, so does every row
 that stays wrong, and so does leaving out a part of the state, because a rule
@@ -15,14 +15,31 @@ from typing import NamedTuple, Self
 import numpy as np
 
 KEY_BITS = 3.0
+"""Price of a key beside its label: less than a wrong row where under one in nine disagree."""
+
 IGNORED_BITS = 3.0
+"""Price of leaving out a bit of the state: a rule that ignores it claims more than was seen."""
+
 MOST_IGNORED_BITS = 14.0
+"""What leaving out costs at most, so that rules about a few of many factors stay affordable."""
+
 MIXED_BITS = 3.0
+"""Price of looking at the state of one more time, before or after the step, in one rule."""
+
 RELATION_BITS = 3.0
+"""Price of comparing two factors, of which there are many pairs."""
+
 MAX_SUBSETS = 2000
+"""Combinations of columns of one size above which no more columns are combined, to save time."""
+
 NEXT_KINDS = ("aimed", "new", "edge", "total")
+"""Kinds of columns that follow from the action, so that it is not ignored where they are known."""
+
 RESULT_KINDS = ("done", "reward")
+"""Kinds of columns that are outcomes themselves: rules about them alone claim nothing more."""
+
 TRUTHS = ("same", "done", "meets", "at", "perhaps", "site", "outside", "alike", "rising")
+"""Kinds of columns whose values are no and yes."""
 
 
 class RuleColumn(NamedTuple):
@@ -110,18 +127,15 @@ class RuleInputs:
 
     @cached_property
     def _times(self) -> list[str]:
-        return [self._time(column) for column in self.columns]
-
-    def _time(self, column: RuleColumn) -> str:
-        """Say whether a column is about the state before or after, empty if both are the same."""
-        if column.kind == "pick":
-            return "old"
-        if column.kind == "old":
-            lasting = all(
-                other.factor != column.factor or other.kind == "old" for other in self.columns
-            )
-            return "" if lasting else "old"
-        return {"new": "next", "aimed": "next", "edge": "edge"}.get(column.kind, "")
+        """Whether each column is about the state before or after, empty if both are the same."""
+        changing = {column.factor for column in self.columns if column.kind != "old"}
+        times = {"pick": "old", "new": "next", "aimed": "next", "edge": "edge"}
+        return [
+            "old"
+            if column.kind == "old" and column.factor in changing
+            else times.get(column.kind, "")
+            for column in self.columns
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Moves that go on until something is in the way."""
+"""Moves over a grid that go on until something is in the way, found and in words."""
 
 from math import log2
 from typing import NamedTuple
@@ -12,7 +12,27 @@ from cwm_induction.discrete.moves import FactorMove
 GridCell = tuple[int, int]
 
 LEAST_RIGHT = 0.95
+"""Share of the transitions that slides explain: what else happens on the way are exceptions."""
+
 AXES = 2
+"""Factors of a grid, and cells from which on a move is longer than a step."""
+
+STEP_BITS = 3.0
+"""Price of where an action slides."""
+
+LOOP = """\
+new_{row}, new_{column} = {row}, {column}
+down, right = {steps}.get(action, (0, 0))
+while (down, right) != (0, 0):
+    there = new_{row} + down, new_{column} + right
+    inside = 0 <= there[0] <= {last_row} and 0 <= there[1] <= {last_column}
+    if not inside{walls}:
+        break
+    new_{row}, new_{column} = there{stops}"""
+
+STOP = """
+    if there in {stops}:
+        break"""
 
 
 class Slide(NamedTuple):
@@ -28,7 +48,7 @@ class Slide(NamedTuple):
     def bits(self) -> float:
         """Description length."""
         cells = log2(self.radices[0] * self.radices[1])
-        return 3.0 * len(self.steps) + cells * (len(self.walls) + len(self.stops))
+        return STEP_BITS * len(self.steps) + cells * (len(self.walls) + len(self.stops))
 
     @property
     def moves(self) -> tuple[FactorMove, ...]:
@@ -56,13 +76,30 @@ class Slide(NamedTuple):
                 break
         return cell
 
+    def lines(self, constants: Constants, names: list[str]) -> list[str]:
+        """Write the loop that slides a place, the factors of which have these names."""
+        row, column = names
+        steps = constants.add("SLIDES", str(self.steps), f"by action: step of ({row}, {column})")
+        walls, stops = (
+            "{" + ", ".join(map(str, sorted(cells))) + "}" for cells in (self.walls, self.stops)
+        )
+        if self.walls:
+            walls = constants.add("WALLS", walls, "cells in front of which it stops")
+        if self.stops:
+            stops = constants.add("STOPS", stops, "cells in which it stops")
+        return LOOP.format(
+            row=row,
+            column=column,
+            steps=steps,
+            walls=f" or there in {walls}" if self.walls else "",
+            stops=STOP.format(stops=stops) if self.stops else "",
+            last_row=self.radices[0] - 1,
+            last_column=self.radices[1] - 1,
+        ).split("\n")
+
 
 def fit_slide(
-    old: np.ndarray,
-    action: np.ndarray,
-    after: np.ndarray,
-    done: np.ndarray,
-    sizes: Sizes,
+    old: np.ndarray, action: np.ndarray, after: np.ndarray, done: np.ndarray, sizes: Sizes
 ) -> Slide | None:
     """Read moves of different lengths along the axes of a grid as slides, if they explain most."""
     radices = sizes.radices
@@ -99,46 +136,3 @@ def _steps(changes: np.ndarray, action: np.ndarray) -> dict[int, GridCell]:
             down, right = directions[counts.argmax()].tolist()
             steps[number] = down, right
     return steps
-
-
-LOOP = """\
-new_{row}, new_{column} = {row}, {column}
-down, right = {steps}.get(action, (0, 0))
-while (down, right) != (0, 0):
-    there = new_{row} + down, new_{column} + right
-    inside = 0 <= there[0] <= {last_row} and 0 <= there[1] <= {last_column}
-    if not inside{walls}:
-        break
-    new_{row}, new_{column} = there{stops}"""
-
-STOP = """
-    if there in {stops}:
-        break"""
-
-
-def slide_lines(constants: Constants, slide: Slide, names: list[str]) -> list[str]:
-    """Write the loop that slides a place over a grid."""
-    row, column = names
-    steps = constants.add("SLIDES", str(slide.steps), f"by action: step of ({row}, {column})")
-    walls = stops = ""
-    if slide.walls:
-        walls = constants.add("WALLS", _cells(slide.walls), "cells in front of which it stops")
-        walls = f" or there in {walls}"
-    if slide.stops:
-        stops = constants.add("STOPS", _cells(slide.stops), "cells in which it stops")
-        stops = STOP.format(stops=stops)
-    last_row, last_column = (radix - 1 for radix in slide.radices)
-    return LOOP.format(
-        row=row,
-        column=column,
-        steps=steps,
-        walls=walls,
-        stops=stops,
-        last_row=last_row,
-        last_column=last_column,
-    ).split("\n")
-
-
-def _cells(cells: frozenset[GridCell]) -> str:
-    """Write a set of cells."""
-    return "{" + ", ".join(map(str, sorted(cells))) + "}"

@@ -1,4 +1,8 @@
-"""Transitions as integer columns."""
+"""Transitions as integer columns, and the ways to read these as factors.
+
+A number may hide several: the cell of a grid is a row and a column. A layout says
+which digits, of which radices, every component of an observation falls into.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -14,85 +18,38 @@ from cwm_cli.data.spaces import Space
 Layout = tuple[tuple[int, ...], ...]
 """For every component of an observation the radices of its digits, the highest digit first."""
 
-MAX_DIGITS = 4
-FEWER_DIGITS_ABOVE = 2_000
-ANY_WIDTH_BELOW = 200
-SPLIT_FROM = 48
-
-
-def split(values: np.ndarray, layout: Layout) -> np.ndarray:
-    """Write every component as the digits of the layout, one column per digit."""
-    columns = []
-    for component, radices in enumerate(layout):
-        rest, digits = values[:, component], []
-        for radix in radices[:0:-1]:
-            rest, digit = np.divmod(rest, radix)
-            digits.append(digit)
-        columns += [rest, *digits[::-1]]
-    return np.stack(columns, axis=1)
-
-
-def join(factors: np.ndarray, layout: Layout) -> np.ndarray:
-    """Undo `split`."""
-    columns, start = [], 0
-    for radices in layout:
-        digits = factors[:, start : start + len(radices)]
-        columns.append(number(digits, radices))
-        start += len(radices)
-    return np.stack(columns, axis=1)
-
-
-def number(digits: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
-    """Read digits as one number, the highest digit first."""
-    total = np.zeros(len(digits), dtype=np.int64)
-    for column, radix in enumerate(radices):
-        total = total * radix + digits[:, column]
-    return total
-
-
-def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[Layout, float]]:
-    """Yield layouts with their description length in bits, the plainest first.
-
-    A number alone may hide several digits; of several components one at a
-    time may.
-    """
-    plain: Layout = tuple((size,) for size in sizes)
-    yield plain, 3.0 * len(sizes)
-    for component, size in enumerate(sizes):
-        if len(sizes) > 1 and size < SPLIT_FROM:
-            continue
-        for radices, bits in _digits(size):
-            layout = (*plain[:component], radices, *plain[component + 1 :])
-            yield layout, 3.0 * (len(sizes) - 1 + len(radices)) + bits
-
-
-def _digits(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield the ordered factorisations of a number, then two digits of any width."""
-    digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
-    for radices in _factorisations(size, digits):
-        if len(radices) > 1:
-            yield radices, 0.0
-    if size < ANY_WIDTH_BELOW:
-        for width in range(3, size // 2 + 1):
-            if size % width:
-                yield (-(-size // width), width), 4 + log2(size)
-
-
-def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a number as an ordered product of factors above 1."""
-    yield (size,)
-    if digits > 1:
-        for first in range(2, size // 2 + 1):
-            if size % first == 0:
-                for rest in _factorisations(size // first, digits - 1):
-                    yield (first, *rest)
-
-
 NOISY = 0.1
+"""Share of equal situations with unusual outcomes from which on chance may be at work."""
+
 MAX_STATES = 100_000
+"""Values of the only number of an observation above which it is not read as a state."""
+
 MAX_COMPONENTS = 64
+"""Numbers of an observation above which rules about each of them would take too long."""
+
 MAX_SPAN = 4_096
+"""Values of one of several numbers above which it is not few; wider bounds are taken from data."""
+
 MAX_ACTIONS = 512
+"""Actions above which most would hardly be seen."""
+
+MAX_DIGITS = 4
+"""Digits that a number may hide."""
+
+FEWER_DIGITS_ABOVE = 2_000
+"""Values of a number above which it hides a digit fewer: it has many factorisations."""
+
+ANY_WIDTH_BELOW = 200
+"""Values of a number up to which the higher of two digits need not use its whole range."""
+
+SPLIT_FROM = 48
+"""Values from which on one of several numbers may hide digits itself."""
+
+DIGIT_BITS = 3.0
+"""Price of a digit of a layout."""
+
+ODD_WIDTH_BITS = 4.0
+"""Price of a width that does not divide a number, beside that of the width itself."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +82,7 @@ class Transitions:
     holds the number of the transition that each row of the dataset is.
     """
 
-    frame: IntegerEncoding
+    encoding: IntegerEncoding
     before: np.ndarray
     action: np.ndarray
     after: np.ndarray
@@ -139,18 +96,18 @@ class Transitions:
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
         """Read a dataset whose spaces `supports` accepts."""
-        before = _matrix(dataset.observation_space, "observations", dataset)
-        after = _matrix(dataset.observation_space, "next_observations", dataset)
-        parts = _matrix(dataset.action_space, "actions", dataset)
-        frame = _frame(dataset, np.concatenate([before, after]), parts)
-        action = number(parts - np.array(frame.action_lows), frame.action_sizes)
+        before = integer_columns(dataset, dataset.observation_space, "observations")
+        after = integer_columns(dataset, dataset.observation_space, "next_observations")
+        parts = integer_columns(dataset, dataset.action_space, "actions")
+        encoding = _encoding(dataset, np.concatenate([before, after]), parts)
+        action = _number(parts - np.array(encoding.action_lows), encoding.action_sizes)
         rewards, codes = _by_frequency(dataset.columns["rewards"], np.ones(len(dataset)), 9)
         done = dataset.columns["terminations"].astype(np.int64)
-        lows, width = np.array(frame.lows), before.shape[1]
+        lows, width = np.array(encoding.lows), before.shape[1]
         table = np.column_stack([before - lows, action, after - lows, codes, done])
         rows, index, count = np.unique(table, axis=0, return_inverse=True, return_counts=True)
         return cls(
-            frame,
+            encoding,
             rows[:, :width],
             rows[:, width],
             rows[:, width + 1 : -2],
@@ -220,34 +177,34 @@ class Transitions:
         return float((self.count.sum() - most.sum() + 0.5) / (repeats + 2))
 
 
+def integer_columns(dataset: Dataset, space: Space, name: str) -> np.ndarray:
+    """Stack the leaves of a field of integers, one column per component."""
+    rows = len(dataset)
+    columns = [dataset.columns[leaf.name].reshape(rows, -1) for leaf in space.leaves(name)]
+    return np.concatenate(columns, axis=1).astype(np.int64)
+
+
 def supports(dataset: Dataset) -> bool:
     """Say whether observations and actions are few enough integers to be told apart."""
     leaves = list(dataset.observation_space.leaves("observations"))
     flat = dataset.action_space.kind in ("discrete", "multidiscrete", "multibinary")
     if not len(dataset) or not flat or not all(_is_integer(leaf.space) for leaf in leaves):
         return False
-    if dataset.observation_space.kind == "dict" or _nested(dataset.observation_space):
+    children = dataset.observation_space.children
+    if dataset.observation_space.kind == "dict" or any(c.kind != "discrete" for c in children):
         return False
     if not 0 < dataset.observation_space.size <= MAX_COMPONENTS:
         return False
-    frame = Transitions.of(dataset).frame
-    limit = MAX_STATES if len(frame.sizes) == 1 else MAX_SPAN
-    return max(frame.sizes) <= limit and frame.actions <= MAX_ACTIONS
+    encoding = Transitions.of(dataset).encoding
+    limit = MAX_STATES if len(encoding.sizes) == 1 else MAX_SPAN
+    return max(encoding.sizes) <= limit and encoding.actions <= MAX_ACTIONS
 
 
-def _matrix(space: Space, name: str, dataset: Dataset) -> np.ndarray:
-    """Stack the leaves of a field, one column per component."""
-    rows = len(dataset)
-    columns = [dataset.columns[leaf.name].reshape(rows, -1) for leaf in space.leaves(name)]
-    return np.concatenate(columns, axis=1).astype(np.int64)
-
-
-def _frame(dataset: Dataset, seen: np.ndarray, actions: np.ndarray) -> IntegerEncoding:
+def _encoding(dataset: Dataset, seen: np.ndarray, actions: np.ndarray) -> IntegerEncoding:
     """Take bounds from the spaces, or from the data where a space has none or very wide ones."""
-    lows, sizes = _bounds(dataset.observation_space, "observations", seen)
-    action_lows, action_sizes = _bounds(dataset.action_space, "actions", actions)
-    spaces = dataset.observation_space, dataset.action_space
-    return IntegerEncoding(spaces[0], lows, sizes, spaces[1], action_lows, action_sizes)
+    space, action_space = dataset.observation_space, dataset.action_space
+    bounds = _bounds(space, "observations", seen)
+    return IntegerEncoding(space, *bounds, action_space, *_bounds(action_space, "actions", actions))
 
 
 def _bounds(space: Space, name: str, seen: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -279,6 +236,69 @@ def _is_integer(space: Space) -> bool:
     return space.kind in ("discrete", "multidiscrete", "multibinary", "box") and bool(whole)
 
 
-def _nested(space: Space) -> bool:
-    """Say whether a tuple holds anything but plain integers."""
-    return space.kind == "tuple" and any(child.kind != "discrete" for child in space.children)
+def split(values: np.ndarray, layout: Layout) -> np.ndarray:
+    """Write every component as the digits of the layout, one column per digit."""
+    columns = []
+    for component, radices in enumerate(layout):
+        rest, digits = values[:, component], []
+        for radix in radices[:0:-1]:
+            rest, digit = np.divmod(rest, radix)
+            digits.append(digit)
+        columns += [rest, *digits[::-1]]
+    return np.stack(columns, axis=1)
+
+
+def join(factors: np.ndarray, layout: Layout) -> np.ndarray:
+    """Undo `split`."""
+    columns, start = [], 0
+    for radices in layout:
+        digits = factors[:, start : start + len(radices)]
+        columns.append(_number(digits, radices))
+        start += len(radices)
+    return np.stack(columns, axis=1)
+
+
+def _number(digits: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
+    """Read digits as one number, the highest digit first."""
+    total = np.zeros(len(digits), dtype=np.int64)
+    for column, radix in enumerate(radices):
+        total = total * radix + digits[:, column]
+    return total
+
+
+def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[Layout, float]]:
+    """Yield layouts with their description length in bits, the plainest first.
+
+    A number alone may hide several digits; of several components one at a
+    time may.
+    """
+    plain: Layout = tuple((size,) for size in sizes)
+    yield plain, DIGIT_BITS * len(sizes)
+    for component, size in enumerate(sizes):
+        if len(sizes) > 1 and size < SPLIT_FROM:
+            continue
+        for radices, bits in _digits(size):
+            layout = (*plain[:component], radices, *plain[component + 1 :])
+            yield layout, DIGIT_BITS * (len(sizes) - 1 + len(radices)) + bits
+
+
+def _digits(size: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield the ordered factorisations of a number, then two digits of any width."""
+    digits = MAX_DIGITS if size <= FEWER_DIGITS_ABOVE else MAX_DIGITS - 1
+    for radices in _factorisations(size, digits):
+        if len(radices) > 1:
+            yield radices, 0.0
+    if size < ANY_WIDTH_BELOW:
+        for width in range(3, size // 2 + 1):
+            if size % width:
+                yield (-(-size // width), width), ODD_WIDTH_BITS + log2(size)
+
+
+def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
+    """Yield every way to write a number as an ordered product of factors above 1."""
+    yield (size,)
+    if digits > 1:
+        for first in range(2, size // 2 + 1):
+            if size % first == 0:
+                for rest in _factorisations(size // first, digits - 1):
+                    yield (first, *rest)
