@@ -15,6 +15,7 @@ from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
+from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
@@ -27,7 +28,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",
 )
-COMMANDS = (collect, synthesize, evaluate, plan, bench_speed, benchmark, apps, doctor, plugins)
+COMMANDS = (
+    collect,
+    synthesize,
+    evaluate,
+    plan,
+    bench_speed,
+    benchmark,
+    apps,
+    options,
+    doctor,
+    plugins,
+)
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(guarded(command))
 app.add_typer(runs, name="runs")

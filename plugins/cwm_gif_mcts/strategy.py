@@ -31,10 +31,6 @@ A plain tuple, since millions are made.
 class GifMcts(Strategy):
     """Searches a tree of program prefixes by generate, improve and fix (Dainese et al., 2024).
 
-    `lines` of the program are fixed per node, `fixes` are tried per program
-    that raised. `generate`, `improve` and `fix` switch actions off: generate
-    below the root only, and without fix a program that raised is given up.
-
     What the paper leaves open is settled as follows. Fix is the only action
     where it is offered, so its value is not estimated. A program that raised
     is fixed however short it is; only one that runs ends its branch when it
@@ -45,16 +41,27 @@ class GifMcts(Strategy):
     """
 
     exploration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    """Weight of what was tried seldom, in the upper confidence bound (c of the paper)."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Added to the visits under the root of the bound, so that an untried option has one."""
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """What a value loses from a node to the one above it (gamma of the paper)."""
     lines: Annotated[int, Field(ge=1)] = 2
+    """Lines of a program that a node fixes for those below it (L of the paper)."""
     fixes: Annotated[int, Field(ge=0)] = 3
+    """Attempts to mend a program that raised before it is given up (f of the paper)."""
     prior_generate: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Value that generate is thought to have before any was tried."""
     prior_improve: Annotated[float, Field(ge=0, le=1)] = 0.55
+    """Value that improve is thought to have before any was tried."""
     prior_count: Annotated[int, Field(ge=0)] = 2
+    """Completions that the two prior values count for."""
     generate: bool = True
+    """Whether programs are generated below the root as well."""
     improve: bool = True
+    """Whether programs that run are improved."""
     fix: bool = True
+    """Whether programs that raised are mended; without it they are given up."""
     _actions: tuple[str, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)
     _nodes: list[Node] = field(default_factory=list, init=False, repr=False)

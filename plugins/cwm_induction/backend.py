@@ -73,6 +73,7 @@ class Induction(Backend):
 
     model: str = ""
     seconds: float = 30.0
+    """Seconds after which a completion is cut short on a slow machine."""
 
     def __post_init__(self) -> None:
         if self.model:

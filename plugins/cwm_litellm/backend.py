@@ -16,23 +16,30 @@ NOT_IDENTITY = {"identity": False}
 class LiteLLM(Backend):
     """Any model LiteLLM can name, such as `openai/gpt-4o-mini` or `ollama/llama3`.
 
-    `timeout`, `backoff` (the first pause between attempts, doubled each time)
-    and `longest_wait` (the longest pause) are in seconds; `timeout` is per
-    attempt. Parameters that a model does not know are left out.
+    Parameters that a model does not know are left out.
     """
 
     needs_model = True
 
     model: str
     api_base: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """Address of the model's server (`--api-base`)."""
     temperature: float = 1.0
+    """Sampling temperature (`--temperature`)."""
     top_p: float | None = None
+    """Share of the probability that tokens are drawn from."""
     top_k: int | None = None
+    """How many of the likeliest tokens are drawn from."""
     max_tokens: int = 4096
+    """Most tokens of an answer."""
     timeout: float = field(default=300.0, metadata=NOT_IDENTITY)
+    """Seconds after which an attempt is given up."""
     retries: int = field(default=6, metadata=NOT_IDENTITY)
+    """Attempts after the first, where a failure may pass."""
     backoff: float = field(default=1.0, metadata=NOT_IDENTITY)
+    """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
+    """Most seconds between two attempts."""
 
     def __post_init__(self) -> None:
         check()

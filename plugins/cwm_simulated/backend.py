@@ -31,13 +31,10 @@ class Proposal(NamedTuple):
 class Simulated(Backend):
     """A simulation: proposes a correct program with errors in it, to compare search strategies.
 
-    `program` is the file of the correct program. A program that is generated
-    has `errors` errors on average (Poisson; in proportion fewer where its
-    first lines are given, which are kept with the errors in them). The share
-    `crashes` of the errors are misspelt names and bad syntax; the others change
-    what is computed. A fix repairs what raised with the chance `fixes`, an
-    improvement repairs one error, any of them, with the chance `improves`, and
-    both make a new error with the chance `breaks`. What was got wrong in a
+    A program that is generated has in proportion fewer errors where its first
+    lines are given, which are kept with the errors in them. Those that make it
+    raise are misspelt names and bad syntax; the others change what is computed.
+    A fix repairs what raised, an improvement any error. What was got wrong in a
     program that is sent back is found by comparing it with the correct one, so
     nothing is remembered between questions. Prompts are not read, tokens are
     estimated from the length of the texts, and nothing costs anything.
@@ -45,11 +42,17 @@ class Simulated(Backend):
 
     model: str = ""
     program: str = ""
+    """File of the correct program."""
     errors: Annotated[float, Field(ge=0, le=1000)] = 8.0
+    """Errors of a generated program on average (Poisson)."""
     crashes: Chance = 0.1
+    """Share of the errors that make a program raise."""
     fixes: Chance = 0.6
+    """Chance that a fix repairs what raised."""
     improves: Chance = 0.4
+    """Chance that an improvement repairs an error."""
     breaks: Chance = 0.2
+    """Chance that either makes a new error."""
     _original: Original = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

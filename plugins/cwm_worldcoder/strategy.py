@@ -29,7 +29,9 @@ class WorldCoder(Strategy):
     """
 
     prior_weight: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    """How many refinements a program's score counts for (C of the paper)."""
     sequential: bool = False
+    """Refine the newest program instead of the one that is drawn."""
     _pool: list[Node] = field(default_factory=list, init=False, repr=False)
     _scores: MutableSequence[float] = field(
         default_factory=lambda: array("d"), init=False, repr=False

@@ -1,0 +1,101 @@
+"""`cwm options`: what `-o` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from cwm_cli.cli.shared import JsonOption, console, emit_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cwm_cli.registry import Option, Owner
+
+SANDBOX = "sandbox"
+
+
+class Named(NamedTuple):
+    """Something with options, by kind and name."""
+
+    kind: str
+    name: str
+    owner: Owner
+
+
+def options(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A strategy, backend, problem, planner, policy, or sandbox. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List what -o KEY=VALUE takes, with types, defaults and meanings.
+
+    Where two of them have an option of one name, its kind goes before it, as in
+    -o strategy.KEY=VALUE (a planner's own name, as in -o mcts.KEY=VALUE).
+
+    Example: cwm options gif-mcts
+    """
+    found = list(_named(name))
+    if json:
+        emit_json(
+            {
+                "options": [
+                    {"kind": each.kind, "name": each.name, **_plain(option)}
+                    for each in found
+                    for option in each.owner.described()
+                ]
+            }
+        )
+        return
+    _draw(found)
+
+
+def _named(name: str | None) -> Iterator[Named]:
+    """Yield what is called by a name, or all that has options."""
+    from cwm_cli import registry
+    from cwm_cli.errors import UnknownNameError
+    from cwm_cli.sandbox import Limits
+
+    known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
+    wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
+    for kind, one in wanted:
+        yield Named(kind, one, registry.Owner(kind, registry.find(kind, one)))
+    if name in (None, SANDBOX):
+        yield Named(SANDBOX, SANDBOX, registry.Owner(SANDBOX, Limits))
+    elif not wanted:
+        raise UnknownNameError(
+            "name", name, [SANDBOX, *(n for names in known.values() for n in names)]
+        )
+
+
+def _plain(option: Option) -> dict[str, object]:
+    """Return an option in plain data."""
+    plain = isinstance(option.default, str | int | float | bool | None)
+    return option._asdict() | {"default": option.default if plain else str(option.default)}
+
+
+def _draw(found: list[Named]) -> None:
+    """Print a table for each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console(json=False)
+    for kind, name, owner in found:
+        rows = owner.described()
+        title = name if name == kind else f"{kind} {name}"
+        if not rows:
+            out.print(Text(f"{title} has no options"))
+            continue
+        table = Table("option", "type", "default", "meaning", title=title, title_justify="left")
+        for option in rows:
+            default = "none" if option.default is None else str(option.default)
+            cells = (option.name, option.type, default, option.meaning)
+            table.add_row(*(Text(cell) for cell in cells))
+        out.print(table)
