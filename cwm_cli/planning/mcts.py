@@ -10,9 +10,10 @@ a model always answers alike; `StateGraph` serves where states come again or cha
 decides. These two go on from decision to decision of an episode.
 """
 
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from math import exp, inf, log, sqrt
 from random import Random
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
@@ -104,17 +105,12 @@ def choose(found: ActionValues, temperature: float, number: float) -> int:
 
     At temperature 0 it is one of those of the highest value.
     """
-    best = max(value for value, count in zip(found.values, found.tried, strict=True) if count)
-    weights = [
-        (exp((value - best) / temperature) if temperature else value == best) if count else 0.0
-        for value, count in zip(found.values, found.tried, strict=True)
-    ]
-    left = number * sum(weights)
-    for action, weight in zip(found.actions, weights, strict=True):
-        left -= weight
-        if left < 0:
-            return action
-    return found.actions[weights.index(max(weights))]
+    tried = [n for n, count in enumerate(found.tried) if count]
+    best = max(found.values[n] for n in tried)
+    gaps = [found.values[n] - best for n in tried]
+    weights = [exp(gap / temperature) if temperature else float(gap == 0) for gap in gaps]
+    sums = list(accumulate(weights))
+    return found.actions[tried[bisect(sums, number * sums[-1], hi=len(tried) - 1)]]
 
 
 class TreeNode:
