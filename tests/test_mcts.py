@@ -243,9 +243,9 @@ def leaf(state: Any, actions: int, visits: int, terminated: bool = False) -> Lea
     return Leaf(state, terminated, [0.0] * actions, [0] * actions, empty, [visits])
 
 
-def reference(world: World, state: Any, random: Random) -> Leaf:
+def reference(world: World, state: Any, rng: np.random.Generator) -> Leaf:
     """Search as published: the model is stepped at every edge, and values are summed up."""
-    actions = range(int(world.action_space.high[0]) + 1)
+    actions, random = range(int(world.action_space.high[0]) + 1), Random(int(rng.integers(2**63)))
     root = leaf(state, len(actions), 1)
     for _ in range(25):
         node, path, new = root, [], False
@@ -255,7 +255,8 @@ def reference(world: World, state: Any, random: Random) -> Leaf:
                 + sqrt(log(node.visits[0]) / (node.counts[a] + 1e-3))
                 for a in actions
             ]
-            action = random.choice([a for a in actions if bounds[a] == max(bounds)])
+            best = [a for a in actions if bounds[a] == max(bounds)]
+            action = random.choice(best) if len(best) > 1 else best[0]
             world.stand(node.state)
             observation, reward, terminated, _ = world.step(action)
             new = key(observation) not in node.children[action]
@@ -266,7 +267,7 @@ def reference(world: World, state: Any, random: Random) -> Leaf:
             node = node.children[action][key(observation)]
         value = 0.0
         if not node.terminated:
-            value = world.play(random.choices(actions, k=100), 0.99)
+            value = world.play(rng.integers(0, len(actions), 100).tolist(), 0.99)
         node.visits[0] += 1
         for parent, action, reward in reversed(path):
             value = reward + 0.99 * value
@@ -298,8 +299,7 @@ def test_the_published_search_is_the_published_one(world: World, state: Any) -> 
         Slippery.rng = np.random.default_rng(seed)
         found = PublishedTree(world, Mcts(preset="paper")).search(situation)
         Slippery.rng = np.random.default_rng(seed)
-        numbers = Random(int(at(state, seed=seed).rng.integers(2**63)))
-        root = reference(world, state, numbers)
+        root = reference(world, state, at(state, seed=seed).rng)
         assert found.tried == root.counts
         pairs = zip(root.totals, root.counts, strict=True)
         assert found.values == [total / count for total, count in pairs]

@@ -217,7 +217,7 @@ class PublishedTree(TreeSearch[PublishedNode]):
     """
 
     def _begin(self, situation: Situation) -> PublishedNode:
-        self._horizon = situation.horizon
+        self._horizon, self._rng = situation.horizon, situation.rng
         root = PublishedNode(situation.state, situation.valid or self._actions)
         root.visits = 1
         return root
@@ -233,7 +233,8 @@ class PublishedTree(TreeSearch[PublishedNode]):
         length = min(self._options.rollout, self._horizon - len(path))
         value = 0.0
         if new and length and not node.terminated:
-            value, _ = self._play(node.actions, self._random.choices(self._actions, k=length))
+            drawn = self._rng.integers(self._actions.start, self._actions.stop, length)
+            value, _ = self._play(node.actions, drawn.tolist())
         node.visits += 1
         for parent, index, reward in reversed(path):
             value = reward + self._options.discount * value
@@ -244,12 +245,14 @@ class PublishedTree(TreeSearch[PublishedNode]):
 
     def _select(self, node: PublishedNode) -> int:
         """Return the place of the action of the highest Q + c sqrt(ln N(s) / N(s, a))."""
-        c, logarithm = self._options.exploration, log(node.visits)
+        c, logarithm, tried = self._options.exploration, log(node.visits), node.tried
         bounds = [
-            value + c * sqrt(logarithm / (count + SMALL))
-            for value, count in zip(node.values, node.tried, strict=True)
+            value + c * sqrt(logarithm / (tried[index] + SMALL))
+            for index, value in enumerate(node.values)
         ]
         highest = max(bounds)
+        if bounds.count(highest) == 1:
+            return bounds.index(highest)
         return self._random.choice([i for i, bound in enumerate(bounds) if bound == highest])
 
     def _follow(self, node: PublishedNode, index: int) -> tuple[PublishedNode, float, bool]:
