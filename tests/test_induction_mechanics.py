@@ -5,19 +5,18 @@ import numpy as np
 import pytest
 
 from cwm_cli.envs.spec import space_of
-from cwm_induction.continuous.chains import inputs_of
 from cwm_induction.continuous.dynamics import Explainer, Hypothesis
 from cwm_induction.continuous.ending import EndRule
 from cwm_induction.continuous.inducing import SystemFindings, write
 from cwm_induction.continuous.samples import Samples
-from cwm_induction.continuous.variables import latents
+from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.mechanism import Integrator, Limit, Mechanism, Parameter, Stepping
 from cwm_induction.mechanics.motion import Motion, joints_of
 from cwm_induction.mechanics.start import start
-from cwm_induction.rewards.reward import reward
+from cwm_induction.rewards.reward import reward_of
 
 TIME = 0.05
 ARM = Mechanism(2, (0, 1), 2)
@@ -121,7 +120,7 @@ def test_a_cost_of_places_and_speeds_is_found():
     variables = latents(samples).variables
     kinematics = Kinematics.of(mechanism_of(samples))
     effort = Effort(1000, 60).share(1)
-    worth = reward(samples, variables, inputs_of(samples), effort, kinematics=kinematics)
+    worth = reward_of(samples, variables, inputs_of(samples), effort, kinematics=kinematics)
     assert worth.right == 1.0
 
 
@@ -132,7 +131,7 @@ def test_the_program_of_an_arm_with_a_limit_steps_as_the_arm_does():
     explainer = Explainer(samples, behind.variables, Hypothesis(), np.random.default_rng(0), effort)
     dynamics = explainer.explain()
     given = (samples, behind.variables, inputs_of(samples), effort.share(1))
-    worth = reward(*given, kinematics=dynamics.kinematics)
+    worth = reward_of(*given, kinematics=dynamics.kinematics)
     namespace = {}
     program = write(SystemFindings(samples, behind, dynamics, EndRule(False, 0), worth, False))
     exec(program, namespace)

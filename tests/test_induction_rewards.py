@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from cwm_cli.envs.spec import space_of
-from cwm_induction.continuous.chains import inputs_of
 from cwm_induction.continuous.ending import ending
 from cwm_induction.continuous.rules import Feature, condition, holds, separated
 from cwm_induction.continuous.samples import Samples
-from cwm_induction.continuous.variables import latents
+from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.rewards.reward import reward
+from cwm_induction.rewards.reward import reward_of
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 CHOICE = gym.spaces.Discrete(3)
@@ -50,7 +49,7 @@ def samples(worth, *, seed, space=BOX, ends=over, rows=600):
 
 
 def found_in(seen):
-    return reward(seen, latents(seen).variables, inputs_of(seen), Effort(20_000, 60).share(0.5))
+    return reward_of(seen, latents(seen).variables, inputs_of(seen), Effort(20_000, 60).share(0.5))
 
 
 def paid(found, row, seen):

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.regimes import is_whole
 from cwm_induction.continuous.regression import Formula, SearchLimits, exact
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
-from cwm_induction.continuous.variables import Variable
+from cwm_induction.continuous.variables import Variable, needed
 from cwm_induction.effort import Share
 
 MOST_ROWS = 600
@@ -131,10 +130,10 @@ class Chains:
         tight = exact(terms, target, variable.rounding, rows, self.effort, search)
         check = usable & ~self.samples.learn
         formula = loose if tight is None else tight
-        right = variable.matches(formula.values(len(self.samples)))
-        holds = _mostly(right[check], 0.98)
-        if is_whole(variable):
-            holds &= _mostly(right[self.samples.smooth & ~variable.free], 0.97)
+        change, stuck = formula.values(len(self.samples)), self.samples.smooth & ~variable.free
+        holds = variable.agrees(change, check)
+        if variable.is_whole:  # its limits are values like any other
+            holds = holds and variable.agrees(change, stuck, 0.97)
         return _Attempt(formula, tight is not None) if holds else None
 
     def _rows(self, usable: Array) -> Array:
@@ -162,11 +161,8 @@ class Chains:
     def _terms(self, level: int, chain: Sequence[Variable]) -> list[Term]:
         """Return the library of a level, with the next values of the chain."""
         key = (level, frozenset(variable.name for variable in chain))
-        if key not in self._libraries:
-            self._libraries[key] = self._library(level, chain)
-        return self._libraries[key]
-
-    def _library(self, level: int, chain: Sequence[Variable]) -> list[Term]:
+        if key in self._libraries:
+            return self._libraries[key]
         level = min(level, 3)
         columns = [variable.column for variable in self.variables]
         terms = library(columns, self.inputs, level)
@@ -176,7 +172,8 @@ class Chains:
             ahead = [v.next_column if v.name in names else v.column for v in self.variables]
             terms += [t for t in library(ahead, self.inputs, 3) if "_next" in t.text]
         self.effort.spend(0.05 * len(self.samples) * len(terms) ** 2)
-        return distinct(terms)
+        self._libraries[key] = distinct(terms)
+        return self._libraries[key]
 
     def _unexplained(self) -> list[Variable]:
         known = {*self.formulas, *self.elsewhere}
@@ -184,6 +181,7 @@ class Chains:
 
     def _independent(self, variable: Variable, explained: bool) -> list[Variable]:
         """Return the moving variables whose next values do not depend on this one's."""
+        reads = {name: formula.names for name, formula in self.formulas.items()}
         return [
             other
             for other in self.variables
@@ -191,42 +189,5 @@ class Chains:
             and not other.still
             and other.name not in self.elsewhere
             and (other.name in self.formulas or not explained)
-            and variable.name not in dependencies(other.name, self.formulas)
+            and variable.name not in needed(other.name, reads)
         ]
-
-
-def _mostly(right: Array, least: float) -> bool:
-    """Whether that is right in most rows, if there are any."""
-    return right.size == 0 or bool(right.mean() >= least)
-
-
-def dependencies(name: str, formulas: dict[str, Formula]) -> set[str]:
-    """Return the variables whose next values are needed for this one's."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
-        names = formulas[current].names if current in formulas else set()
-        needed = {n.removesuffix("_next") for n in names if n.endswith("_next")}
-        waiting += needed - found
-        found |= needed
-    return found
-
-
-def inputs_of(samples: Samples) -> list[NamedColumn]:
-    """Return the columns that actions enter equations as."""
-    space, values = samples.action_space, samples.actions
-    if space.kind != "discrete":
-        flat = "action" if len(space.shape) == 1 else "inputs"
-        return [NamedColumn(f"{flat}[{i}]", values[:, i]) for i in range(values.shape[1])]
-    return [NamedColumn("action", values[:, 0]), *indicators(values[:, 0])]
-
-
-def indicators(actions: Array) -> list[NamedColumn]:
-    """Return a column per action that says whether it was taken; none for two actions."""
-    levels = np.unique(actions).astype(int).tolist()
-    if len(levels) <= 2:
-        return []
-    return [
-        NamedColumn(f"(action == {level})", (actions == level).astype(float)) for level in levels
-    ]

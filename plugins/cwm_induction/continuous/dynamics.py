@@ -1,4 +1,7 @@
-"""How the variables change: equations, mechanisms, regimes, approximations for the rest."""
+"""How the variables change: equations, mechanisms, vector fields, regimes, approximations.
+
+One family after another is tried on what is still unexplained, the simplest first.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,79 +9,31 @@ from functools import partial
 
 import numpy as np
 
-from cwm_induction.continuous.chains import Chains, indicators, inputs_of
+from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import Known, derived, equation
 from cwm_induction.continuous.regimes import (
-    Gate,
     Places,
     Regimes,
-    Target,
-    by_rules,
-    cases,
-    chosen_values,
     compared,
-    gates,
-    is_whole,
     modes,
-    names_read,
     regimes,
-    settled,
+    whole_regimes,
 )
-from cwm_induction.continuous.regression import Formula, approximate
+from cwm_induction.continuous.regression import Formula, Target, approximate
 from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, learned
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text
-from cwm_induction.continuous.variables import Variable
+from cwm_induction.continuous.variables import Variable, indicators, inputs_of, settled
 from cwm_induction.effort import Effort
-from cwm_induction.flows.atomic import FLOWS
+from cwm_induction.flows.families import FLOWS
 from cwm_induction.flows.fitting import FlowData
-from cwm_induction.flows.jumps import Jumping
 from cwm_induction.flows.schemes import Flow
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, joints_of
 
-
-@dataclass
-class Explanations:
-    """An explanation for every variable, by name."""
-
-    formulas: dict[str, Formula] = field(default_factory=dict)
-    rough: dict[str, Formula] = field(default_factory=dict)
-    regimes: dict[str, tuple[Regimes, list[Gate]]] = field(default_factory=dict)
-    resets: dict[str, list[tuple[Tree, float]]] = field(default_factory=dict)
-    mechanics: Mechanics | None = None
-    kinematics: Kinematics | None = None
-    flow: Flow | None = None
-
-    @property
-    def families(self) -> set[str]:
-        """Which families of explanations, beyond single equations, are in use."""
-        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.regimes)}
-        return {name for name, is_used in used.items() if is_used}
-
-    @property
-    def reads(self) -> dict[str, set[str]]:
-        """The names that every explanation other than an approximation reads."""
-        moved = self.mechanics.names if self.mechanics else []
-        flow = self.flow
-        return {
-            **{name: formula.names for name, formula in self.formulas.items()},
-            **{name: names_read(found) for name, found in self.regimes.items()},
-            **{name: set() for name in moved},
-            **({name: flow.reads for name in flow.names} if flow else {}),
-        }
-
-    def change(self, name: str, count: int) -> Array | None:
-        """Return the change that a formula, or several and the rules among them, predict."""
-        if name in self.regimes:
-            return chosen_values(*self.regimes[name], count)
-        return self.formulas[name].values(count) if name in self.formulas else None
-
-    @property
-    def explained(self) -> set[str]:
-        """Names of the variables that have an explanation so far."""
-        return {*self.reads, *self.rough}
+LONG = 8
+"""Terms beyond which an equation is given up for a mechanism that predicts as well."""
 
 
 @dataclass(frozen=True)
@@ -97,50 +52,44 @@ class Hypothesis:
     plain: frozenset[str] = frozenset()
 
 
-def rough(
-    variable: Variable,
-    samples: Samples,
-    columns: Sequence[NamedColumn],
-    inputs: Sequence[NamedColumn],
-) -> Formula | None:
-    """Return a linear formula for a variable, None where standing still predicts more rows."""
-    check = samples.smooth & ~samples.learn
-    terms = library(columns, inputs, 1)
-    formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
-    moved = variable.matches(formula.values(len(samples)))[check].sum()
-    still = variable.matches(np.zeros(len(samples)))[check].sum()
-    return formula if moved >= still else None
+@dataclass
+class Explanations:
+    """An explanation for every variable, by name."""
 
+    formulas: dict[str, Formula] = field(default_factory=dict)
+    rough: dict[str, Formula] = field(default_factory=dict)
+    regimes: dict[str, Regimes] = field(default_factory=dict)
+    resets: dict[str, list[tuple[Tree, float]]] = field(default_factory=dict)
+    mechanics: Mechanics | None = None
+    kinematics: Kinematics | None = None
+    flow: Flow | None = None
 
-def resets(
-    variable: Variable,
-    samples: Samples,
-    change: Array,
-    cases: Sequence[NamedColumn],
-    features: Sequence[Feature],
-) -> list[tuple[Tree, float]]:
-    """Return rules for the values that a variable is reset to where the change is wrong.
+    @property
+    def families(self) -> set[str]:
+        """Which families of explanations, beyond single equations, are in use."""
+        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.regimes)}
+        return {name for name, is_used in used.items() if is_used}
 
-    Rules may compare the values according to every case, and ask whether a
-    case would change the sign.
-    """
-    own = [case for case in cases if case.text.startswith(f"{variable.name}_case_")]
-    turned = [NamedColumn(product_text(variable.column, c), variable.now * c.values) for c in own]
-    compared = [*as_features([*own, *turned], 0.9), *features]
-    wrong = ~variable.matches(change) & samples.smooth
-    found: list[tuple[Tree, float]] = []
-    limits = (value for value in (variable.low, variable.high) if np.isfinite(value))
-    for value in (*variable.piles, *limits):
-        wanted = wrong & (variable.then == value)
-        tree = learned(compared, wanted, depth=4 if own else 2)
-        missed = (holds(tree, len(samples)) != wanted)[samples.smooth].sum()
-        if not isinstance(tree, bool) and missed <= 0.2 * wanted.sum():
-            found.append((tree, value))
-    return found
+    @property
+    def reads(self) -> dict[str, set[str]]:
+        """The names that every explanation other than an approximation reads."""
+        flow = self.flow
+        return {
+            **{name: formula.names for name, formula in self.formulas.items()},
+            **{name: found.names for name, found in self.regimes.items()},
+            **{name: set() for name in (self.mechanics.names if self.mechanics else ())},
+            **({name: flow.reads for name in flow.names} if flow else {}),
+        }
 
+    def change(self, name: str, count: int) -> Array | None:
+        """Return the change that a formula, or several and the rules among them, predict."""
+        found = self.regimes.get(name) or self.formulas.get(name)
+        return found.values(count) if found else None
 
-LONG = 8
-"""Terms beyond which an equation is given up for a mechanism that predicts as well."""
+    @property
+    def explained(self) -> set[str]:
+        """Names of the variables that have an explanation so far."""
+        return {*self.reads, *self.rough}
 
 
 @dataclass
@@ -164,7 +113,7 @@ class Explainer:
         self._inner_constants()
         self._values()
         self._flow(FLOWS[1])
-        self._flow(lambda seen: Jumping(seen, FLOWS).flow())
+        self._flow(FLOWS[2])
         self._rules()
         if self.hypothesis.regimes:
             self._regimes(level=1, least=0.97)
@@ -199,20 +148,20 @@ class Explainer:
 
     def _rules(self) -> None:
         """Explain whole numbers by rules."""
-        for variable in filter(is_whole, self._unexplained()):
-            if variable.name not in self.hypothesis.plain:
+        for variable in self._unexplained():
+            if variable.is_whole and variable.name not in self.hypothesis.plain:
                 now = [v.column for v in self.variables if not v.still]
                 features = compared([*now, *self._settled(variable), *self._inputs])
                 if not self.effort.spend(100.0 * len(features) * len(self.samples)):
                     return
-                found = by_rules(variable, self.samples, features)
+                found = whole_regimes(variable, self.samples, features)
                 self.found.regimes.update({variable.name: found} if found else {})
 
     def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
         """Look for a vector field and an integrator that move everything that moves."""
-        moving = [v for v in self.variables if not v.still and not is_whole(v)]
+        moving = [v for v in self.variables if not v.still and not v.is_whole]
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
-            whole = [v.column for v in self.variables if not v.still and is_whole(v)]
+            whole = [v.column for v in self.variables if not v.still and v.is_whole]
             others = [*self._inputs, *whole, *self._modes]
             found = family(FlowData(moving, others, self.samples, self.effort.share(0.3)))
             if found is not None:
@@ -240,7 +189,7 @@ class Explainer:
         """Explain variables whose value follows from the next values of others."""
         effort = self.effort.share(0.2)
         for variable in self._unexplained():
-            if variable.name not in self.hypothesis.plain and not is_whole(variable):
+            if variable.name not in self.hypothesis.plain and not variable.is_whole:
                 formula = derived(variable, self.samples, self._settled(variable), effort)
                 self.found.formulas.update({variable.name: formula} if formula else {})
 
@@ -308,17 +257,16 @@ class Explainer:
             size = 6 if more else 3 + level
             found = regimes(terms, target, places, self.rng, effort, size=size)
             if found.formulas and found.covered >= (0.6 if more else least):
-                self.found.regimes[variable.name] = (found, [])
+                self.found.regimes[variable.name] = found  # its cases are what rules compare
                 features = [*as_features(self._cases(), 0.9), *self._features(variable)]
-                chosen = gates(found, target, features)
-                self.found.regimes[variable.name] = (found, chosen)
+                self.found.regimes[variable.name] = found.gated(target, features)
 
     def _approximations(self) -> None:
         """Give every other variable a linear approximation, or let it stand still."""
         columns = [variable.column for variable in self.variables]
         for variable in self._unexplained():
             plain = variable.name in self.hypothesis.plain
-            found = None if plain else rough(variable, self.samples, columns, self._inputs)
+            found = None if plain else _rough(variable, self.samples, columns, self._inputs)
             self.found.rough[variable.name] = found or Formula((), ())
 
     def _resets(self) -> None:
@@ -327,7 +275,7 @@ class Explainer:
             change = self.found.change(variable.name, len(self.samples))
             if change is not None:
                 features = self._features(variable)
-                found = resets(variable, self.samples, change, self._cases(), features)
+                found = _resets(variable, self.samples, change, self._cases(), features)
                 self.found.resets.update({variable.name: found} if found else {})
 
     @property
@@ -350,10 +298,56 @@ class Explainer:
 
     def _cases(self) -> list[NamedColumn]:
         """Return the next values according to every single regime, which rules may compare."""
-        formulas = {name: found.formulas for name, (found, _) in self.found.regimes.items()}
-        return cases(self.variables, formulas)
+        return [
+            NamedColumn(f"{v.name}_case_{index}", v.now + formula.values(len(v.now)))
+            for v in self.variables
+            if v.name in self.found.regimes
+            for index, formula in enumerate(self.found.regimes[v.name].formulas)
+        ]
 
     def _features(self, variable: Variable) -> list[Feature]:
         """Return what rules about this variable may compare."""
         moving = [v.column for v in self.variables if not v.still]
         return as_features([*moving, *self._inputs, *self._settled(variable)])
+
+
+def _rough(
+    variable: Variable,
+    samples: Samples,
+    columns: Sequence[NamedColumn],
+    inputs: Sequence[NamedColumn],
+) -> Formula | None:
+    """Return a linear formula for a variable, None where standing still predicts more rows."""
+    check = samples.smooth & ~samples.learn
+    terms = library(columns, inputs, 1)
+    formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
+    moved = variable.matches(formula.values(len(samples)))[check].sum()
+    still = variable.matches(np.zeros(len(samples)))[check].sum()
+    return formula if moved >= still else None
+
+
+def _resets(
+    variable: Variable,
+    samples: Samples,
+    change: Array,
+    cases: Sequence[NamedColumn],
+    features: Sequence[Feature],
+) -> list[tuple[Tree, float]]:
+    """Return rules for the values that a variable is reset to where the change is wrong.
+
+    Rules may compare the values according to every case, and ask whether a
+    case would change the sign.
+    """
+    own = [case for case in cases if case.text.startswith(f"{variable.name}_case_")]
+    turned = [NamedColumn(product_text(variable.column, c), variable.now * c.values) for c in own]
+    compared = [*as_features([*own, *turned], 0.9), *features]
+    wrong = ~variable.matches(change) & samples.smooth
+    found: list[tuple[Tree, float]] = []
+    limits = (value for value in (variable.low, variable.high) if np.isfinite(value))
+    for value in (*variable.piles, *limits):
+        wanted = wrong & (variable.then == value)
+        tree = learned(compared, wanted, depth=4 if own else 2)
+        missed = (holds(tree, len(samples)) != wanted)[samples.smooth].sum()
+        if not isinstance(tree, bool) and missed <= 0.2 * wanted.sum():
+            found.append((tree, value))
+    return found

@@ -11,8 +11,9 @@ from cwm_induction.continuous.rules import (
     Tree,
     complexity,
     either,
-    everywhere,
+    in_rows,
     mistakes,
+    names_in,
     separated,
 )
 from cwm_induction.continuous.samples import Array, Samples
@@ -30,7 +31,7 @@ class EndRule(NamedTuple):
     @property
     def variables(self) -> set[str]:
         """Names that the rule reads."""
-        return _read(self.tree)
+        return names_in(self.tree)
 
 
 def ending(
@@ -66,9 +67,7 @@ def _by_kind(
     whole: Tree = False
     for kind in kinds:
         rows = np.flatnonzero(kind | ~wanted)
-        part = [feature._replace(values=feature.values[rows]) for feature in features]
-        tree = everywhere(separated(part, kind[rows], depth), features)
-        whole = either(whole, tree)
+        whole = either(whole, in_rows(separated, features, kind, rows, depth))
     return whole
 
 
@@ -116,10 +115,3 @@ def sums_of_angles(variables: Sequence[Variable]) -> list[Term]:
             found.append(Term(f"np.cos({text})", np.cos(total), 1.0 + 0.3 * size))
             found.append(Term(f"np.sin({text})", np.sin(total), 1.0 + 0.3 * size))
     return found
-
-
-def _read(tree: Tree) -> set[str]:
-    if isinstance(tree, bool):
-        return set()
-    own = Term(tree.feature.text, tree.feature.values, 1.0).names
-    return own | _read(tree.below) | _read(tree.above)

@@ -1,26 +1,29 @@
-"""Programs for observations that are one box of real numbers."""
+"""Programs for observations that are one box of real numbers.
+
+`induce` finds how the variables behind an observation change, when an episode ends and what a
+step is worth; `write` turns that into the text of a program, which says of itself what is
+known and what the data leave open.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.continuous.chains import inputs_of
 from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
 from cwm_induction.continuous.ending import EndRule, ending
 from cwm_induction.continuous.inner_constants import clipped
-from cwm_induction.continuous.regimes import Gate
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.rules import Feature, Threshold, condition
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.variables import Latents, Variable, latents
+from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flows.schemes import add_flow, next_in_flow
 from cwm_induction.mechanics.text import MechanicsText
-from cwm_induction.rewards.reward import Reward, reward
+from cwm_induction.rewards.reward import Reward, reward_of
 from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import Program, Statement
 
@@ -35,70 +38,6 @@ class SystemFindings:
     ending: EndRule
     reward: Reward
     capped: bool
-
-
-def summary(findings: SystemFindings) -> list[str]:
-    """Return the paragraphs of the docstring, the first one a sentence on the whole."""
-    count = len(findings.samples)
-    first = f"A world model induced from {count} transitions alone."
-    paragraphs = [" ".join(_changes(findings)), " ".join([_end(findings), _worth(findings)])]
-    if findings.capped:
-        paragraphs.append("The time allowed ran out: given more, more might be found.")
-    return [first, *(paragraph for paragraph in paragraphs if paragraph)]
-
-
-def _changes(findings: SystemFindings) -> Iterator[str]:
-    """Yield sentences on how the variables change."""
-    found = findings.dynamics
-    exact = [v.name for v in findings.latents.variables if v.name in found.formulas]
-    still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
-    moving = [name for name in exact if name not in still]
-    if moving:
-        yield f"Exact equations with few terms were found for {_listed(moving)}."
-    if found.mechanics is not None:
-        share = f"{100 * found.mechanics.right:.0f} %"
-        yield (
-            f"{_listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
-            f"forces were fitted through the integrator and predict {share} of the "
-            "transitions held back from the fit."
-        )
-    if found.flow is not None:
-        scheme = found.flow.scheme
-        parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
-        yield f"{_listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
-    if found.regimes:
-        yield f"Several equations take turns for {_listed(found.regimes)}."
-    if found.rough:
-        yield f"No exact equation was found for {_listed(found.rough)}: expect errors there."
-    if still:
-        yield f"{_listed(still)} never changed."
-
-
-def _end(findings: SystemFindings) -> str:
-    """Say what is known about the end of an episode."""
-    seen = findings.ending.seen
-    if not seen:
-        return "No terminal transition was seen, so when an episode ends is not known."
-    times = "one terminal transition" if seen == 1 else f"{seen} terminal transitions"
-    return f"The rule for the end rests on {times}; other ways to end may exist."
-
-
-def _worth(findings: SystemFindings) -> str:
-    """Say what is known about the reward."""
-    reward = findings.reward
-    if reward.is_constant and reward.right == 1:
-        return "Every reward seen was the same."
-    if reward.right > 0.98:
-        return "The reward was found exactly."
-    return (
-        f"The reward is an approximation, right in {100 * reward.right:.0f} % of the transitions."
-    )
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Write names as a list in a sentence."""
-    *most, last = list(names)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def induce(
@@ -117,7 +56,7 @@ def induce(
     behind = latents(samples)
     dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort).explain()
     level = 4 if "reward" in hypothesis.deeper else hypothesis.level
-    worth = reward(
+    reward = reward_of(
         samples,
         behind.variables,
         [*inputs_of(samples), *clipped(dynamics.formulas.values())],
@@ -129,10 +68,10 @@ def induce(
         samples,
         behind.variables,
         depth=6 if "terminated" in hypothesis.deeper else 3,
-        kinds=worth.kinds(samples.terminated),
-        terms=worth.places,
+        kinds=reward.kinds(samples.terminated),
+        terms=reward.places,
     )
-    return SystemFindings(samples, behind, dynamics, end, worth, effort.capped)
+    return SystemFindings(samples, behind, dynamics, end, reward, effort.capped)
 
 
 def write(findings: SystemFindings) -> str:
@@ -148,10 +87,8 @@ class ProgramWriter:
 
     def text(self) -> str:
         """Write the program."""
-        program = self.program
-        if self.findings.samples.action_space.kind == "box" and (
-            len(self.findings.samples.action_space.shape) != 1
-        ):
+        program, actions = self.program, self.findings.samples.action_space
+        if actions.kind == "box" and len(actions.shape) != 1:
             program.statements.append(Statement("inputs = np.ravel(action)"))
         if self.findings.dynamics.mechanics is not None:
             self._mechanics.write()
@@ -195,13 +132,19 @@ class ProgramWriter:
             yield self._assigned(variable, formula.text(name), comment)
 
     def _regimes(self, variable: Variable) -> Iterator[Statement]:
-        """Yield one candidate per regime, then the rule that chooses."""
-        found, chosen = self.findings.dynamics.regimes[variable.name]
+        """Yield one candidate per regime, then the rules that choose among them."""
+        found = self.findings.dynamics.regimes[variable.name]
+        case, chosen = f"{variable.name}_case_", f"{variable.name}_chosen"
         for index, formula in enumerate(found.formulas):
-            yield Statement(f"{variable.name}_case_{index} = {formula.text(variable.name)}")
+            yield Statement(f"{case}{index} = {formula.text(variable.name)}")
+        lines = []
+        for number, gate in enumerate(found.gates):
+            lines.append(f"{'elif' if number else 'if'} {condition(gate.tree)}:")
+            lines.append(f"    {chosen} = {case}{gate.formula}")
+        lines += ["else:", f"    {chosen} = {case}0"] if lines else [f"{chosen} = {case}0"]
         comment = f"Several equations hold for {variable.name}, each in turn."
-        yield Statement(_choice(variable, chosen), comment)
-        yield self._assigned(variable, f"{variable.name}_chosen", "")
+        yield Statement("\n".join(lines), comment)
+        yield self._assigned(variable, chosen, "")
 
     def _assigned(self, variable: Variable, text: str, comment: str) -> Statement:
         """Set the next value within its limits, then the values it is reset to."""
@@ -224,10 +167,10 @@ class ProgramWriter:
         comment = f"Limits of {variable.name} in {source}{reached}."
         name = variable.name.upper()
         if np.isfinite(variable.low):
-            low = self.program.constant(f"{name}_MIN", single(variable.low), comment)
+            low = self.program.constant(f"{name}_MIN", _single(variable.low), comment)
             text, comment = f"max({text}, {low})", ""
         if np.isfinite(variable.high):
-            high = self.program.constant(f"{name}_MAX", single(variable.high), comment)
+            high = self.program.constant(f"{name}_MAX", _single(variable.high), comment)
             text = f"min({text}, {high})"
         return text
 
@@ -241,9 +184,13 @@ class ProgramWriter:
 
     def _ending(self) -> Statement:
         """Write the rule for the end."""
-        text = condition(self.findings.ending.tree, self._named)
-        seen = isinstance(self.findings.ending.tree, bool)
-        return Statement(f"terminated = {text}" if seen else f"terminated = bool({text})")
+
+        def named(feature: Feature, threshold: Threshold) -> str:
+            return self.program.constant(feature.label, threshold.text, threshold.comment)
+
+        tree = self.findings.ending.tree
+        text = condition(tree, named)
+        return Statement(f"terminated = {text if isinstance(tree, bool) else f'bool({text})'}")
 
     def _reward(self) -> Statement:
         """Write the reward and the cases in which its formula does not hold alone."""
@@ -256,23 +203,74 @@ class ProgramWriter:
         exact = found.right > 0.98
         return Statement("\n".join(lines), "" if exact else "Only an approximation was found.")
 
-    def _named(self, feature: Feature, threshold: Threshold) -> str:
-        """Give a threshold a name of its own."""
-        return self.program.constant(feature.label, threshold.text, threshold.comment)
+
+def summary(findings: SystemFindings) -> list[str]:
+    """Return the paragraphs of the docstring, the first one a sentence on the whole."""
+    count = len(findings.samples)
+    first = f"A world model induced from {count} transitions alone."
+    paragraphs = [
+        " ".join(_on_changes(findings)),
+        " ".join([_on_the_end(findings), _on_the_reward(findings)]),
+    ]
+    if findings.capped:
+        paragraphs.append("The time allowed ran out: given more, more might be found.")
+    return [first, *(paragraph for paragraph in paragraphs if paragraph)]
 
 
-def single(value: float) -> str:
+def _on_changes(findings: SystemFindings) -> Iterator[str]:
+    """Yield sentences on how the variables change."""
+    found = findings.dynamics
+    exact = [v.name for v in findings.latents.variables if v.name in found.formulas]
+    still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
+    moving = [name for name in exact if name not in still]
+    if moving:
+        yield f"Exact equations with few terms were found for {_listed(moving)}."
+    if found.mechanics is not None:
+        share = f"{100 * found.mechanics.right:.0f} %"
+        yield (
+            f"{_listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
+            f"forces were fitted through the integrator and predict {share} of the "
+            "transitions held back from the fit."
+        )
+    if found.flow is not None:
+        scheme = found.flow.scheme
+        parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
+        yield f"{_listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
+    if found.regimes:
+        yield f"Several equations take turns for {_listed(found.regimes)}."
+    if found.rough:
+        yield f"No exact equation was found for {_listed(found.rough)}: expect errors there."
+    if still:
+        yield f"{_listed(still)} never changed."
+
+
+def _on_the_end(findings: SystemFindings) -> str:
+    """Say what is known about the end of an episode."""
+    seen = findings.ending.seen
+    if not seen:
+        return "No terminal transition was seen, so when an episode ends is not known."
+    times = "one terminal transition" if seen == 1 else f"{seen} terminal transitions"
+    return f"The rule for the end rests on {times}; other ways to end may exist."
+
+
+def _on_the_reward(findings: SystemFindings) -> str:
+    """Say what is known about the reward."""
+    reward = findings.reward
+    if reward.is_constant and reward.right == 1:
+        return "Every reward seen was the same."
+    if reward.right > 0.98:
+        return "The reward was found exactly."
+    return (
+        f"The reward is an approximation, right in {100 * reward.right:.0f} % of the transitions."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Write names as a list in a sentence."""
+    *most, last = list(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _single(value: float) -> str:
     """Write a bound that was kept in single precision with as few digits as give it back."""
     return repr(float(str(np.float32(value)))) if np.float32(value) == value else literal(value)
-
-
-def _choice(variable: Variable, gates: Sequence[Gate]) -> str:
-    """Write the rules that choose among the equations of a variable."""
-    chosen, case = f"{variable.name}_chosen", f"{variable.name}_case_"
-    lines = []
-    for number, gate in enumerate(gates):
-        lines.append(f"{'elif' if number else 'if'} {condition(gate.tree)}:")
-        lines.append(f"    {chosen} = {case}{gate.formula}")
-    if not lines:
-        return f"{chosen} = {case}0"
-    return "\n".join([*lines, "else:", f"    {chosen} = {case}0"])

@@ -9,17 +9,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.atoms import Atom, Products, atoms
-from cwm_induction.continuous.regimes import Target
+from cwm_induction.continuous.atoms import COST, Atom, Products, atoms
+from cwm_induction.continuous.least_squares import descended
 from cwm_induction.continuous.regression import (
     SLACK,
     Formula,
     SearchLimits,
+    Target,
     beside,
     exact,
     fitted,
@@ -33,50 +34,38 @@ from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal, rounded
 
-STEPS = 25
-SETTLED = 1e-5
-"""Relative gain below which no further step is taken."""
-
-
-def descended(residuals: Callable[[Array], Array], start: Array) -> Array:
-    """Return parameters near the start with a smaller sum of squares."""
-    point, rest, damping = start, residuals(start), 1e-3
-    for _ in range(STEPS):
-        jacobian = _slopes(residuals, point, rest)
-        normal = jacobian.T @ jacobian
-        if not np.isfinite(normal).all() or not np.diag(normal).all():
-            break
-        before, moved, trial = float(rest @ rest), point, rest
-        while damping < 1e6 and not float(trial @ trial) < before:
-            damped = normal + damping * np.diag(np.diag(normal))
-            moved = point - np.linalg.lstsq(damped, jacobian.T @ rest, rcond=None)[0]
-            trial, damping = residuals(moved), damping * 5
-        if not float(trial @ trial) < before:
-            break
-        point, rest, damping = moved, trial, max(damping / 50, 1e-12)
-        if float(rest @ rest) > (1 - SETTLED) * before:
-            break
-    return point
-
-
-def _slopes(residuals: Callable[[Array], Array], point: Array, rest: Array) -> Array:
-    """Return the derivatives (rows, parameters) by forward differences."""
-    columns = []
-    for index, step in enumerate(1e-6 * np.maximum(np.abs(point), 1e-6)):
-        moved = point.copy()
-        moved[index] += step
-        columns.append((residuals(moved) - rest) / step)
-    return np.stack(columns, 1)
-
-
 MOST_ROWS = 300
+"""Rows that constants are fitted to: every one of them costs, and few constants need few."""
+
+FEWEST_ROWS = 20
+"""Rows below which an equation with a constant inside would be a guess."""
+
 REFINED = 8
 """How many of the shapes that look best have their constants refined."""
+
 AT_ONCE = 8
 """Constants that are tried together."""
+
 MOST_ATOMS = 3
+"""Atoms after which the search ends."""
+
+MOST_FACTORS = 10
+"""Quantities that an atom is multiplied by: each widens every decomposition."""
+
 CALL = 2e4
 """What a small decomposition costs however small it is, in multiplications."""
+
+CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
+"""How an input that is cut off at limits is written."""
+
+STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
+"""Exponents of a saturation to begin with, from flat to nearly a step."""
+
+HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Quantiles at which a saturation may be half, to begin with."""
+
+Scanning = Callable[[Target, Share], Formula | None]
+"""Looks for a formula for a target."""
 
 
 class Inner(NamedTuple):
@@ -91,7 +80,7 @@ class Scan:
     """Looks for atoms that, times some factors, complete a sum of the other terms.
 
     With `weights` atoms and factors are given at several stages, one after another, and enter
-    as weighted means over these.
+    as weighted means over these. `kept` says which of their products may be used.
     """
 
     terms: Sequence[Term]
@@ -99,21 +88,23 @@ class Scan:
     target: Target
     effort: Share
     weights: Array | None = None
+    kept: tuple[bool, ...] | None = None
 
     def formula(self, arguments: Sequence[NamedColumn]) -> Formula | None:
         """Return a formula that has few inner constants, if there is an exact one."""
-        if len(self._rows) < 20:
+        if len(self._rows) < FEWEST_ROWS:
             return None
-        scan = replace(self, terms=self._base())
+        room = int(self.target.rows.sum()) // 3  # more terms than that would fit anything
+        scan = replace(self, terms=sorted(self.terms, key=lambda term: term.cost)[:room])
         candidates, inner = atoms(arguments), Inner()
         largest, size = scan.worst(inner)
         if largest <= 1:
             return scan.written(inner)
         for _ in range(MOST_ATOMS):
-            found = scan.extended(inner, candidates)
-            if found is None:
+            found = scan.ranked(inner, candidates)
+            if not found:
                 return None
-            inner, before = found, size
+            inner, before = found[0], size
             largest, size = scan.worst(inner)
             if largest <= 1:
                 return scan.written(inner)
@@ -121,15 +112,14 @@ class Scan:
                 return None
         return None
 
-    def extended(self, inner: Inner, candidates: Sequence[tuple[Atom, Array]]) -> Inner | None:
-        """Return the atoms with the best further one, its constant and theirs refined."""
-        return next(iter(self.ranked(inner, candidates)), None)
-
     def ranked(
         self, inner: Inner, candidates: Sequence[tuple[Atom, Array]], patient: bool = False
     ) -> list[Inner]:
         """Return the most promising extensions, best first; stop at an exact one if impatient."""
-        basis, rest = self._basis(inner)
+        basis, rest = self._plain
+        if inner.atoms:
+            group = self._added(inner, inner.constants)
+            basis, rest = np.column_stack([basis, group]), rest - group @ (group.T @ rest)
         ranked: list[tuple[float, int, float]] = []
         for index, (atom, grid) in enumerate(candidates):
             single = 2.0 * basis.size * (len(self.factors) + 2) + CALL
@@ -142,8 +132,9 @@ class Scan:
         for _, index, constant in sorted(ranked)[:REFINED]:
             wider = Inner((*inner.atoms, candidates[index][0]), (*inner.constants, constant))
             refined = self.refined(wider)
-            found.append((self.worst(refined)[1], index, refined))
-            if self.worst(refined)[0] <= 1 and not patient:
+            largest, size = self.worst(refined)
+            found.append((size, index, refined))
+            if largest <= 1 and not patient:
                 break
         return [refined for *_, refined in sorted(found, key=lambda entry: entry[:2])]
 
@@ -152,7 +143,9 @@ class Scan:
         if not inner.constants:
             return inner
         start = np.array(inner.constants)
-        constants = descended(lambda constants: self._rest(inner, constants.tolist()), start)
+        constants = descended(
+            lambda constants: self._rest(inner, constants.tolist()), start, self.effort
+        )
         return inner._replace(constants=tuple(constants.tolist()))
 
     def worst(self, inner: Inner) -> tuple[float, float]:
@@ -164,23 +157,39 @@ class Scan:
         """Return the atoms times every factor as terms."""
         found = []
         for atom, constant in zip(inner.atoms, inner.constants, strict=True):
-            parts = zip(atom.texts(constant), atom.values(constant), strict=True)
-            for text, values in parts:
-                cost = atom.shape.cost
-                found.append(Term(text, self._mean(values), cost))
+            for text, values in zip(atom.texts(constant), atom.values(constant), strict=True):
+                found.append(Term(text, self._mean(values), COST))
                 quotient = f"({text})" if " / (" in text else text
-                found += [
-                    Term(
-                        f"{quotient} * {factor.text}", self._mean(values * factor.values), cost + 1
-                    )
-                    for factor in self.factors
-                ]
-        return found
+                for factor in self.factors:
+                    mean = self._mean(values * factor.values)
+                    found.append(Term(f"{quotient} * {factor.text}", mean, COST + 1))
+        return found if self.kept is None else list(compress(found, self.kept))
 
-    def _base(self) -> list[Term]:
-        """Return the terms without those that rows are too few for."""
-        room = int(self.target.rows.sum()) // 3
-        return sorted(self.terms, key=lambda term: term.cost)[:room]
+    def written(self, inner: Inner) -> Formula | None:
+        """Leave out what is not needed, refine the constants for what is left, and round them."""
+        rows = self._rows
+        terms = distinct([*self.terms, *self.expanded(inner)])
+        values, tolerance = self.target.values, self.target.tolerance
+        found = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
+        if found is None:
+            return None
+        chosen = {term.text for term in found.terms}
+        few = replace(
+            self,
+            terms=[term for term in self.terms if term.text in chosen],
+            kept=tuple(term.text in chosen for term in self.expanded(inner)),
+        )
+        used = few.refined(inner)
+        limit = max(SLACK * few.worst(used)[0], 1e-2)  # less is far below the tolerance
+        for index in range(len(used.constants)):
+            for digits in range(1, 9):
+                constants = list(used.constants)
+                constants[index] = rounded(constants[index], digits)
+                trial = used._replace(constants=tuple(constants))
+                if few.worst(trial)[0] <= limit:
+                    used = trial
+                    break
+        return fitted([*few.terms, *few.expanded(used)], values, tolerance, rows)
 
     @cached_property
     def _rows(self) -> Array:
@@ -213,25 +222,15 @@ class Scan:
     def _products(self) -> Products:
         return Products(self.factors, self._rows, self._scale, self.weights)
 
-    def _group(self, inner: Inner, constants: Sequence[float]) -> Array:
-        """Return all products of some atoms with other constants."""
-        return self._products.of_all(inner.atoms, constants)
-
     def _added(self, inner: Inner, constants: Sequence[float]) -> Array:
         """Return an orthonormal basis of what atoms with these constants add to the terms."""
-        basis, group = self._plain[0], self._group(inner, constants)
+        basis, group = self._plain[0], self._products.of_all(inner.atoms, constants)
+        if self.kept is not None:
+            group = np.compress(self.kept, group, axis=1)
         if not group.size:
             return group
         self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
         return beside(basis, group)
-
-    def _basis(self, inner: Inner) -> tuple[Array, Array]:
-        """Return an orthonormal basis of all terms, and what they leave of the target."""
-        if not inner.atoms:
-            return self._plain
-        basis, rest = self._plain
-        group = self._added(inner, inner.constants)
-        return np.column_stack([basis, group]), rest - group @ (group.T @ rest)
 
     def _rest(self, inner: Inner, constants: Sequence[float]) -> Array:
         """Return what all terms leave of the target."""
@@ -245,64 +244,6 @@ class Scan:
         groups = [self._products.of(atom, constant) for constant in constants]
         parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
         return np.concatenate([left_by(basis, rest, np.stack(part)) for part in parts])
-
-    def written(self, inner: Inner) -> Formula | None:
-        """Leave out what is not needed, then shorten the numbers."""
-        rows = self._rows
-        terms = distinct([*self.terms, *self.expanded(inner)])
-        values, tolerance = self.target.values, self.target.tolerance
-        found = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
-        if found is None:
-            return None
-        return self._shortened(inner, {term.text for term in found.terms}, rows)
-
-    def _shortened(self, inner: Inner, chosen: set[str], rows: Array) -> Formula:
-        """Refine the constants for the chosen terms alone, then round them."""
-        texts = [term.text in chosen for term in self.expanded(inner)]
-        few = _Chosen(
-            [term for term in self.terms if term.text in chosen],
-            self.factors,
-            self.target,
-            self.effort,
-            self.weights,
-            tuple(texts),
-        )
-        used = few.refined(inner)
-        limit = max(SLACK * few.worst(used)[0], 1e-2)
-        for index in range(len(used.constants)):
-            for digits in range(1, 9):
-                constants = list(used.constants)
-                constants[index] = rounded(constants[index], digits)
-                trial = used._replace(constants=tuple(constants))
-                if few.worst(trial)[0] <= limit:
-                    used = trial
-                    break
-        terms = [*few.terms, *few.expanded(used)]
-        return fitted(terms, self.target.values, self.target.tolerance, rows)
-
-
-@dataclass(frozen=True)
-class _Chosen(Scan):
-    """The same with only some of the products."""
-
-    mask: tuple[bool, ...] = ()
-
-    def expanded(self, inner: Inner) -> list[Term]:
-        """Return the products that were chosen."""
-        return [t for t, kept in zip(super().expanded(inner), self.mask, strict=True) if kept]
-
-    def _group(self, inner: Inner, constants: Sequence[float]) -> Array:
-        return np.compress(self.mask, super()._group(inner, constants), axis=1)
-
-
-CLIPPED = re.compile(r"np\.clip\(\w+\[\d+\], [^()]*\)")
-"""How an input that is cut off at limits is written."""
-
-Scanning = Callable[[Target, Share], Formula | None]
-"""Looks for a formula for a target."""
-
-FEWEST_ROWS = 20
-MOST_FACTORS = 10
 
 
 @dataclass(frozen=True)
@@ -331,17 +272,32 @@ def equation(variable: Variable, samples: Samples, effort: Share, scan: Scanning
     """Return a formula with few inner constants that also holds on the rows held back."""
     usable = samples.smooth & variable.free
     target = Target(variable.change, variable.quarter, usable & samples.learn)
-    if target.rows.sum() < FEWEST_ROWS:
-        return None
-    formula = scan(target, effort)
+    formula = scan(target, effort) if target.rows.sum() >= FEWEST_ROWS else None
     if formula is None:
         return None
-    right = variable.matches(formula.values(len(samples)))[usable & ~samples.learn]
-    return formula if right.size == 0 or right.mean() >= 0.98 else None
+    held = variable.agrees(formula.values(len(samples)), usable & ~samples.learn)
+    return formula if held else None
 
 
-def _varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
-    return [column for column in columns if len(np.unique(column.values)) > 2]
+def derived(
+    variable: Variable, samples: Samples, chain: Sequence[NamedColumn], effort: Share
+) -> Formula | None:
+    """Return a change after which the value follows from the next values of others.
+
+    It is that value, which also holds in rows held back, less the one before.
+    """
+    usable = samples.smooth & variable.free
+    rows = np.flatnonzero(usable & samples.learn)
+    if len(rows) < FEWEST_ROWS or not chain:
+        return None
+    target = Target(variable.then, variable.quarter, usable & samples.learn)
+    value = _value(target, rows, chain, effort)
+    if value is None:
+        return None
+    own = Term(variable.name, variable.now, 1.0)
+    formula = Formula((*value.terms, own), (*value.weights, -1.0))
+    held = variable.agrees(formula.values(len(samples)), usable & ~samples.learn)
+    return formula if held else None
 
 
 def factors(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[NamedColumn]:
@@ -362,44 +318,20 @@ def clipped(formulas: Iterable[Formula]) -> list[NamedColumn]:
     return [NamedColumn(t.text, t.values) for t in terms if CLIPPED.fullmatch(t.text)]
 
 
-STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
-HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles at which a saturation may be half."""
-
-
-def derived(
-    variable: Variable, samples: Samples, chain: Sequence[NamedColumn], effort: Share
-) -> Formula | None:
-    """Return the change as a value that also holds in rows held back, less the one before."""
-    usable = samples.smooth & variable.free
-    rows = np.flatnonzero(usable & samples.learn)
-    if len(rows) < FEWEST_ROWS or not chain:
-        return None
-    target = Target(variable.then, variable.quarter, usable & samples.learn)
-    for value in _values(target, rows, chain, effort):
-        own = Term(variable.name, variable.now, 1.0)
-        formula = Formula((*value.terms, own), (*value.weights, -1.0))
-        right = variable.matches(formula.values(len(samples)))[usable & ~samples.learn]
-        if right.size == 0 or right.mean() >= 0.98:
-            return formula
-    return None
-
-
-def _values(
+def _value(
     target: Target, rows: Array, chain: Sequence[NamedColumn], effort: Share
-) -> list[Formula]:
+) -> Formula | None:
     """Return the first formula for a value that is exact where it is fitted."""
     plain = distinct([*library(chain, [], 3), *hypotenuses(chain)])
     found = exact(plain, target.values, target.tolerance, rows, effort, SearchLimits(4, 12, 10))
     if found is not None:
-        return [found]
+        return found
     for column in chain:
         saturation = _saturation(target, rows, column, effort)
         if saturation is not None:
-            return [saturation]
+            return saturation
     scan = Scan([t for t in plain if t.cost <= 2], list(chain)[:4], target, effort)
-    scanned = scan.formula(chain)
-    return [] if scanned is None else [scanned]
+    return scan.formula(chain)
 
 
 def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share) -> Formula | None:
@@ -425,7 +357,7 @@ def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share)
 
     starts = product(np.quantile(x[rows], HALVES).tolist(), STEEPNESSES)
     first = min((np.array(start) for start in starts), key=lambda s: float(rest(s) @ rest(s)))
-    best = descended(rest, first)
+    best = descended(rest, first, effort)
     limit = max(SLACK * float(np.abs(rest(best)).max()), 1e-2)
     if limit > SLACK:
         return None
@@ -435,3 +367,8 @@ def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share)
         if np.abs(rest(trial)).max() <= limit:
             best = trial
     return fitted(terms(best), target.values, target.tolerance, rows)
+
+
+def _varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
+    """Return the columns with more than two values: of two, any function is linear."""
+    return [column for column in columns if len(np.unique(column.values)) > 2]

@@ -1,32 +1,45 @@
-"""Flags, modes and counters: whole numbers that rules set or move by a fixed amount."""
+"""Several equations for one quantity, each exact in its own regime, and rules that choose.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+Formulas are grown from rows that lie close together; flags, modes and counters need no more
+than fixed changes and values.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.regression import Formula, SearchLimits, exact, fitted
-from cwm_induction.continuous.rules import Feature, Tree, as_features, everywhere, holds, learned
+from cwm_induction.continuous.regression import Formula, SearchLimits, Target, exact, fitted
+from cwm_induction.continuous.rules import (
+    Feature,
+    Tree,
+    as_features,
+    holds,
+    in_rows,
+    learned,
+    names_in,
+)
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term
-from cwm_induction.continuous.variables import Variable
+from cwm_induction.continuous.variables import Reads, Variable, needed
 from cwm_induction.effort import Share
 
 MOST_REGIMES = 6
+"""Formulas after which the search for further ones ends."""
+
 TRIALS = 10
+"""Rows in whose neighbourhood a formula is looked for, drawn anew for every formula."""
+
 NEIGHBOURS = (40, 25, 80, 14)
+"""Sizes of neighbourhoods, in turn: few rows share a regime, many determine more terms."""
+
 MOST_ROWS = 200
+"""Rows that a formula is fitted to before it grows to all that it explains."""
 
-
-@dataclass(frozen=True)
-class Regimes:
-    """Formulas, the rows that each explains, and the share of rows that some formula explains."""
-
-    formulas: tuple[Formula, ...]
-    members: tuple[Array, ...]
-    covered: float
+MOST_OUTCOMES = 6
+"""Fixed changes and values that may take turns: a number with more is no flag and no mode."""
 
 
 class Gate(NamedTuple):
@@ -37,12 +50,48 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
-    """A quantity to explain: values, tolerance, and the rows to explain it in."""
+class Regimes:
+    """Formulas, the rows that each explains, and the share of rows that some formula explains.
 
-    values: Array
-    tolerance: Array
-    rows: Array
+    The gates choose among them; where none opens the first formula holds.
+    """
+
+    formulas: tuple[Formula, ...]
+    members: tuple[Array, ...]
+    covered: float
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """Names that formulas and rules read."""
+        own = {name for formula in self.formulas for name in formula.names}
+        return own.union(*(names_in(gate.tree) for gate in self.gates))
+
+    def values(self, rows: int) -> Array:
+        """Return the value in every row that the rules choose."""
+        values = self.formulas[0].values(rows)
+        for index, tree in reversed(self.gates):
+            values = np.where(holds(tree, rows), self.formulas[index].values(rows), values)
+        return values
+
+    def gated(self, target: Target, features: Sequence[Feature]) -> "Regimes":
+        """Learn rules that choose, but for formulas that cannot be told apart from earlier ones."""
+        count = len(target.values)
+        explains = [
+            (np.abs(f.values(count) - target.values) <= 4 * target.tolerance) & target.rows
+            for f in self.formulas
+        ]
+        found: list[Gate] = []
+        earlier = explains[0]
+        for index in range(1, len(self.formulas)):
+            wanted = explains[index] & ~earlier
+            decided = np.flatnonzero(wanted | (earlier & ~explains[index]))
+            tree = in_rows(learned, features, wanted, decided, 4)
+            wrong = int((holds(tree, count) != wanted)[decided].sum())
+            if wanted.any() and wrong <= 0.3 * wanted.sum() and not isinstance(tree, bool):
+                found.append(Gate(index, tree))
+            earlier = earlier | explains[index]
+        return replace(self, gates=tuple(found))
 
 
 @dataclass(frozen=True)
@@ -85,7 +134,7 @@ def regimes(
     remaining = target.rows.copy()
     formulas: list[Formula] = []
     members: list[Array] = []
-    few = max(2, int(0.004 * target.rows.sum()))
+    few = max(2, int(0.004 * target.rows.sum()))  # rows that may stay unexplained
     while remaining.sum() > few and len(formulas) < MOST_REGIMES and effort.spend(0):
         best: tuple[float, Formula, Array] | None = None
         for rows in places.neighbourhoods(remaining, rng):
@@ -101,129 +150,26 @@ def regimes(
     return Regimes(tuple(formulas), tuple(members), float(covered))
 
 
-def gates(found: Regimes, target: Target, features: Sequence[Feature]) -> list[Gate]:
-    """Return rules that choose among the formulas, leaving out those that cannot be told apart."""
-    count = len(target.values)
-    explains = [
-        (np.abs(f.values(count) - target.values) <= 4 * target.tolerance) & target.rows
-        for f in found.formulas
-    ]
-    result = []
-    earlier = explains[0]
-    for index in range(1, len(found.formulas)):
-        wanted = explains[index] & ~earlier
-        decided = np.flatnonzero(wanted | (earlier & ~explains[index]))
-        chosen = [f._replace(values=f.values[decided]) for f in features]
-        tree = learned(chosen, wanted[decided], depth=4)
-        wrong = int((holds(tree, len(decided)) != wanted[decided]).sum())
-        if wanted.any() and wrong <= 0.3 * wanted.sum() and not isinstance(tree, bool):
-            result.append(Gate(index, everywhere(tree, features)))
-        earlier = earlier | explains[index]
-    return result
-
-
-def _grown(
-    terms: Sequence[Term], target: Target, rows: Array, remaining: Array, effort: Share, size: int
-) -> tuple[float, Formula, Array] | None:
-    """Fit some rows exactly, then all rows that the formula explains; return its worth as well."""
-    search = SearchLimits(max(1, min(size, (len(rows) - 2) // 3)), beam=6, branch=6)
-    formula = exact(terms, target.values, target.tolerance, rows, effort, search)
-    if formula is None:
-        return None
-    count = len(target.values)
-
-    def explained(candidate: Formula) -> Array:
-        error = np.abs(candidate.values(count) - target.values)
-        member: Array = (error <= 2 * target.tolerance) & remaining
-        return member
-
-    member = explained(formula)
-    if member.sum() < 2 * len(formula.terms) + 2:
-        return None
-    refitted = fitted(formula.terms, target.values, target.tolerance, np.flatnonzero(member))
-    wider = explained(refitted)
-    if wider.sum() >= member.sum():
-        formula, member = refitted, wider
-    return float(member.sum()) - 1.5 * formula.cost, formula, member
-
-
-Reads = Mapping[str, set[str]]
-"""The names that the explanation of every explained variable reads."""
-
-
-def needed(name: str, reads: Reads) -> set[str]:
-    """Return the variables whose next values are needed for this one's."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        names = reads.get(waiting.pop(), set())
-        fresh = {n.removesuffix("_next") for n in names if n.endswith("_next")} - found
-        waiting += fresh
-        found |= fresh
-    return found
-
-
-def settled(variable: Variable, variables: Sequence[Variable], reads: Reads) -> list[NamedColumn]:
-    """Return the next values that are known before this variable's."""
-    late = {v.name for v in variables if v.name not in reads} | {variable.name}
-    return [
-        other.next_column
-        for other in variables
-        if not other.still and other.name not in late and not late & needed(other.name, reads)
-    ]
-
-
-def cases(
-    variables: Sequence[Variable], formulas: Mapping[str, Sequence[Formula]]
-) -> list[NamedColumn]:
-    """Return the next values according to every single formula of some variables."""
-    return [
-        NamedColumn(f"{v.name}_case_{index}", v.now + formula.values(len(v.now)))
-        for v in variables
-        for index, formula in enumerate(formulas.get(v.name, ()))
-    ]
-
-
-MOST_OUTCOMES = 6
-
-
-def is_whole(variable: Variable) -> bool:
-    """Whether a variable only takes whole numbers."""
-    seen = np.concatenate([variable.now, variable.then])
-    return bool((seen == np.round(seen)).all())
-
-
-def by_rules(
+def whole_regimes(
     variable: Variable, samples: Samples, features: Sequence[Feature]
-) -> tuple[Regimes, list[Gate]] | None:
+) -> Regimes | None:
     """Return few fixed changes or values and rules that choose, if they hold in rows held back."""
     rows = samples.smooth
-    formulas, members = _outcomes(variable, rows)
-    if not formulas:
+    found = _outcomes(variable, rows)
+    if found is None:
         return None
-    target = Target(variable.change, np.full(len(rows), 1e-6), rows & samples.learn)
-    found = Regimes(tuple(formulas), tuple(members), 1.0)
-    chosen = gates(found, target, features)
-    wrong = np.abs(chosen_values(found, chosen, len(rows)) - variable.change) > 1e-6
+    learn = Target(variable.change, np.full(len(rows), 1e-6), rows & samples.learn)
+    wrong = np.abs(found.gated(learn, features).values(len(rows)) - variable.change) > 1e-6
     check = rows & ~samples.learn
     if (wrong & rows).mean() > 0.03 or (wrong & check).sum() > 0.04 * check.sum():
         return None
-    target = Target(target.values, target.tolerance, rows)
-    return found, gates(found, target, features)
-
-
-def chosen_values(found: Regimes, chosen: Sequence[Gate], count: int) -> Array:
-    """Return the change in every row that the rules choose."""
-    values = found.formulas[0].values(count)
-    for index, tree in reversed(chosen):
-        values = np.where(holds(tree, count), found.formulas[index].values(count), values)
-    return values
+    return found.gated(replace(learn, rows=rows), features)
 
 
 def compared(columns: Sequence[NamedColumn]) -> list[Feature]:
     """Return quantities, and differences of two, that rules about whole numbers may compare."""
     plain = as_features(columns)
-    if len(columns) > 12:
+    if len(columns) > 12:  # more than 66 differences
         return plain
     differences = [
         Feature(f"{a.text} - {b.text}", a.values - b.values, 2.0)
@@ -237,33 +183,46 @@ def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> 
     late = {v.name for v in variables if v.name not in reads}
     ready = {name for name in ruled if not late & needed(name, reads)}
     then = [v.next_column for v in variables if v.name in ready]
-    whole = [v for v in variables if not v.still and is_whole(v)]
+    whole = [v.column for v in variables if not v.still and v.is_whole]
     found = [*then]
-    for column in [*(v.column for v in whole), *then]:
-        levels = np.unique(column.values)
+    for text, values, _ in [*whole, *then]:
+        levels = np.unique(values)
         if 3 <= len(levels) <= MOST_OUTCOMES:
             found += [
-                NamedColumn(f"({column.text} == {level:g})", (column.values == level).astype(float))
+                NamedColumn(f"({text} == {level:g})", (values == level).astype(float))
                 for level in levels.tolist()
             ]
     return found
 
 
-def names_read(found: tuple[Regimes, list[Gate]]) -> set[str]:
-    """Return the names that formulas and rules read."""
-    regimes, chosen = found
-    own = {name for formula in regimes.formulas for name in formula.names}
-    return own.union(*(_read(gate.tree) for gate in chosen))
+def _grown(
+    terms: Sequence[Term], target: Target, rows: Array, remaining: Array, effort: Share, size: int
+) -> tuple[float, Formula, Array] | None:
+    """Fit some rows exactly, then all rows that the formula explains.
+
+    Return the rows that it explains, less what its terms cost, the formula and a mask of the rows.
+    """
+    search = SearchLimits(max(1, min(size, (len(rows) - 2) // 3)), beam=6, branch=6)
+    formula = exact(terms, target.values, target.tolerance, rows, effort, search)
+    if formula is None:
+        return None
+
+    def explained(candidate: Formula) -> Array:
+        error = np.abs(candidate.values(len(target.values)) - target.values)
+        member: Array = (error <= 2 * target.tolerance) & remaining
+        return member
+
+    member = explained(formula)
+    if member.sum() < 2 * len(formula.terms) + 2:
+        return None
+    refitted = fitted(formula.terms, target.values, target.tolerance, np.flatnonzero(member))
+    wider = explained(refitted)
+    if wider.sum() >= member.sum():
+        formula, member = refitted, wider
+    return float(member.sum()) - 1.5 * formula.cost, formula, member
 
 
-def _read(tree: Tree) -> set[str]:
-    if isinstance(tree, bool):
-        return set()
-    own = Term(tree.feature.text, tree.feature.values, 1.0).names
-    return own | _read(tree.below) | _read(tree.above)
-
-
-def _outcomes(variable: Variable, rows: Array) -> tuple[list[Formula], list[Array]]:
+def _outcomes(variable: Variable, rows: Array) -> Regimes | None:
     """Cover the rows with fixed changes and fixed values, the commonest first."""
     ones = Term(ONE, np.ones(len(rows)), 1.0)
     own = Term(variable.name, variable.now, 1.0)
@@ -283,4 +242,5 @@ def _outcomes(variable: Variable, rows: Array) -> tuple[list[Formula], list[Arra
         formulas.append(formula)
         members.append(member & remaining)
         remaining = remaining & ~member
-    return ([], []) if remaining.any() else (formulas, members)
+    covered = bool(formulas) and not remaining.any()
+    return Regimes(tuple(formulas), tuple(members), 1.0) if covered else None

@@ -1,6 +1,12 @@
-"""Equations with few terms that hold for every row, with numbers of few digits."""
+"""Equations with few terms that hold for every row, with numbers of few digits.
 
-from collections.abc import Iterable, Iterator, Sequence
+`exact` looks for the few columns of a library that explain a target in every row: it adds
+columns to the best supports found so far, and where that finds nothing it leaves out columns
+of all. What is found is weighed by least squares and written with as few digits as the data
+allow.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,100 +14,20 @@ import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import ONE, Term
-from cwm_induction.effort import Effort, Share
+from cwm_induction.effort import Share
 from cwm_induction.writing.rounding import literal, rounded
+
+SLACK = 2.0
+"""How much of its largest error an equation may lose to rounder numbers."""
 
 DEPENDENT = 3e-7
 """A column that adds less than this to the ones before it is left out."""
 
+SHORT = 1e-7
+"""How long a direction of unit columns has to be to count."""
 
-def eliminated(
-    matrix: Array, target: Array, costs: Array, effort: Effort | Share, most: int
-) -> tuple[int, ...] | None:
-    """Return at most so many columns that explain the target to within 1 in every row.
-
-    All columns are fitted, then the one missed least is left out (Hassibi, 1993), again and again.
-    """
-    rows = len(target)
-    active = _independent(matrix, costs)
-    if len(active) > 0.6 * rows or not effort.spend(4.0 * rows * len(active) ** 2):
-        return None
-    found: list[Array] = []
-    while len(active):
-        weights, inverse, loss = _solved(matrix[:, active], target)
-        if loss > rows:
-            break
-        while len(active) and loss <= rows:
-            found.append(active)
-            active, weights, inverse, rise = _without_least(active, weights, inverse)
-            loss += rise
-            if len(active) < 0.8 * len(found[-1]) or len(found) % 10 == 0:
-                break
-    small = [chosen for chosen in reversed(found) if len(chosen) <= most]
-    fits = (chosen for chosen in small if _worst(matrix[:, chosen], target) <= 1)
-    best = next(fits, None)
-    return None if best is None else tuple(sorted(best.tolist()))
-
-
-def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
-    """Add the column of unit length that explains most of the rest, while that gains enough."""
-    chosen: list[int] = []
-    remaining, rest = unit.copy(), target
-    while len(chosen) < most:
-        norms = np.einsum("ij,ij->j", remaining, remaining)
-        fresh = norms > DEPENDENT
-        gains = np.where(fresh, (remaining.T @ rest) ** 2 / np.where(fresh, norms, 1), -1.0)
-        best = int(np.argmax(gains))
-        if gains[best] < gain * float(rest @ rest):
-            break
-        chosen.append(best)
-        direction = remaining[:, best] / np.sqrt(norms[best])
-        rest = rest - direction * (direction @ rest)
-        remaining = remaining - np.outer(direction, direction @ remaining)
-    return chosen
-
-
-def _independent(matrix: Array, costs: Array) -> Array:
-    """Return columns that do not depend on each other, the cheap ones rather than the costly."""
-    norms = np.linalg.norm(matrix, axis=0)
-    order = np.argsort(costs, kind="stable")
-    order = order[norms[order] > 0]
-    upper = np.linalg.qr(matrix[:, order] / norms[order])[1]
-    count = min(upper.shape)
-    chosen: Array = order[:count][np.abs(np.diag(upper))[:count] > DEPENDENT]
-    return chosen
-
-
-def _solved(matrix: Array, target: Array) -> tuple[Array, Array, float]:
-    """Return the weights of scaled columns, their inverse normal matrix and the loss."""
-    basis, upper = np.linalg.qr(matrix / np.linalg.norm(matrix, axis=0))
-    inverse = np.linalg.inv(upper)
-    part = basis.T @ target
-    rest = target - basis @ part
-    return inverse @ part, inverse @ inverse.T, float(rest @ rest)
-
-
-def _without_least(
-    active: Array, weights: Array, inverse: Array
-) -> tuple[Array, Array, Array, float]:
-    """Leave out the column that is missed least; return how much more is left unexplained."""
-    rises = weights**2 / np.diag(inverse)
-    least = int(np.argmin(rises))
-    pull = inverse[:, least] / inverse[least, least]
-    weights = np.delete(weights - pull * weights[least], least)
-    inverse = inverse - np.outer(pull, inverse[least])
-    inverse = np.delete(np.delete(inverse, least, 0), least, 1)
-    return np.delete(active, least), weights, inverse, float(rises[least])
-
-
-def _worst(matrix: Array, target: Array) -> float:
-    scale = np.linalg.norm(matrix, axis=0)
-    weights = np.linalg.lstsq(matrix / scale, target, rcond=None)[0]
-    return float(np.abs(matrix / scale @ weights - target).max(initial=0))
-
-
-SLACK = 2.0
-"""How much of its largest error an equation may lose to rounder numbers."""
+PRICE = 0.02
+"""What a unit of cost adds to the loss of a support: of about equal ones the cheaper counts."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +64,19 @@ class Formula:
         for name, weight in sorted(weights.items(), key=lambda part: part[0] == ONE):
             sign = "-" if weight < 0 else "+"
             lead = ("-" if weight < 0 else "") if not text else f" {sign} "
-            text += lead + _weighted(name, abs(weight)) if weight else ""
+            size = literal(abs(weight))
+            part = size if name == ONE else name if abs(weight) == 1 else f"{size} * {name}"
+            text += lead + part if weight else ""
         return text or "0.0"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A quantity to explain: values, tolerance, and the rows to explain it in."""
+
+    values: Array
+    tolerance: Array
+    rows: Array
 
 
 class SearchLimits(NamedTuple):
@@ -154,9 +91,6 @@ class SearchLimits(NamedTuple):
     eliminate: int = 0
 
 
-STANDARD = SearchLimits()
-
-
 class _State(NamedTuple):
     """A support, an orthonormal basis of its columns in two parts, and what these leave."""
 
@@ -167,12 +101,15 @@ class _State(NamedTuple):
     rank: float
 
 
+STANDARD = SearchLimits()
+
+
 def exact(
     terms: Sequence[Term],
     target: Array,
     tolerance: Array,
     rows: Array,
-    effort: Effort | Share,
+    effort: Share,
     search: SearchLimits = STANDARD,
 ) -> Formula | None:
     """Return the cheapest formula within tolerance of the target in every given row."""
@@ -182,8 +119,12 @@ def exact(
     support = _support(matrix, wanted, costs, effort, search)
     if support is None:
         return None
-    chosen = [terms[index] for index in _pruned(matrix, wanted, costs, support)]
-    return fitted(chosen, target, tolerance, rows)
+    for index in sorted(support, key=lambda i: -costs[i]):
+        fewer = tuple(i for i in support if i != index)
+        columns = matrix[:, list(fewer)]
+        if fewer and _worst(columns, solve(columns, wanted), wanted) <= 1:
+            support = fewer
+    return fitted([terms[index] for index in support], target, tolerance, rows)
 
 
 def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) -> Formula:
@@ -196,19 +137,25 @@ def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) 
 
 
 def snapped(matrix: Array, target: Array) -> Array:
-    """Solve for weights with as few digits as leave the largest error where it is."""
+    """Solve for weights with as few digits as leave the largest error where it is.
+
+    The weights are fixed one after another, those that count most first, and the free ones
+    are fitted again every time.
+    """
     weights = solve(matrix, target)
-    limit = max(SLACK * _worst_regression(matrix, weights, target), 1e-3)
+    limit = max(SLACK * _worst(matrix, weights, target), 1e-3)  # less is far below any tolerance
     influence = np.abs(weights) * np.abs(matrix).mean(0)
     fixed: list[int] = []
     for index in np.argsort(-influence).tolist():
+        held = [*fixed, index]
+        free = [i for i in range(len(weights)) if i not in held]
         for digits in range(1, 8):
-            trial = _with_fixed(
-                matrix, target, weights, fixed, index, rounded(weights[index], digits)
-            )
-            if _worst_regression(matrix, trial, target) <= limit:
-                weights = trial
-                fixed.append(index)
+            trial = weights.copy()
+            trial[index] = rounded(weights[index], digits)
+            if free:
+                trial[free] = solve(matrix[:, free], target - matrix[:, held] @ trial[held])
+            if _worst(matrix, trial, target) <= limit:
+                weights, fixed = trial, held
                 break
     return weights
 
@@ -235,111 +182,22 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
     return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
 
 
-def _support(
-    matrix: Array, target: Array, costs: Array, effort: Effort | Share, search: SearchLimits
-) -> tuple[int, ...] | None:
-    """Search for the cheapest columns that explain the target to within 1 in every row."""
-    if np.abs(target).max(initial=0) <= 1:
-        return ()
-    norms = np.linalg.norm(matrix, axis=0)
-    unit = matrix / np.where(norms > 0, norms, 1)
-    none = np.zeros((len(target), 0))
-    states = [_State((), none, none, target, 0.0)]
-    for size in range(1, min(search.size, len(target) // 3) + 1):
-        if not effort.spend(2.0 * len(states) * matrix.size * (size + 1)):
-            return None
-        states = _extended(unit, states, costs, search)
-        passing = [state for state in states if np.abs(state.rest).max() <= 1]
-        if passing:
-            return min(passing, key=lambda s: (costs[list(s.support)].sum(), s.support)).support
-        states = states[: search.beam]
-    if search.eliminate:
-        return eliminated(matrix, target, costs, effort, search.eliminate)
-    return None
-
-
-def _pruned(
-    matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Leave out terms, the costliest first, that are not needed to stay within 1 in every row."""
-    for index in sorted(support, key=lambda i: -costs[i]):
-        fewer = tuple(i for i in support if i != index)
-        columns = matrix[:, list(fewer)]
-        if fewer and _worst_regression(columns, solve(columns, target), target) <= 1:
-            support = fewer
-    return support
-
-
-def _extended(
-    unit: Array, states: Sequence[_State], costs: Array, search: SearchLimits
-) -> list[_State]:
-    """Return the supports with one more column, best first."""
-    found: dict[tuple[int, ...], _State] = {}
-    for state in states:
-        basis = np.column_stack([state.earlier, state.latest])
-        remaining = basis @ (basis.T @ unit)
-        np.subtract(unit, remaining, out=remaining)
+def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
+    """Add the column of unit length that explains most of the rest, while that gains enough."""
+    chosen: list[int] = []
+    remaining, rest = unit.copy(), target
+    while len(chosen) < most:
         norms = np.einsum("ij,ij->j", remaining, remaining)
-        fresh = norms > 1e-11
-        gain = np.where(fresh, (remaining.T @ state.rest) ** 2 / np.where(fresh, norms, 1), -1.0)
-        best = np.argsort(-gain, kind="stable")[: search.branch]
-        every = {tuple(sorted((*state.support, i))): i for i in best[gain[best] > 0].tolist()}
-        new = {support: i for support, i in every.items() if support not in found}
-        if new:
-            chosen = list(new.values())
-            directions = np.ascontiguousarray(remaining[:, chosen].T)
-            directions /= np.sqrt(norms[chosen])[:, None]
-            grown = _grown(basis, state.rest, list(new), directions, costs)
-            found.update({wider.support: wider for wider in grown})
-    return sorted(found.values(), key=lambda state: state.rank)
-
-
-def _grown(
-    basis: Array, rest: Array, supports: Sequence[tuple[int, ...]], directions: Array, costs: Array
-) -> Iterator[_State]:
-    """Add each direction to a basis, orthogonalised twice for the sake of small residuals."""
-    directions = directions - (basis @ (basis.T @ directions[..., None]))[..., 0]
-    directions /= np.sqrt(_dots(directions, directions))
-    rests = rest - directions * _dots(directions, np.broadcast_to(rest, directions.shape))
-    rests = rests - directions * _dots(directions, rests)
-    penalties = 1 + 0.02 * costs[np.array(supports)].sum(axis=1)
-    ranks = _dots(rests, rests)[:, 0] * penalties
-    for support, direction, left, rank in zip(supports, directions, rests, ranks, strict=True):
-        yield _State(support, basis, direction, left, float(rank))
-
-
-def _dots(first: Array, second: Array) -> Array:
-    """Return the inner product of every pair of rows (rows, 1)."""
-    products: Array = (first[:, None] @ second[..., None])[..., 0]
-    return products
-
-
-def _with_fixed(
-    matrix: Array, target: Array, weights: Array, fixed: Iterable[int], index: int, value: float
-) -> Array:
-    """Return the weights with one more of them fixed and the free ones fitted again."""
-    trial = weights.copy()
-    trial[index] = value
-    held = [*fixed, index]
-    free = [i for i in range(len(weights)) if i not in held]
-    if free:
-        trial[free] = solve(matrix[:, free], target - matrix[:, held] @ trial[held])
-    return trial
-
-
-def _worst_regression(matrix: Array, weights: Array, target: Array) -> float:
-    return float(np.abs(matrix @ weights - target).max(initial=0))
-
-
-def _weighted(text: str, weight: float) -> str:
-    """Write a weight times a term."""
-    if text == ONE:
-        return literal(weight)
-    return text if weight == 1 else f"{literal(weight)} * {text}"
-
-
-SHORT = 1e-7
-"""How long a direction of unit columns has to be to count."""
+        fresh = norms > DEPENDENT
+        gains = np.where(fresh, (remaining.T @ rest) ** 2 / np.where(fresh, norms, 1), -1.0)
+        best = int(np.argmax(gains))
+        if gains[best] < gain * float(rest @ rest):
+            break
+        chosen.append(best)
+        direction = remaining[:, best] / np.sqrt(norms[best])
+        rest = rest - direction * (direction @ rest)
+        remaining = remaining - np.outer(direction, direction @ remaining)
+    return chosen
 
 
 def orthonormal(matrix: Array, least: float = 1e-10) -> Array:
@@ -362,6 +220,137 @@ def left_by(basis: Array, rest: Array, groups: Array) -> Array:
     return sizes
 
 
+def _support(
+    matrix: Array, target: Array, costs: Array, effort: Share, search: SearchLimits
+) -> tuple[int, ...] | None:
+    """Search for the cheapest columns that explain the target to within 1 in every row."""
+    if np.abs(target).max(initial=0) <= 1:
+        return ()
+    norms = np.linalg.norm(matrix, axis=0)
+    unit = matrix / np.where(norms > 0, norms, 1)
+    none = np.zeros((len(target), 0))
+    states = [_State((), none, none, target, 0.0)]
+    for size in range(1, min(search.size, len(target) // 3) + 1):
+        if not effort.spend(2.0 * len(states) * matrix.size * (size + 1)):
+            return None
+        states = _extended(unit, states, costs, search)
+        passing = [state for state in states if np.abs(state.rest).max() <= 1]
+        if passing:
+            return min(passing, key=lambda s: (costs[list(s.support)].sum(), s.support)).support
+        states = states[: search.beam]
+    if search.eliminate:
+        return _eliminated(matrix, target, costs, effort, search.eliminate)
+    return None
+
+
+def _extended(
+    unit: Array, states: Sequence[_State], costs: Array, search: SearchLimits
+) -> list[_State]:
+    """Return the supports with one more column, best first."""
+    found: dict[tuple[int, ...], _State] = {}
+    for state in states:
+        basis = np.column_stack([state.earlier, state.latest])
+        remaining = basis @ (basis.T @ unit)
+        np.subtract(unit, remaining, out=remaining)
+        norms = np.einsum("ij,ij->j", remaining, remaining)
+        fresh = norms > 1e-11  # the square of what a unit column has to add
+        gain = np.where(fresh, (remaining.T @ state.rest) ** 2 / np.where(fresh, norms, 1), -1.0)
+        best = np.argsort(-gain, kind="stable")[: search.branch]
+        every = {tuple(sorted((*state.support, i))): i for i in best[gain[best] > 0].tolist()}
+        new = {support: i for support, i in every.items() if support not in found}
+        if new:
+            chosen = list(new.values())
+            directions = np.ascontiguousarray(remaining[:, chosen].T)
+            directions /= np.sqrt(norms[chosen])[:, None]
+            grown = _grown(basis, state.rest, list(new), directions, costs)
+            found.update({wider.support: wider for wider in grown})
+    return sorted(found.values(), key=lambda state: state.rank)
+
+
+def _grown(
+    basis: Array, rest: Array, supports: Sequence[tuple[int, ...]], directions: Array, costs: Array
+) -> Iterator[_State]:
+    """Add each direction to a basis, orthogonalised twice for the sake of small residuals."""
+    directions = directions - (basis @ (basis.T @ directions[..., None]))[..., 0]
+    directions /= np.sqrt(_dots(directions, directions))
+    rests = rest - directions * _dots(directions, np.broadcast_to(rest, directions.shape))
+    rests = rests - directions * _dots(directions, rests)
+    penalties = 1 + PRICE * costs[np.array(supports)].sum(axis=1)
+    ranks = _dots(rests, rests)[:, 0] * penalties
+    for support, direction, left, rank in zip(supports, directions, rests, ranks, strict=True):
+        yield _State(support, basis, direction, left, float(rank))
+
+
+def _dots(first: Array, second: Array) -> Array:
+    """Return the inner product of every pair of rows (rows, 1)."""
+    products: Array = (first[:, None] @ second[..., None])[..., 0]
+    return products
+
+
+def _eliminated(
+    matrix: Array, target: Array, costs: Array, effort: Share, most: int
+) -> tuple[int, ...] | None:
+    """Return at most so many columns that explain the target to within 1 in every row.
+
+    All columns are fitted, then the one missed least is left out (Hassibi, 1993), again and
+    again; the updates lose digits, so all is solved anew after ten of them or a fifth less.
+    """
+    rows = len(target)
+    active = _independent(matrix, costs)
+    if len(active) > 0.6 * rows or not effort.spend(4.0 * rows * len(active) ** 2):
+        return None
+    found: list[Array] = []
+    while len(active):
+        weights, inverse, loss = _solved(matrix[:, active], target)
+        if loss > rows:
+            break
+        while len(active) and loss <= rows:
+            found.append(active)
+            active, weights, inverse, rise = _without_least(active, weights, inverse)
+            loss += rise
+            if len(active) < 0.8 * len(found[-1]) or len(found) % 10 == 0:
+                break
+    small = [chosen for chosen in reversed(found) if len(chosen) <= most]
+    for chosen in small:
+        columns = matrix[:, chosen]
+        if _worst(columns, solve(columns, target), target) <= 1:
+            return tuple(sorted(chosen.tolist()))
+    return None
+
+
+def _independent(matrix: Array, costs: Array) -> Array:
+    """Return columns that do not depend on each other, the cheap ones rather than the costly."""
+    norms = np.linalg.norm(matrix, axis=0)
+    order = np.argsort(costs, kind="stable")
+    order = order[norms[order] > 0]
+    upper = np.linalg.qr(matrix[:, order] / norms[order])[1]
+    count = min(upper.shape)
+    chosen: Array = order[:count][np.abs(np.diag(upper))[:count] > DEPENDENT]
+    return chosen
+
+
+def _solved(matrix: Array, target: Array) -> tuple[Array, Array, float]:
+    """Return the weights of scaled columns, their inverse normal matrix and the loss."""
+    basis, upper = np.linalg.qr(matrix / np.linalg.norm(matrix, axis=0))
+    inverse = np.linalg.inv(upper)
+    part = basis.T @ target
+    rest = target - basis @ part
+    return inverse @ part, inverse @ inverse.T, float(rest @ rest)
+
+
+def _without_least(
+    active: Array, weights: Array, inverse: Array
+) -> tuple[Array, Array, Array, float]:
+    """Leave out the column that is missed least; return how much more is left unexplained."""
+    rises = weights**2 / np.diag(inverse)
+    least = int(np.argmin(rises))
+    pull = inverse[:, least] / inverse[least, least]
+    weights = np.delete(weights - pull * weights[least], least)
+    inverse = inverse - np.outer(pull, inverse[least])
+    inverse = np.delete(np.delete(inverse, least, 0), least, 1)
+    return np.delete(active, least), weights, inverse, float(rises[least])
+
+
 def _directions(matrix: Array, least: float) -> Array:
     """Return an orthonormal basis of the directions in which columns are long enough."""
     left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
@@ -375,3 +364,7 @@ def _apart(basis: Array, group: Array) -> Array:
     group = group - basis @ (basis.T @ group)
     apart: Array = group - basis @ (basis.T @ group)
     return apart
+
+
+def _worst(matrix: Array, weights: Array, target: Array) -> float:
+    return float(np.abs(matrix @ weights - target).max(initial=0))

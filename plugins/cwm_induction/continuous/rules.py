@@ -1,4 +1,9 @@
-"""Threshold rules: when an episode ends, when another equation or another reward holds."""
+"""Threshold rules: when an episode ends, when another equation or another reward holds.
+
+A rule is a few bounds that all hold, or of which one is enough; where no such bounds decide it
+is a tree of comparisons, and where that gets rows wrong it has alternatives that each cover
+some of the wanted rows. Thresholds are the simplest numbers in the gaps of the data.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,101 +15,13 @@ import numpy as np
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.writing.rounding import literal, simplest_between, whole_degrees_between
+from cwm_induction.writing.statements import mentioned
 
+MOST_ALTERNATIVES = 4
+"""Bounds that may be split off before the rest is learned: each makes the rule longer."""
 
-class _Bound(NamedTuple):
-    """A one-sided bound on a feature that all wanted rows keep.
-
-    `side` is 1 where values stay below and -1 where they stay above; `broken`
-    marks the other rows that do not keep it.
-    """
-
-    feature: int
-    side: int
-    edge: float
-    broken: Array
-    price: float
-
-
-class _Edge(NamedTuple):
-    """A one-sided bound: the last value inside, and the nearest that it has to keep out."""
-
-    feature: int
-    side: int
-    inside: float
-    outside: float
-
-
-def enclosing(
-    values: Sequence[Array], prices: Sequence[float], wanted: Array, most: int
-) -> list[_Edge] | None:
-    """Return the fewest bounds that hold in all wanted rows and never all hold in the others."""
-    if not wanted.any() or wanted.all():
-        return None
-    bounds = list(_bounds(values, prices, wanted))
-    chosen = _fewest(bounds, most) if bounds else None
-    if chosen is None:
-        return None
-    found = []
-    for bound in chosen:
-        others = [other.broken for other in chosen if other is not bound]
-        left = ~np.any(others, axis=0) if others else np.ones(len(bound.broken), bool)
-        outside = bound.side * values[bound.feature][~wanted][left & bound.broken]
-        nearest = float(bound.side * outside.min())
-        found.append(_Edge(bound.feature, bound.side, bound.edge, nearest))
-    return found
-
-
-def _bounds(values: Sequence[Array], prices: Sequence[float], wanted: Array) -> Iterator[_Bound]:
-    """Yield the bounds that keep some other row out."""
-    for index, (column, price) in enumerate(zip(values, prices, strict=True)):
-        span = float(np.ptp(column))
-        if not span > 0:
-            continue
-        inside, outside = column[wanted], column[~wanted]
-        for side in (1, -1):
-            edge = float((side * inside).max())
-            over = side * outside - edge
-            broken = over > 1e-12 * span
-            if broken.any():
-                gap = float(over[broken].min()) / span
-                yield _Bound(index, side, side * edge, broken, price - gap)
-
-
-def _fewest(bounds: list[_Bound], most: int) -> list[_Bound] | None:
-    """Return one bound, or two, or as many as it takes to keep all other rows out."""
-    kept = np.array([~bound.broken for bound in bounds], dtype=float)
-    alone = [bound for bound, rows in zip(bounds, kept, strict=True) if not rows.any()]
-    if alone:
-        return [min(alone, key=lambda bound: bound.price)]
-    if most >= 2:
-        both = kept @ kept.T
-        pairs = [
-            (bounds[i].price + bounds[j].price, i, j)
-            for i, j in combinations(range(len(bounds)), 2)
-            if both[i, j] == 0
-        ]
-        if pairs:
-            _, i, j = min(pairs)
-            return [bounds[i], bounds[j]]
-    chosen: list[_Bound] = []
-    left = np.ones(kept.shape[1], bool)
-    while left.any() and len(chosen) < most:
-        best = max(bounds, key=lambda bound: (int((bound.broken & left).sum()), -bound.price))
-        if not (best.broken & left).any():
-            return None
-        chosen.append(best)
-        left &= ~best.broken
-    return None if left.any() else _needed(chosen)
-
-
-def _needed(chosen: list[_Bound]) -> list[_Bound]:
-    """Leave out the bounds that later ones made needless."""
-    for bound in list(chosen):
-        others = [other for other in chosen if other is not bound]
-        if others and np.any([other.broken for other in others], axis=0).all():
-            chosen = others
-    return chosen
+APART = 1e-12
+"""Values that differ by less of their range than this are the same but for rounding."""
 
 
 class Feature(NamedTuple):
@@ -156,39 +73,46 @@ Namer = Callable[[Feature, Threshold], str]
 """Chooses the text that stands for a threshold."""
 
 
-class _Cut(NamedTuple):
-    """A gap in the values of a feature, and how well it parts the rows."""
-
-    impurity: float
-    price: float
-    number: int
-    low: float
-    high: float
-
-
 def learned(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
     """Return a rule for the wanted rows: a few bounds if these decide, or a tree.
 
     Either all bounds hold in the wanted rows, or one of their opposites does.
     """
-    values = [feature.values for feature in features]
-    prices = [0.5 * feature.cost for feature in features]
-    both = [(enclosing(values, prices, rows, depth + 1), yes) for rows, yes in _sides(wanted)]
-    decided = [(len(found), not yes, found) for found, yes in both if found is not None]
+    sides = [(_enclosing(features, wanted, depth + 1), False)]
+    sides += [(_enclosing(features, ~wanted, depth + 1), True)]
+    decided = [(len(found), opposite, found) for found, opposite in sides if found is not None]
     if not decided:
         return _grown(features, wanted, np.arange(len(wanted)), depth)
     _, opposite, found = min(decided, key=lambda entry: entry[:2])
     tree: Tree = not opposite
-    for index, side, edge, outside in reversed(found):
-        low, high = min(edge, outside), max(edge, outside)
-        threshold = threshold_between(features[index], low, high)
-        below, above = (tree, opposite) if side > 0 else (opposite, tree)
-        tree = Comparison(features[index], threshold, below, above)
+    for bound, outside in reversed(found):
+        feature = features[bound.feature]
+        threshold = threshold_between(feature, *sorted((bound.edge, outside)))
+        below, above = (tree, opposite) if bound.side > 0 else (opposite, tree)
+        tree = Comparison(feature, threshold, below, above)
     return tree
 
 
-def _sides(wanted: Array) -> list[tuple[Array, bool]]:
-    return [(wanted, True), (~wanted, False)]
+def separated(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
+    """Return a rule for the wanted rows, with alternatives where a plain one gets rows wrong."""
+    plain = learned(features, wanted, depth)
+    wrong = mistakes(plain, wanted)
+    if not wrong:
+        return plain
+    found = _covered(features, wanted, depth)
+    return found if mistakes(found, wanted) < wrong else plain
+
+
+def in_rows(
+    learn: Callable[[Sequence[Feature], Array, int], Tree],
+    features: Sequence[Feature],
+    wanted: Array,
+    rows: Array,
+    depth: int,
+) -> Tree:
+    """Learn a rule from some of the rows, by their numbers; return it with the values of all."""
+    part = [feature._replace(values=feature.values[rows]) for feature in features]
+    return _everywhere(learn(part, wanted[rows], depth), features)
 
 
 def holds(tree: Tree, rows: int) -> Array:
@@ -199,13 +123,32 @@ def holds(tree: Tree, rows: int) -> Array:
     return np.where(low, holds(tree.below, rows), holds(tree.above, rows))
 
 
-def everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
-    """Return a rule that was learned from some rows with the values of all rows."""
+def mistakes(tree: Tree, wanted: Array) -> int:
+    """Return in how many rows a rule is wrong."""
+    return int((holds(tree, len(wanted)) != wanted).sum())
+
+
+def complexity(tree: Tree) -> tuple[int, float]:
+    """Return how many comparisons a rule makes, and what it costs to believe in these."""
     if isinstance(tree, bool):
-        return tree
-    feature = next(f for f in features if f.text == tree.feature.text)
-    below, above = everywhere(tree.below, features), everywhere(tree.above, features)
-    return Comparison(feature, tree.threshold, below, above)
+        return 0, 0.0
+    parts = complexity(tree.below), complexity(tree.above)
+    return 1 + sum(p[0] for p in parts), tree.feature.cost + sum(p[1] for p in parts)
+
+
+def either(first: Tree, second: Tree) -> Tree:
+    """Return a rule that says yes where one of two does."""
+    if isinstance(first, bool):
+        return first or second
+    below, above = either(first.below, second), either(first.above, second)
+    return Comparison(first.feature, first.threshold, below, above)
+
+
+def names_in(tree: Tree) -> set[str]:
+    """Return the names that a rule reads."""
+    if isinstance(tree, bool):
+        return set()
+    return mentioned(tree.feature.text) | names_in(tree.below) | names_in(tree.above)
 
 
 def inline(feature: Feature, threshold: Threshold) -> str:
@@ -251,6 +194,16 @@ def as_features(columns: Sequence[NamedColumn], cost: float = 1.0) -> list[Featu
     ]
 
 
+class _Cut(NamedTuple):
+    """A gap in the values of a feature, and how well it parts the rows."""
+
+    impurity: float
+    price: float
+    number: int
+    low: float
+    high: float
+
+
 def _grown(features: Sequence[Feature], wanted: Array, rows: Array, depth: int) -> Tree:
     """Split until the rows agree, the depth is used up or few rows are left."""
     share = wanted[rows].mean()
@@ -289,11 +242,140 @@ def _best_cut(feature: Feature, index: int, wanted: Array, rows: Array) -> _Cut 
     others = len(values) - count
     missed = wanted.sum() - yes
     impurity = yes * (count - yes) / count + missed * (others - missed) / others
-    impurity = np.where(gaps > 1e-12 * span, np.round(impurity, 6), np.inf)
+    impurity = np.where(gaps > APART * span, np.round(impurity, 6), np.inf)
     ties = np.flatnonzero(impurity == impurity.min())
     best = ties[np.argmax(gaps[ties])]
     price = 0.5 * feature.cost - float(gaps[best]) / span
     return _Cut(float(impurity[best]), price, index, float(values[best]), float(values[best + 1]))
+
+
+class _Bound(NamedTuple):
+    """A one-sided bound on a feature that all wanted rows keep.
+
+    `side` is 1 where values stay below and -1 where they stay above; `broken`
+    marks the other rows that do not keep it.
+    """
+
+    feature: int
+    side: int
+    edge: float
+    broken: Array
+    price: float
+
+
+def _enclosing(
+    features: Sequence[Feature], wanted: Array, most: int
+) -> list[tuple[_Bound, float]] | None:
+    """Return the fewest bounds that hold in all wanted rows and never all hold in the others.
+
+    With each comes the nearest value that it has to keep out.
+    """
+    if not wanted.any() or wanted.all():
+        return None
+    chosen = _fewest(list(_bounds(features, wanted)), most)
+    if chosen is None:
+        return None
+    found = []
+    for bound in chosen:
+        others = [other.broken for other in chosen if other is not bound]
+        left = ~np.any(others, axis=0) if others else np.ones(len(bound.broken), bool)
+        outside = features[bound.feature].values[~wanted][left & bound.broken]
+        found.append((bound, float(bound.side * (bound.side * outside).min())))
+    return found
+
+
+def _bounds(features: Sequence[Feature], wanted: Array) -> Iterator[_Bound]:
+    """Yield the bounds that keep some other row out."""
+    for index, feature in enumerate(features):
+        span = float(np.ptp(feature.values))
+        if not span > 0:
+            continue
+        inside, outside = feature.values[wanted], feature.values[~wanted]
+        for side in (1, -1):
+            edge = float((side * inside).max())
+            over = side * outside - edge
+            broken = over > APART * span
+            if broken.any():
+                gap = float(over[broken].min()) / span
+                yield _Bound(index, side, side * edge, broken, 0.5 * feature.cost - gap)
+
+
+def _fewest(bounds: list[_Bound], most: int) -> list[_Bound] | None:
+    """Return one bound, or two, or as many as it takes to keep all other rows out."""
+    if not bounds:
+        return None
+    kept = np.array([~bound.broken for bound in bounds], dtype=float)
+    alone = [bound for bound, rows in zip(bounds, kept, strict=True) if not rows.any()]
+    if alone:
+        return [min(alone, key=lambda bound: bound.price)]
+    if most >= 2:
+        both = kept @ kept.T
+        pairs = [
+            (bounds[i].price + bounds[j].price, i, j)
+            for i, j in combinations(range(len(bounds)), 2)
+            if both[i, j] == 0
+        ]
+        if pairs:
+            _, i, j = min(pairs)
+            return [bounds[i], bounds[j]]
+    chosen: list[_Bound] = []
+    left = np.ones(kept.shape[1], bool)
+    while left.any() and len(chosen) < most:
+        best = max(bounds, key=lambda bound: (int((bound.broken & left).sum()), -bound.price))
+        if not (best.broken & left).any():
+            return None
+        chosen.append(best)
+        left &= ~best.broken
+    if left.any():
+        return None
+    for bound in list(chosen):  # earlier ones may have become needless
+        others = [other for other in chosen if other is not bound]
+        if others and np.any([other.broken for other in others], axis=0).all():
+            chosen = others
+    return chosen
+
+
+def _covered(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
+    """Take away the rows beyond the bound that covers most, repeat, then learn the rest."""
+    bounds: list[Tree] = []
+    remaining = wanted.copy()
+    while remaining.sum() > 1 and len(bounds) < MOST_ALTERNATIVES:
+        bound = _beyond(features, wanted, remaining)
+        if bound is None:
+            break
+        bounds.append(bound)
+        remaining &= ~holds(bound, len(wanted))
+    rows = np.flatnonzero(remaining | ~wanted)
+    tree = in_rows(learned, features, wanted, rows, depth) if remaining.any() else False
+    for bound in reversed(bounds):
+        tree = either(bound, tree)
+    return tree
+
+
+def _beyond(features: Sequence[Feature], wanted: Array, remaining: Array) -> Tree | None:
+    """Return the bound beyond which most of the remaining rows lie and no unwanted ones."""
+    best: tuple[float, float, Tree] | None = None
+    for feature in features:
+        for side in (1, -1):
+            values = side * feature.values
+            edge = float(values[~wanted].max(initial=-np.inf))
+            beyond = remaining & (values > edge + APART * float(np.ptp(values)))
+            count = int(beyond.sum())
+            if count < 2 or (best is not None and (count, -feature.cost) <= best[:2]):
+                continue
+            inner, outer = side * edge, side * float(values[wanted & (values > edge)].min())
+            threshold = threshold_between(feature, *sorted((inner, outer)))
+            best = (count, -feature.cost, Comparison(feature, threshold, side < 0, side > 0))
+    return best[2] if best else None
+
+
+def _everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
+    """Return a rule that was learned from some rows with the values of all rows."""
+    if isinstance(tree, bool):
+        return tree
+    feature = next(f for f in features if f.text == tree.feature.text)
+    below, above = _everywhere(tree.below, features), _everywhere(tree.above, features)
+    return Comparison(feature, tree.threshold, below, above)
 
 
 def _comparisons(split: Comparison, name: Namer) -> tuple[str, str]:
@@ -309,73 +391,3 @@ def _inner(tree: Tree, name: Namer) -> str:
     """Write a rule inside another one."""
     text = condition(tree, name)
     return f"({text})" if " and " in text or " or " in text else text
-
-
-MOST_ALTERNATIVES = 4
-
-
-def separated(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
-    """Return a rule for the wanted rows, with alternatives where a plain one gets rows wrong."""
-    plain = learned(features, wanted, depth)
-    wrong = mistakes(plain, wanted)
-    if not wrong:
-        return plain
-    found = _covered(features, wanted, depth)
-    return found if mistakes(found, wanted) < wrong else plain
-
-
-def complexity(tree: Tree) -> tuple[int, float]:
-    """Return how many comparisons a rule makes, and what it costs to believe in these."""
-    if isinstance(tree, bool):
-        return 0, 0.0
-    parts = complexity(tree.below), complexity(tree.above)
-    return 1 + sum(p[0] for p in parts), tree.feature.cost + sum(p[1] for p in parts)
-
-
-def either(first: Tree, second: Tree) -> Tree:
-    """Return a rule that says yes where one of two does."""
-    if isinstance(first, bool):
-        return first or second
-    below, above = either(first.below, second), either(first.above, second)
-    return Comparison(first.feature, first.threshold, below, above)
-
-
-def mistakes(tree: Tree, wanted: Array) -> int:
-    """Return in how many rows a rule is wrong."""
-    return int((holds(tree, len(wanted)) != wanted).sum())
-
-
-def _covered(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
-    """Take away the rows beyond the bound that covers most, repeat, then learn the rest."""
-    bounds: list[Tree] = []
-    remaining = wanted.copy()
-    while remaining.sum() > 1 and len(bounds) < MOST_ALTERNATIVES:
-        bound = _beyond(features, wanted, remaining)
-        if bound is None:
-            break
-        bounds.append(bound)
-        remaining &= ~holds(bound, len(wanted))
-    rows = np.flatnonzero(remaining | ~wanted)
-    part = [feature._replace(values=feature.values[rows]) for feature in features]
-    tree = everywhere(learned(part, wanted[rows], depth), features) if remaining.any() else False
-    for bound in reversed(bounds):
-        tree = either(bound, tree)
-    return tree
-
-
-def _beyond(features: Sequence[Feature], wanted: Array, remaining: Array) -> Tree | None:
-    """Return the bound beyond which most of the remaining rows lie and no unwanted ones."""
-    best: tuple[float, float, Tree] | None = None
-    for feature in features:
-        for side in (1, -1):
-            values = side * feature.values
-            edge = float(values[~wanted].max(initial=-np.inf))
-            beyond = remaining & (values > edge + 1e-12 * float(np.ptp(values)))
-            count = int(beyond.sum())
-            if count < 2 or (best is not None and (count, -feature.cost) <= best[:2]):
-                continue
-            inner, outer = side * edge, side * float(values[wanted & (values > edge)].min())
-            threshold = threshold_between(feature, min(inner, outer), max(inner, outer))
-            split = Comparison(feature, threshold, side < 0, side > 0)
-            best = (count, -feature.cost, split)
-    return best[2] if best else None

@@ -1,6 +1,6 @@
 """The terms that equations may be made of: generic functions of what is seen and done."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, combinations_with_replacement, pairwise
 from typing import NamedTuple
 
@@ -183,22 +183,3 @@ def hypotenuses(columns: Sequence[NamedColumn]) -> Iterator[Term]:
         if len({a.text, b.text, c.text, d.text}) == 4:
             values = np.hypot(a.values - c.values, b.values - d.values)
             yield Term(f"np.hypot({a.text} - {c.text}, {b.text} - {d.text})", values, 1.6)
-
-
-Evaluator = Callable[[dict[str, object], int], Array]
-"""From names and a number of rows to the values of some expressions (rows, expressions)."""
-
-
-def evaluator(texts: Sequence[str]) -> Evaluator:
-    """Compile expressions of a program so that they can be computed for all rows at once."""
-    codes = [compile(text, "<term>", "eval") for text in texts]
-
-    def evaluate(names: dict[str, object], rows: int) -> Array:
-        scope = {"np": np, "abs": np.abs, "max": np.maximum, "min": np.minimum, **names}
-        values = np.empty((rows, len(codes)))
-        with np.errstate(all="ignore"):
-            for index, code in enumerate(codes):
-                values[:, index] = eval(code, {}, scope)  # noqa: S307
-        return values
-
-    return evaluate

@@ -21,20 +21,42 @@ from cwm_induction.continuous.regression import (
     solve,
 )
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import (
-    Evaluator,
-    NamedColumn,
-    Term,
-    evaluator,
-    library,
-    polynomial,
-)
+from cwm_induction.continuous.terms import NamedColumn, Term, library, polynomial
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 from cwm_induction.flows.schemes import Field, Flow, Rates, Scheme, SchemeStage, advanced, schemes
 
 LEARN_ROWS = 300
+"""Rows that a field is fitted to: every round computes all terms at every stage in each."""
+
 CHECK_ROWS = 100
+"""Rows held back that a field is judged by."""
+
+RIGHT = 0.97
+"""Share of the rows held back in which a field has to be right."""
+
+ROUNDS = 8
+"""Most rounds in which guess and stages are improved, as long as that gains a fifth."""
+
+MOST_TERMS = 10
+"""Terms for every variable in a first guess of few terms."""
+
+PROMISING = 4
+"""Schemes whose field is made sparse: those that leave least unexplained."""
+
+HOPELESS = 1_500
+"""Errors of the first guess, in units of the tolerance, beyond which nothing will come of it."""
+
+FIRST, LOST, NEAR = 5, 50, 0.02
+"""After so many schemes a large error ends the search, and so does a small one."""
+
+SEARCH = SearchLimits(size=5, eliminate=14)
+
+Weigher = Callable[[Sequence[Array], Array, Array], Array]
+"""From averaged terms, changes and a mask of rows to the weights of terms."""
+
+Evaluator = Callable[[dict[str, object], int], Array]
+"""From names and a number of rows to the values of some expressions (rows, expressions)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +72,36 @@ class FlowData:
     effort: Share
     among: Array | None = None
 
-    def at(self, evaluate: "Evaluator", state: Array) -> Array:
+    def field(self, evaluate: Evaluator, weights: Array, own: int | None = None) -> Field:
+        """Return the field of weighted terms, the first `own` of which are averaged."""
+
+        def rates(state: Array) -> Rates:
+            values = self._at(evaluate, state)
+            return Rates(values @ weights, values[:, :own], state)
+
+        return rates
+
+    def straight(self, scheme: Scheme, evaluate: Evaluator) -> list[SchemeStage]:
+        """Return stages on the straight line between the states before and after."""
+        change = self.change[self.rows]
+
+        def rates(state: Array) -> Rates:
+            return Rates(change, self._at(evaluate, state), state)
+
+        return advanced(scheme, self.state[self.rows], rates)[1]
+
+    def missed(self, after: Array) -> Array:
+        """Return how far states after a step are off in rows held back, in tolerances."""
+        rows = self.check
+        off = np.abs(after[len(self.learn) :] - self.state[rows] - self.change[rows])
+        missed: Array = off / self.tolerance[rows]
+        return missed
+
+    def is_right(self, after: Array) -> bool:
+        """Whether states after a step are right in nearly all rows held back."""
+        return bool((self.missed(after) <= 4).all(1).mean() >= RIGHT)
+
+    def _at(self, evaluate: Evaluator, state: Array) -> Array:
         """Return the terms of the rows in use, at states no further off than data may be."""
         names = zip(self.names, np.clip(state, *self.range).T, strict=True)
         values = evaluate({**self.given, **dict(names)}, len(state))
@@ -117,21 +168,6 @@ class FlowData:
         return {**named, "action": action, "inputs": action}
 
 
-ROUNDS = 8
-MOST_TERMS = 10
-PROMISING = 4
-HOPELESS = 1_500
-"""Errors of the first guess, in units of the tolerance, beyond which nothing will come of it."""
-FIRST, LOST, NEAR = 5, 50, 0.02
-"""After so many schemes a large error ends the search, and so does a small one."""
-
-SEARCH = SearchLimits(size=5, eliminate=14)
-
-
-Weigher = Callable[[Sequence[Array], Array, Array], Array]
-"""From averaged terms, changes and a mask of rows to the weights of terms."""
-
-
 class _Guess(NamedTuple):
     """Terms averaged over the stages, for every variable, and what a field of them misses."""
 
@@ -140,7 +176,7 @@ class _Guess(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fitting:
+class FieldFit:
     """Fits a vector field to what was seen."""
 
     seen: FlowData
@@ -153,8 +189,10 @@ class Fitting:
         """
         if len(self.seen.learn) < 40 or len(self.seen.check) < 4:
             return None
+        columns, others = [v.column for v in self.seen.variables], self.seen.others
+        libraries = library(columns, others, 2), polynomial(columns, others)
         ways = []
-        for number, terms in enumerate(self._libraries):
+        for number, terms in enumerate([*libraries, library(columns, others, 3)]):
             few = sorted(terms, key=lambda term: term.cost)[: len(self.seen.learn) // 3]
             for chosen, weigh in ((terms, self._few), (few, self._weighed)):
                 off = self._guess(Scheme("runge-kutta", 1), chosen, weigh, 2).off
@@ -164,6 +202,25 @@ class Fitting:
             if found is not None:
                 return found
         return None
+
+    def polished(self, scheme: Scheme, formulas: list[Formula]) -> Flow | None:
+        """Improve stages and weights in turn, then judge on the rows held back."""
+        rows, learn = self.seen.rows, np.arange(len(self.seen.learn))
+        state = self.seen.state[rows]
+        for _ in range(3):
+            after, stages = advanced(scheme, state, field_of(self.seen, formulas))
+            averages, start = averages_of(scheme, stages), 0
+            for index, (formula, variable) in enumerate(
+                zip(formulas, self.seen.variables, strict=True)
+            ):
+                own = averages[index][:, start : start + len(formula.terms)].T
+                start += len(formula.terms)
+                terms = [t._replace(values=v) for t, v in zip(formula.terms, own, strict=True)]
+                wanted, tolerance = variable.change[rows], variable.rounding[rows]
+                formulas[index] = fitted(terms, wanted, tolerance, learn)
+        after = advanced(scheme, state, field_of(self.seen, formulas))[0]
+        flow = Flow(tuple(self.seen.names), tuple(formulas), scheme)
+        return flow if self.seen.is_right(after) else None
 
     def _best(self, terms: Sequence[Term], weigh: Weigher) -> Flow | None:
         """Try the schemes that leave least unexplained; return the cheapest field."""
@@ -182,21 +239,18 @@ class Fitting:
         found = [flow for flow in flows if flow is not None]
         return min(found, key=lambda flow: flow.cost, default=None)
 
-    @property
-    def _libraries(self) -> list[list[Term]]:
-        columns = [variable.column for variable in self.seen.variables]
-        return [
-            library(columns, self.seen.others, 2),
-            polynomial(columns, self.seen.others),
-            library(columns, self.seen.others, 3),
-        ]
-
     def _sparse(self, scheme: Scheme, terms: Sequence[Term], guess: _Guess) -> Flow | None:
         """Choose few of the terms, then improve stages and weights in turn."""
+        rows, learn, effort = self.seen.rows, np.arange(len(self.seen.learn)), self.seen.effort
         formulas = []
         for averages, variable in zip(guess.averages, self.seen.variables, strict=True):
-            found = self._formula(terms, averages, variable)
-            if found is None:
+            own = [t._replace(values=averages[:, i]) for i, t in enumerate(terms)]
+            for tolerance in (4 * variable.rounding, variable.quarter):
+                wanted = variable.change[rows], tolerance[rows]
+                found = exact(own, *wanted, learn, effort, SEARCH)
+                if found is not None:
+                    break
+            else:
                 return None
             formulas.append(found)
         return self.polished(scheme, formulas)
@@ -207,19 +261,13 @@ class Fitting:
         rows = self.seen.rows
         state, change = self.seen.state[rows], self.seen.change[rows]
         learn = np.arange(len(rows)) < len(self.seen.learn)
-        stages = advanced(scheme, state, lambda s: Rates(change, self.seen.at(evaluate, s), s))[1]
+        stages = self.seen.straight(scheme, evaluate)
         best = _Guess([], np.inf)
         for _ in range(rounds):
             averages = averages_of(scheme, stages)
-            weights = weigh(averages, change, learn)
-
-            def field(points: Array, weights: Array = weights) -> Rates:
-                values = self.seen.at(evaluate, points)
-                return Rates(values @ weights, values, points)
-
+            field = self.seen.field(evaluate, weigh(averages, change, learn))
             after, stages = advanced(scheme, state, field)
-            missed = np.abs(after - state - change)[~learn] / self.seen.tolerance[rows][~learn]
-            off = float(np.quantile(missed.max(1), 0.8))
+            off = float(np.quantile(self.seen.missed(after).max(1), 0.8))
             if not off < 0.8 * best.off:
                 break
             best = _Guess(averages, off)
@@ -250,44 +298,6 @@ class Fitting:
             weights[chosen, number] = solve(matrix[:, chosen], wanted)
         return weights
 
-    def _formula(
-        self, terms: Sequence[Term], averages: Array, variable: Variable
-    ) -> Formula | None:
-        rows, count = self.seen.rows, len(self.seen.learn)
-        averaged = [t._replace(values=averages[:, i]) for i, t in enumerate(terms)]
-        for tolerance in (4 * variable.rounding, variable.quarter):
-            found = exact(
-                averaged,
-                variable.change[rows],
-                tolerance[rows],
-                np.arange(count),
-                self.seen.effort,
-                SEARCH,
-            )
-            if found is not None:
-                return found
-        return None
-
-    def polished(self, scheme: Scheme, formulas: list[Formula]) -> Flow | None:
-        """Improve stages and weights in turn, then judge on the rows held back."""
-        rows, learn = self.seen.rows, np.arange(len(self.seen.learn))
-        state = self.seen.state[rows]
-        for _ in range(3):
-            after, stages = advanced(scheme, state, field_of(self.seen, formulas))
-            averages, start = averages_of(scheme, stages), 0
-            for index, (formula, variable) in enumerate(
-                zip(formulas, self.seen.variables, strict=True)
-            ):
-                own = averages[index][:, start : start + len(formula.terms)].T
-                start += len(formula.terms)
-                terms = [t._replace(values=v) for t, v in zip(formula.terms, own, strict=True)]
-                wanted, tolerance = variable.change[rows], variable.rounding[rows]
-                formulas[index] = fitted(terms, wanted, tolerance, learn)
-        after = advanced(scheme, state, field_of(self.seen, formulas))[0]
-        missed = np.abs(after - state - self.seen.change[rows]) / self.seen.tolerance[rows]
-        right = (missed[len(learn) :] <= 4).all(1).mean()
-        return Flow(tuple(self.seen.names), tuple(formulas), scheme) if right >= 0.97 else None
-
 
 def averages_of(scheme: Scheme, stages: Sequence[SchemeStage]) -> list[Array]:
     """Return, for every variable, the terms averaged over the stages."""
@@ -312,9 +322,19 @@ def field_of(seen: FlowData, formulas: Sequence[Formula]) -> Field:
     for index, formula in enumerate(formulas):
         start = sum(sizes[:index])
         weights[start : start + sizes[index], index] = formula.weights
+    return seen.field(evaluate, weights)
 
-    def field(state: Array) -> Rates:
-        values = seen.at(evaluate, state)
-        return Rates(values @ weights, values, state)
 
-    return field
+def evaluator(texts: Sequence[str]) -> Evaluator:
+    """Compile expressions of a program so that they can be computed for all rows at once."""
+    codes = [compile(text, "<term>", "eval") for text in texts]
+
+    def evaluate(names: dict[str, object], rows: int) -> Array:
+        scope = {"np": np, "abs": np.abs, "max": np.maximum, "min": np.minimum, **names}
+        values = np.empty((rows, len(codes)))
+        with np.errstate(all="ignore"):
+            for index, code in enumerate(codes):
+                values[:, index] = eval(code, {}, scope)  # noqa: S307
+        return values
+
+    return evaluate

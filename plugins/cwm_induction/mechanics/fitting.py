@@ -7,16 +7,16 @@ from itertools import combinations, islice, product
 
 import numpy as np
 
-from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn
-from cwm_induction.effort import Share
-from cwm_induction.mechanics.least_squares import (
+from cwm_induction.continuous.least_squares import (
     RIGHT,
     Residuals,
     SolverOptions,
     importance,
     minimise,
 )
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import NamedColumn
+from cwm_induction.effort import Share
 from cwm_induction.mechanics.mechanism import HARD, Integrator, Limit, Mechanism
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.regression import Formula
-from cwm_induction.continuous.rules import Feature, Tree, as_features, everywhere, holds, separated
+from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, in_rows, separated
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, Term
 from cwm_induction.continuous.variables import MATCH
@@ -88,12 +88,10 @@ def cases(worth: RewardContext, formula: Formula, found: Sequence[Other]) -> tup
     for other in found:
         values = other.formula.values(count) + (first if other.added else 0)
         decided = np.flatnonzero(known & (other.rows | ~right(values, rewards)))
-        part = [feature._replace(values=feature.values[decided]) for feature in features]
-        wanted = other.rows[decided]
-        tree = separated(part, wanted, depth=3)
-        wrong = int((holds(tree, len(decided)) != wanted).sum())
-        if not isinstance(tree, bool) and wrong <= 0.3 * wanted.sum():
-            result.append(RewardCase(everywhere(tree, features), other.formula, other.added))
+        tree = in_rows(separated, features, other.rows, decided, 3)
+        wrong = int((holds(tree, count) != other.rows)[decided].sum())
+        if not isinstance(tree, bool) and wrong <= 0.3 * other.rows[decided].sum():
+            result.append(RewardCase(tree, other.formula, other.added))
     return tuple(result)
 
 

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.regimes import Places, Regimes, Target, regimes
+from cwm_induction.continuous.regimes import Places, Regimes, regimes
 from cwm_induction.continuous.regression import (
     Formula,
     SearchLimits,
+    Target,
     approximate,
     exact,
     orthonormal,

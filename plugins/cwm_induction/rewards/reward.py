@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cwm_induction.continuous.inner_constants import Scan
-from cwm_induction.continuous.regimes import Target
-from cwm_induction.continuous.regression import Formula, SearchLimits
+from cwm_induction.continuous.regression import Formula, SearchLimits, Target
 from cwm_induction.continuous.rules import condition, holds
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
@@ -184,7 +183,7 @@ class Reward:
         return [*found, *(condition(case.tree) for case in self.cases)]
 
 
-def reward(
+def reward_of(
     samples: Samples,
     variables: Sequence[Variable],
     inputs: Sequence[NamedColumn],

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.ending import sums_of_angles
-from cwm_induction.continuous.inner_constants import descended
+from cwm_induction.continuous.least_squares import descended
 from cwm_induction.continuous.regression import SHORT, Formula, orthonormal
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import (
@@ -174,7 +174,7 @@ class Distances:
             steps = 25.0 * (len(axes) + 1)
             if not self.effort.spend(steps * (4.0 * self._basis.size + START)):
                 return None
-            point = descended(lambda point: self._left(places, point), starts[index])
+            point = descended(lambda point: self._left(places, point), starts[index], self.effort)
             if self._fits(places, point):
                 return point
         return None

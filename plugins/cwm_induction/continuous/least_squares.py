@@ -1,4 +1,9 @@
-"""Levenberg and Marquardt's method, with residuals computed for many parameter vectors at once."""
+"""Levenberg and Marquardt's method, with residuals computed for many parameter vectors at once.
+
+`scipy.optimize.least_squares` gives programs that are as accurate in 38 recorded systems, but
+14 of them, mechanisms among them, took 39 s rather than 32 s, and loading it takes 0.33 s of a
+core, a third of all that CartPole needs.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +16,6 @@ from cwm_induction.effort import Share
 Residuals = Callable[[Array], Array]
 """From parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
 
-
 NEAR = 1e-3
 """Residuals this small need not become smaller."""
 
@@ -19,7 +23,10 @@ AT_ONCE = 16_000
 """Residuals that are computed together: the arrays of more leave the cache."""
 
 RIGHT = 4.0
-"""Residuals up to this count as right."""
+"""Residuals up to this count as right, if a unit is a quarter of what a prediction may be off."""
+
+CAUTIOUS = 1e6
+"""Damping at which a step is too short to help."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +34,20 @@ class SolverOptions:
     """How long to iterate, how careful to start, and which rows to believe.
 
     Those are a share of the rows, and of these the ones that are off by at
-    most `reach` times the median or within what counts as right.
+    most `reach` times the median or within what counts as right. The end has come
+    after `patience` steps in a row that gain less than `least_gain`. Derivatives are
+    those of parameters of at least the `scale`. A residual costs `price` multiplications for
+    every parameter, if it does not count them itself.
     """
 
     iterations: int = 30
     damping: float = 1e-2
     believed: float = 1.0
     reach: float = np.inf
+    least_gain: float = 1e-3
+    patience: int = 4
+    scale: float = 1e-2
+    price: float = 150.0
 
 
 def minimise(
@@ -48,27 +62,40 @@ def minimise(
         loss = _loss(rest, weights)
         if float(np.abs(weights * rest).max()) < NEAR:
             return point
-        if not effort.spend(150.0 * rest.size * len(active)):
+        if not effort.spend(options.price * rest.size * len(active)):
             return point
-        jacobian = slopes(residuals, point, rest, active)
-        step = _step(jacobian, rest, weights, damping)
-        while (moved := _moved(point, active, step)) is None or not (
-            _loss(trial := residuals(moved[None])[0], weights) < loss
-        ):
+        jacobian = slopes(residuals, point, rest, active, options.scale)
+        while True:
+            moved = point.copy()
+            moved[active] += _step(jacobian, rest, weights, damping)
+            trial = residuals(moved[None])[0]
+            if _loss(trial, weights) < loss:
+                break
             damping *= 6
-            if damping > 1e6:
+            if damping > CAUTIOUS:
                 return point
-            step = _step(jacobian, rest, weights, damping)
-        stalled = stalled + 1 if _loss(trial, weights) > 0.999 * loss else 0
+        stalled = stalled + 1 if _loss(trial, weights) > (1 - options.least_gain) * loss else 0
         point, rest, damping = moved, trial, max(damping / 8, 1e-12)
-        if stalled >= 4:
+        if stalled >= options.patience:
             break
     return point
 
 
-def slopes(residuals: Residuals, point: Array, rest: Array, active: Array) -> Array:
+def descended(residuals: Callable[[Array], Array], start: Array, effort: Share) -> Array:
+    """Return few parameters near the start with smaller residuals, which are one vector."""
+    options = SolverOptions(25, 1e-3, least_gain=1e-5, patience=1, scale=1e-6, price=0.0)
+
+    def several(points: Array) -> Array:
+        return np.stack([residuals(point) for point in points])[..., None]
+
+    return minimise(several, start, np.arange(len(start)), effort, options)
+
+
+def slopes(
+    residuals: Residuals, point: Array, rest: Array, active: Array, scale: float = 1e-2
+) -> Array:
     """Return the derivatives (active, rows, outputs) by forward differences."""
-    steps = 1e-6 * np.maximum(np.abs(point[active]), 1e-2)
+    steps = 1e-6 * np.maximum(np.abs(point[active]), scale)
     points = np.repeat(point[None], len(active), 0)
     points[np.arange(len(active)), active] += steps
     size = 1 + AT_ONCE // rest.size
@@ -102,8 +129,8 @@ def _loss(rest: Array, weights: Array) -> float:
     return float((weights * rest**2).sum())
 
 
-def _step(jacobian: Array, rest: Array, weights: Array, damping: float) -> Array | None:
-    """Solve the damped normal equations, or return None where they are singular."""
+def _step(jacobian: Array, rest: Array, weights: Array, damping: float) -> Array:
+    """Solve the damped normal equations; stay where they are singular."""
     flat = jacobian.reshape(len(jacobian), -1)
     weighted = (jacobian * weights).reshape(len(jacobian), -1)
     normal, gradient = weighted @ flat.T, weighted @ rest.ravel()
@@ -113,13 +140,5 @@ def _step(jacobian: Array, rest: Array, weights: Array, damping: float) -> Array
     try:
         step: Array = -scale * np.linalg.solve(damped, scale * gradient)
     except np.linalg.LinAlgError:
-        return None
+        return np.zeros(len(flat))
     return step
-
-
-def _moved(point: Array, active: Array, step: Array | None) -> Array | None:
-    if step is None:
-        return None
-    moved = point.copy()
-    moved[active] += step
-    return moved
