@@ -30,12 +30,11 @@ from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
-from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.halves import Half, contradiction, merged
 from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record
 from cwm_cli.sandbox.process import Outcome, Worker
-from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
+from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request
 
 fast = settings(deadline=1000, max_examples=100)
 

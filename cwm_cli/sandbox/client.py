@@ -13,14 +13,13 @@ from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, failure_of, overflow
-from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job, PredictionJob
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import Pool
 from cwm_cli.sandbox.process import Worker, memory_file, read_all
 from cwm_cli.sandbox.protection import Protection, check_names
-from cwm_cli.sandbox.protocol import Console
+from cwm_cli.sandbox.protocol import Console, Setup
 from cwm_cli.sandbox.results import Predictions
 
 T = TypeVar("T")

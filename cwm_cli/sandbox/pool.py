@@ -6,9 +6,9 @@ from threading import Lock, Semaphore
 from typing import TypeVar
 
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.greeting import Setup
 from cwm_cli.sandbox.process import SandboxError, Worker, WorkerLost
 from cwm_cli.sandbox.protection import Protection, examine
+from cwm_cli.sandbox.protocol import Setup
 from cwm_cli.text import clean
 
 T = TypeVar("T")

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Self
 
-from cwm_cli.sandbox.greeting import Hello, Setup
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.protocol import Channel, Console, Descriptors, Report, Request
+from cwm_cli.sandbox.protocol import Channel, Console, Descriptors, Hello, Report, Request, Setup
 from cwm_cli.sandbox.starting import Home, Process, Twin, start
 
 LOG_TAIL_BYTES = 1 << 16

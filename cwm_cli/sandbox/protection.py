@@ -15,10 +15,10 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import probe
 from cwm_cli.sandbox.confinement import NOT_HERE
-from cwm_cli.sandbox.greeting import Hello
 from cwm_cli.sandbox.job import PredictionJob
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import SandboxError, Worker
+from cwm_cli.sandbox.protocol import Hello
 
 
 class Gap(NamedTuple):

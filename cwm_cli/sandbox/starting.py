@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Self
 
-from cwm_cli.sandbox.greeting import BEGINNING, FLAGS, Setup
+from cwm_cli.sandbox.protocol import BEGINNING, FLAGS, Setup
 
 _COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {

@@ -11,9 +11,9 @@ from contextlib import suppress
 import numpy as np
 
 from cwm_cli.sandbox.confinement import Guards
-from cwm_cli.sandbox.greeting import Hello, Setup
 from cwm_cli.sandbox.handlers import handler_class
 from cwm_cli.sandbox.linux import landlock_version
+from cwm_cli.sandbox.protocol import Hello, Setup
 
 PRELOADED = """
 abc argparse array ast atexit base64 binascii bisect calendar cmath codecs collections.abc colorsys

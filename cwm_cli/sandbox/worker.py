@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
 from cwm_cli.sandbox.candidate import READY
-from cwm_cli.sandbox.greeting import Hello, Setup
 from cwm_cli.sandbox.job import CONTROL_BYTES
 from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling
-from cwm_cli.sandbox.protocol import Descriptors, Ending, Report, Request
+from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request, Setup
 from cwm_cli.sandbox.spares import ColdSpare, Spare
 from cwm_cli.sandbox.warmth import warm_up
 from cwm_cli.sandbox.watching import Bell, Child, HungUp, sweep, watch
