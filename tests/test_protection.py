@@ -14,8 +14,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, probe, protection
 from cwm_cli.sandbox.confinement import LAYERS, ON
+from cwm_cli.sandbox.linux import MACHINES
 from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-from cwm_cli.sandbox.seccomp import MACHINES
 
 ROOT = os.geteuid() == 0
 FILTERED = sys.platform == "linux" and linux.MACHINE in MACHINES

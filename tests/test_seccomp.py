@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.seccomp import ALLOWED, MACHINES, compute_only, for_process
+from cwm_cli.sandbox.linux import ALLOWED, MACHINES, compute_only, for_process
 
 PID = 4321
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -99,7 +99,7 @@ def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
 
 
 def test_a_body_too_long_to_jump_over_cannot_be_assembled() -> None:
-    from cwm_cli.sandbox import seccomp
+    from cwm_cli.sandbox import linux as seccomp
 
     assert len(seccomp._when(1, [seccomp._end(0)] * 255)) == 256
     with pytest.raises(struct.error):

@@ -17,9 +17,8 @@ from types import ModuleType
 from typing import Literal, NamedTuple, get_args
 
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.landlock import deny_everything
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.seccomp import MACHINES, compute_only, for_process
+from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
 
 Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]
 """Another user for each program of root; no capabilities; no files; limits; no system calls."""
