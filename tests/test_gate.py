@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.scoring import PROGRAM
-from cwm_cli.sandbox.gate import Refused, check
+from cwm_cli.sandbox.candidate import Refused, check
 from old_kernel import available, on_old_kernel
 
 REACHING = {

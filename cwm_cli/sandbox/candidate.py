@@ -1,24 +1,146 @@
 """What happens in the process of one program: guards first, then its job."""
 
+import ast
+import fcntl
+import io
 import mmap
 import os
 import signal
 import socket
+import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.answers import Complaint
 from cwm_cli.sandbox.confinement import Guards, Room, address_space
-from cwm_cli.sandbox.descriptors import READY_DESCRIPTOR, settle
-from cwm_cli.sandbox.gate import check
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, handler_class
 from cwm_cli.sandbox.job import KINDS, Job, Order, Phase, PredictionJob
 from cwm_cli.sandbox.linux import die_with_parent
-from cwm_cli.sandbox.protocol import Request
+from cwm_cli.sandbox.protocol import Console, Descriptors, Request
+
+MODULES = """
+_thread asyncio builtins codeop concurrent ctypes fcntl gc glob gzip http importlib inspect
+linecache mmap multiprocessing os pathlib pickle platform posix pty resource runpy select shelve
+shutil signal site socket sqlite3 ssl subprocess tempfile urllib webbrowser zipfile
+"""
+"""Those that reach beyond computing."""
+
+FUNCTIONS = "open eval exec compile __import__ breakpoint globals vars"
+ATTRIBUTES = """
+modules meta_path load save savez savez_compressed loadtxt savetxt genfromtxt fromfile tofile memmap
+ctypeslib f2py
+"""
+HARMLESS = "__init__ __name__ __class__ __post_init__ __doc__ __stdin__ __stdout__"
+
+_MODULES, _FUNCTIONS = frozenset(MODULES.split()), frozenset(FUNCTIONS.split())
+_ATTRIBUTES, _HARMLESS = frozenset(ATTRIBUTES.split()), frozenset(HARMLESS.split())
+
+
+class Refused(SyntaxError):
+    """A program uses what it may not use on this machine, at a line."""
+
+
+def check(program: str, file: str) -> None:
+    """Refuse a program that reaches beyond computing; SyntaxError if it is none."""
+    for node in ast.walk(ast.parse(program, file)):
+        for name in _names(node):
+            line = getattr(node, "lineno", 1)
+            raise Refused(
+                f"{name!r} may not be used: on this machine programs are held back by their text "
+                "alone, so they may do nothing but compute",
+                (file, line, None, None),
+            )
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield what a part of a program uses that it may not."""
+    if isinstance(node, ast.Import):
+        yield from (a.name for a in node.names if a.name.partition(".")[0] in _MODULES)
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        yield from (module,) if module.partition(".")[0] in _MODULES else ()
+    elif isinstance(node, ast.Name):
+        yield from (node.id,) if node.id in _FUNCTIONS else ()
+    elif isinstance(node, ast.Attribute):
+        hidden = node.attr.startswith("__") and node.attr not in _HARMLESS
+        yield from (node.attr,) if hidden or node.attr in _MODULES | _ATTRIBUTES else ()
+
+
+MOST_DESCRIPTORS = 256
+"""More than a worker ever has open."""
+
+_ERROR_BYTES = 1 << 16
+"""How much a program that prints elsewhere may say on standard error."""
+
+READY_DESCRIPTOR = 3
+"""Those of a conversation follow it."""
+
+
+def settle(request: Request, files: Descriptors, ready: int) -> tuple[Order, mmap.mmap]:
+    """Map what the program works on; keep what it prints to, the last word and a session's pipes.
+
+    Nothing else stays open.
+    """
+    os.dup2(files.log, 1)
+    os.dup2(files.log, 2)
+    if files.console:
+        _connect(files.console)
+    else:
+        sys.stdout = sys.stderr = _log(request.limits.output_bytes)
+    arena = mmap.mmap(files.arena, request.arena_bytes)
+    order = Order.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
+    kept = [ready, *(files.channel or ())[:2]]
+    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, READY_DESCRIPTOR + 3) for descriptor in kept]
+    for number, descriptor in enumerate(kept, start=READY_DESCRIPTOR):
+        os.dup2(descriptor, number)
+    os.closerange(READY_DESCRIPTOR + len(kept), MOST_DESCRIPTORS)
+    return order, arena
+
+
+def _connect(console: Console) -> None:
+    """Have the program read and write real files, also where it does so past `sys`."""
+    os.dup2(console.stdin, 0)
+    os.dup2(console.stdout, 1)
+    reader = io.BufferedReader(io.FileIO(0, closefd=False))
+    sink = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+    stdin = io.TextIOWrapper(reader, "utf-8", "replace")
+    stdout = io.TextIOWrapper(sink, "utf-8", "backslashreplace")
+    for stream, mode in ((stdin, "r"), (stdout, "w")):
+        vars(stream)["mode"] = mode  # which programs that make streams of their own ask for
+    vars(sys).update(stdin=stdin, __stdin__=stdin, stdout=stdout, __stdout__=stdout)
+    sys.stderr = _log(_ERROR_BYTES)
+
+
+def _log(limit: int) -> TextIO:
+    """Return a stream to the log, which keeps what is printed up to a limit."""
+    kept: Any = _Log(limit)
+    return io.TextIOWrapper(kept, "utf-8", "backslashreplace", write_through=True)
+
+
+class _Log(io.RawIOBase):
+    """Keeps what is printed up to a limit and takes the rest without a word."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def writable(self) -> bool:
+        """Say that one can print."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Keep what there is room for."""
+        kept = bytes(data[: self._left])
+        self._left -= len(kept)
+        with suppress(OSError):  # a program may close its descriptors
+            os.write(2, kept)
+        return len(data)
+
 
 PROGRAM = "<program>"
 """The file name of the program in tracebacks."""

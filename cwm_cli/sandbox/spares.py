@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from cwm_cli.sandbox import candidate
+from cwm_cli.sandbox.candidate import MOST_DESCRIPTORS
 from cwm_cli.sandbox.confinement import Guards
-from cwm_cli.sandbox.descriptors import MOST_DESCRIPTORS
 from cwm_cli.sandbox.protocol import BEGINNING, FLAGS, Descriptors, Request, Setup
 from cwm_cli.sandbox.warmth import warm_up
 from cwm_cli.sandbox.watching import Bell
