@@ -4,26 +4,403 @@ It never compiles, reads or relays anything of a program, so that nothing of
 one program is left for the next.
 """
 
+import faulthandler
+import gc
+import importlib
 import mmap
 import os
 import select
 import shutil
+import signal
 import socket
+import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from struct import Struct
 from typing import NamedTuple, NoReturn, Self
 
-from cwm_cli.sandbox.candidate import READY
-from cwm_cli.sandbox.job import CONTROL_BYTES
-from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling
-from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request, Setup
-from cwm_cli.sandbox.spares import ColdSpare, Spare
-from cwm_cli.sandbox.warmth import warm_up
-from cwm_cli.sandbox.watching import Bell, Child, HungUp, sweep, watch
+import numpy as np
+
+from cwm_cli.sandbox import candidate
+from cwm_cli.sandbox.candidate import MOST_DESCRIPTORS, READY
+from cwm_cli.sandbox.confinement import Guards
+from cwm_cli.sandbox.handlers import handler_class
+from cwm_cli.sandbox.job import CONTROL_BYTES, Phase
+from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version
+from cwm_cli.sandbox.protocol import (
+    BEGINNING,
+    BEGUN,
+    FLAGS,
+    Descriptors,
+    Ending,
+    Hello,
+    Report,
+    Request,
+    Setup,
+)
+
+PRELOADED = """
+abc argparse array ast atexit base64 binascii bisect calendar cmath codecs collections.abc colorsys
+contextlib copy csv dataclasses datetime decimal difflib enum errno fractions functools getpass
+graphlib gzip hashlib heapq html inspect io itertools json keyword linecache locale logging math
+numbers operator os.path pathlib pickle pprint queue random re reprlib resource sched secrets select
+shlex signal statistics string stringprep struct sys tempfile textwrap threading time timeit
+token tokenize traceback types typing unicodedata uuid warnings weakref zlib
+_strptime encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_8_sig encodings.idna
+numpy.char numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random
+numpy.rec numpy.strings
+"""
+"""Modules that programs find imported: those that compute, and those that these import late."""
+
+ALWAYS = ("numpy",)
+FORBIDDEN = "gymnasium"
+"""It holds the true environments, each of which would be a perfect model of itself."""
+
+
+class BadTool(Exception):
+    """A tool cannot be given to programs; the text says why."""
+
+
+def warm_up(setup: Setup) -> tuple[Guards, Hello]:
+    """Import and touch what programs use, so that no program pays for it."""
+    faulthandler.enable(file=2, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    for name in PRELOADED.split():
+        importlib.import_module(name)
+    np.random.default_rng(0).normal(size=3)
+    np.linalg.inv(np.eye(2))
+    str(np.array([1.5]))
+    complaint = ""
+    try:
+        for tool in setup.tools:
+            _load(tool)
+        for address in setup.handlers:
+            _load_handler(address)
+        if setup.compiling:
+            importlib.import_module("cwm_cli.planning.compiled").warm_up()
+    except BadTool as error:
+        complaint = str(error)
+    guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
+    guards.inherited()
+    sys.meta_path.insert(0, guards.imports)
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+    os.environ.clear()
+    gc.freeze()
+    gc.enable()
+    return guards, Hello(guards.layers, landlock_version(), complaint)
+
+
+def _load_handler(address: str) -> None:
+    """Import what does a kind of job."""
+    handler_class(address)
+    if FORBIDDEN in sys.modules:
+        raise ImportError(f"the handler {address} imports {FORBIDDEN}, which programs could use")
+
+
+def _load(tool: str) -> None:
+    """Import a tool and whatever it imports only when that is first used."""
+    try:
+        module = importlib.import_module(tool)
+    except BaseException as error:
+        raise BadTool(f"{tool!r} cannot be imported ({type(error).__name__}: {error})") from error
+    for name in dir(module):
+        with suppress(Exception):  # a part that cannot be loaded here cannot be used, either
+            getattr(module, name)
+    if FORBIDDEN in sys.modules:
+        raise BadTool(f"{tool!r} imports {FORBIDDEN}, in which a program could look up its answers")
+
+
+_TICK_SECONDS = 0.05
+_DUMP_SECONDS = 0.02
+_MOST_TURNS = 25
+_SWEEP_SECONDS = 5.0
+_MOST_MARKS = 1 << 16
+_PROGRESS = Struct("<QB7xB")
+
+
+class HungUp(Exception):
+    """The trusted side is gone, so there is nobody left to work for."""
+
+
+def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
+    """Wait for the end of a program, or for a reason to end it.
+
+    A process that has done its job stops itself, because to end takes it longer.
+    In a session the limits hold for each decision, and nothing is counted between two of them.
+    """
+    allowance = _Allowance(request.limits, child.cpu_seconds())
+    while True:
+        child.wait()
+        rows, phase, complaint = _PROGRESS.unpack_from(page)
+        if child.is_done(phase == Phase.DONE or complaint > 0):
+            return Ending.EXITED
+        if child.has_children():
+            return Ending.FORKED
+        marks, used = child.marks(), child.cpu_seconds()
+        if marks == b"":
+            return Ending.DISMISSED
+        if marks is not None:
+            allowance.renew(used, counting=marks.endswith(BEGUN))
+        ending = allowance.overdrawn(used, phase, rows, asleep=child.is_asleep())
+        if ending is not None:
+            return child.dump(ending)
+
+
+class _Allowance:
+    """What a program may use up, all in all or for one decision.
+
+    Only moves forward count as progress, and progress can be feigned for no
+    longer than all the CPU time that a program has.
+    """
+
+    def __init__(self, limits: Limits, used: float) -> None:
+        self._limits = limits
+        self._furthest = (-1, -1)
+        self.renew(used, counting=True)
+
+    def renew(self, used: float, *, counting: bool) -> None:
+        """Count anew from the CPU time used so far, or not at all."""
+        self._counting = counting
+        self._began = self._moved = used
+        self._seen, self._slept = time.monotonic(), 0.0
+        self._deadline = self._seen + self._limits.wall_seconds
+
+    def overdrawn(self, used: float, phase: int, rows: int, *, asleep: bool) -> Ending | None:
+        """Return the limit that is exceeded, if one is."""
+        now = time.monotonic()
+        self._slept += now - self._seen if asleep else 0.0
+        self._seen = now
+        if (phase, rows) > self._furthest and phase <= Phase.DONE:
+            self._furthest, self._moved = (phase, rows), used
+        if not self._counting:
+            return None
+        if used - self._moved > self._limits.stall_seconds:
+            return Ending.STALLED
+        if used - self._began > self._limits.cpu_seconds:
+            return Ending.OUT_OF_CPU
+        if self._slept > self._limits.sleep_seconds:
+            return Ending.ASLEEP
+        return Ending.OUT_OF_TIME if now > self._deadline else None
+
+
+class Bell:
+    """Rings, in a poll, when a child of this process ends or stops."""
+
+    def __init__(self) -> None:
+        self.descriptor, rope = os.pipe()
+        for end in (self.descriptor, rope):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(rope, warn_on_full_buffer=False)
+
+    @staticmethod
+    def mute() -> None:
+        """Have no bell in a process that was forked from one with a bell."""
+        signal.set_wakeup_fd(-1)
+
+    def silence(self) -> None:
+        """Forget how often it rang."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 1 << 12)
+
+
+class Child:
+    """The process of a program, seen from the worker; a session also has a pipe of marks."""
+
+    def __init__(self, pid: int, control: socket.socket, bell: Bell, marks: int | None) -> None:
+        self.pid = pid
+        self._is_stopped = False
+        self._started = time.monotonic()
+        self._status: int | None = None
+        self._control = control.fileno()
+        self._bell = bell
+        self._poller = select.poll()
+        self._marks = marks
+        for descriptor in (self._control, bell.descriptor):
+            self._poller.register(descriptor, select.POLLIN)
+        if marks is not None:  # which are read now and then, but a session's end is noticed
+            os.set_blocking(marks, False)
+            self._poller.register(marks, select.POLLHUP)
+
+    def wait(self) -> None:
+        """Wait a moment for the process to end or to stop."""
+        if self._has_changed():
+            return
+        events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
+        if self._control in events:
+            raise HungUp
+        if self._bell.descriptor in events:
+            self._bell.silence()
+            self._has_changed()
+
+    def is_done(self, says_so: bool) -> bool:
+        """Return whether the process has ended, or has stopped when it said that it is done."""
+        return self._status is not None or (self._is_stopped and says_so)
+
+    def _has_changed(self) -> bool:
+        """Learn whether the process has ended or stopped."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+        if pid:
+            self._is_stopped = os.WIFSTOPPED(status)
+            self._status = None if self._is_stopped else status
+        return bool(pid)
+
+    def marks(self) -> bytes | None:
+        """Return the marks that have come, empty when there will be no more, or None."""
+        with suppress(BlockingIOError):
+            return None if self._marks is None else os.read(self._marks, _MOST_MARKS)
+        return None
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used, or else the time it has had."""
+        if sys.platform == "linux":
+            with suppress(OSError):
+                return time.clock_gettime((~self.pid << 3) | 2)
+        return time.monotonic() - self._started
+
+    def is_asleep(self) -> bool:
+        """Return whether the process waits or is stopped, as opposed to having no turn."""
+        with suppress(OSError):
+            _, _, state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")
+            return state[:1] in (b"S", b"T", b"t")
+        return False
+
+    def has_children(self) -> bool:
+        """Return whether the process has started others, which no limit stops root from."""
+        with suppress(OSError):
+            return bool(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_bytes())
+        return False
+
+    def dump(self, ending: Ending) -> Ending:
+        """Have the process write to its log where it is, before it is ended."""
+        before = self.cpu_seconds()
+        os.kill(self.pid, signal.SIGUSR1)
+        for _ in range(_MOST_TURNS):
+            time.sleep(_DUMP_SECONDS)
+            if self.cpu_seconds() > before:  # on a busy machine its turn may take a while
+                break
+        return ending
+
+    def kill(self) -> None:
+        """Kill the process and its group, without waiting for the end."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Kill and reap the process; return its exit code."""
+        self.kill()
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(self._status)
+
+    @property
+    def is_reaped(self) -> bool:
+        """Whether the process has ended, as opposed to being stopped."""
+        return self._status is not None
+
+
+def sweep(spared: Collection[int]) -> None:
+    """Kill and reap what programs leave behind; orphans are adopted one generation at a time."""
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while strangers := [pid for pid in _children() if pid not in spared]:
+        if time.monotonic() > deadline:
+            raise TimeoutError("processes of a program cannot be ended")
+        for pid in strangers:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent this one is, as far as that is known."""
+    with suppress(OSError):
+        return [int(pid) for pid in Path("/proc/thread-self/children").read_bytes().split()]
+    return []
+
+
+_FIRST_DESCRIPTOR = 3
+_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import become_program; become_program()"
+
+
+class Spare:
+    """A process that waits for its job; `ready` tells once every guard is up."""
+
+    def __init__(self, guards: Guards) -> None:
+        """Fork this process."""
+        worker = os.getpid()
+        self.ready, ready = os.pipe()
+        self._requests, requests = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            Bell.mute()
+            _keep_only(requests.fileno(), ready, *guards.descriptors)
+            candidate.run(requests, ready, worker, guards)
+        requests.close()
+        os.close(ready)
+
+    def give(self, request: Request, files: Descriptors) -> None:
+        """Hand the job over; a process that could not be set up is no longer there to take it."""
+        with self._requests, suppress(BrokenPipeError):
+            request.send(self._requests, files)
+
+
+def _keep_only(*descriptors: int) -> None:
+    """Close every other descriptor but those of standard input, output and errors."""
+    first = _FIRST_DESCRIPTOR
+    for descriptor in sorted(descriptors):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, MOST_DESCRIPTORS)
+
+
+class ColdSpare(Spare):
+    """A new interpreter, where forking one that has loaded numpy is not safe."""
+
+    def __init__(self, setup: Setup, environment: dict[str, str]) -> None:
+        """Start it; `environment` has what it takes to find modules and libraries."""
+        self.ready, ready = os.pipe()
+        self._requests, requests = socket.socketpair()
+        with requests:
+            ends = (requests.fileno(), ready)
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *FLAGS,
+                    _COMMAND,
+                    *map(str, ends),
+                    str(os.getpid()),
+                    setup.encode(),
+                ],
+                pass_fds=ends,
+                env=environment,
+            )
+        os.close(ready)
+        self.pid = process.pid
+        process.returncode = 0  # the worker itself waits for the end of it
+
+    def give(self, request: Request, files: Descriptors) -> None:
+        """Hand the job over once the interpreter is warm."""
+        self._requests.recv(1)
+        super().give(request, files)
+
+
+def become_program() -> NoReturn:
+    """Be the process of one program, in a new interpreter."""
+    requests, ready, worker = map(int, sys.argv[1:4])
+    guards, _ = warm_up(Setup.decode(sys.argv[4]))
+    control = socket.socket(fileno=requests)
+    control.send(b"W")
+    candidate.run(control, ready, worker, guards)
+
 
 _SPARES = 2
 """How many processes are kept ready; to fork both at once causes fewer page faults here."""
