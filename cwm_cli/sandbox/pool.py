@@ -1,14 +1,25 @@
 """Warm workers and the places at which they work."""
 
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from threading import Lock, Semaphore
 from typing import TypeVar
 
+import numpy as np
+
+from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
+from cwm_cli.sandbox import probe
+from cwm_cli.sandbox.job import PredictionJob
+from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.process import SandboxError, Worker, WorkerLost
-from cwm_cli.sandbox.protection import Protection, examine
-from cwm_cli.sandbox.protocol import Setup
+from cwm_cli.sandbox.protection import GAPS, Protection
+from cwm_cli.sandbox.protocol import Hello, Setup
 from cwm_cli.text import clean
 
 T = TypeVar("T")
@@ -165,3 +176,39 @@ class Pool:
             self._alive.discard(worker)
             self._vetted.discard(worker)
         worker.close()
+
+
+def examine(worker: Worker, hello: Hello, accepted: tuple[str, ...]) -> Protection:
+    """Have a worker run the probe, as it runs any program, and return what it could not do."""
+    space = Space("discrete", "int64", (), (0.0,), (len(GAPS) - 1.0,))
+    rows = np.arange(len(GAPS))
+    columns = {"observations": rows, "actions": np.zeros_like(rows)}
+    job = PredictionJob(
+        program=_probe(), observation_space=space, action_space=space, columns=columns, rows=rows
+    )
+    layout = job.layout
+    outcome = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
+    views = layout.views(outcome.arena)
+    if views["kind"]:
+        message = bytes(views["message"][()]).decode("utf-8", "replace")
+        raise SandboxError(f"the probe of the sandbox failed: {message}")
+    blocked = (views["status"] == 1) & (views["rewards"] == 1)
+    return Protection(
+        blocked=dict(zip(GAPS, blocked.tolist(), strict=True)),
+        accepted=accepted,
+        layers=hello.layers,
+        landlock=hello.landlock,
+        kernel=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        python=platform.python_version(),
+        user="root" if os.geteuid() == 0 else "ordinary",
+    )
+
+
+@cache
+def _probe() -> str:
+    """Return the text of the probe, with what it has to know."""
+    text = Path(probe.__file__).read_text(encoding="utf-8")
+    found = find_spec("gymnasium")
+    folder = str(Path(found.origin).parent.parent) if found and found.origin else ""
+    return f"{text}\nSIMULATORS = {folder!r}\nASKER = {os.getpid()}\n"
