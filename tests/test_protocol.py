@@ -33,7 +33,7 @@ from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.halves import Half, contradiction, merged
 from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record
-from cwm_cli.sandbox.process import Outcome, Worker
+from cwm_cli.sandbox.pool import Outcome, Worker
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request
 
 fast = settings(deadline=1000, max_examples=100)

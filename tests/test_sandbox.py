@@ -17,10 +17,12 @@ import pytest
 from gymnasium import spaces
 
 from candidates import BOX, LIMITS, dataset_of, predicting, program
-from cwm_cli.sandbox import Limits, Sandbox, SandboxError, process, starting
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError
+from cwm_cli.sandbox import pool as process
+from cwm_cli.sandbox import pool as starting
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.messages import PlanningJob
-from cwm_cli.sandbox.process import Outcome
+from cwm_cli.sandbox.pool import Outcome
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import Ending, Report
 from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until

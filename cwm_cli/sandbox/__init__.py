@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cwm_cli.sandbox.client import Sandbox
     from cwm_cli.sandbox.limits import Limits
-    from cwm_cli.sandbox.process import SandboxError
+    from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
     from cwm_cli.sandbox.results import Plan, Predictions, Report
     from cwm_cli.sandbox.scripts import Printed

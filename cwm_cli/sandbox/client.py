@@ -16,8 +16,7 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, 
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job, PredictionJob
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.pool import Pool
-from cwm_cli.sandbox.process import Worker, memory_file, read_all
+from cwm_cli.sandbox.pool import Pool, Worker, memory_file, read_all
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import Console, Setup
 from cwm_cli.sandbox.results import Predictions

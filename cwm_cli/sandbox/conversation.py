@@ -10,7 +10,7 @@ from cwm_cli.sandbox.failure import Failure
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.process import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost
+from cwm_cli.sandbox.pool import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")

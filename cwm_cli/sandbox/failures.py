@@ -11,7 +11,7 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.failure import Failure, FailureKind
 from cwm_cli.sandbox.job import KINDS, Job, Phase
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.process import Outcome
+from cwm_cli.sandbox.pool import Outcome
 from cwm_cli.sandbox.protocol import Ending
 
 KILLED_WORKERS = Failure(

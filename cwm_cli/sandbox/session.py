@@ -22,7 +22,7 @@ from cwm_cli.sandbox.messages import (
     encode_question,
     most_bytes,
 )
-from cwm_cli.sandbox.process import WorkerLost
+from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.results import Plan, Report
 
 FORGED = Failure(
