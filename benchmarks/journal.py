@@ -19,7 +19,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.registry import find
 from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     Backend,
     Completion,

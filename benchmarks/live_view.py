@@ -19,7 +19,7 @@ from rich.text import Text
 from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,

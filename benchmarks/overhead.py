@@ -26,7 +26,7 @@ from benchmarks.journal import Drawn, start
 from benchmarks.measuring import calls, in_turn, seconds
 from benchmarks.script import main
 from cwm_cli.registry import find
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,

@@ -16,7 +16,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Plan, Report
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 
 SETTING = Setting("CartPole-v1", {}, 3, 500)
 FAILURE = Failure(kind="step_error", message="division by zero")

@@ -27,7 +27,7 @@ from cwm_cli.export.names import names_of
 from cwm_cli.export.templates import environment as template
 from cwm_cli.export.world import LETTERS, world_of
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from test_apps import PROBLEMS
 from test_packing import SPACES, quickly, same

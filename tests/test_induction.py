@@ -17,7 +17,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel

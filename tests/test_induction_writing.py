@@ -15,7 +15,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, Move, Request, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_induction.attempts import (

@@ -10,7 +10,7 @@ import pytest
 from cwm_apps.judging import CHARACTERS, LIMITS, judge
 from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.scripts import run_script
 
 HASTY = Limits(wall_seconds=20.0, cpu_seconds=0.3, stall_seconds=0.3, output_bytes=1 << 16)

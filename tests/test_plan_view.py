@@ -19,7 +19,7 @@ from rich.console import Console
 from cwm_cli.agents.contests import Side
 from cwm_cli.agents.episodes import Cost, Episode, Played, Round, Standing
 from cwm_cli.sandbox import Report
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.views.planning import following
 from cwm_cli.views.sides import side_table
 

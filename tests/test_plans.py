@@ -13,7 +13,7 @@ from cwm_cli.agents.episodes import Episode
 from cwm_cli.agents.plans import Identity, Journal, Key
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Report
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from worlds import CARTPOLE
 
 IDENTITY = Identity(

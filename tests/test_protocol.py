@@ -28,8 +28,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import failure_of
+from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.halves import Half, contradiction, merged
 from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record

@@ -25,7 +25,7 @@ from cwm_cli.runs.store import (
     is_free,
     remove,
 )
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Node, Record, Usage, Verdict
 
 CONFIG = SearchConfig(

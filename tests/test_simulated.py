@@ -15,7 +15,7 @@ from benchmarks.charts import chart
 from benchmarks.curves import curve
 from benchmarks.laboratory import Kept
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request, Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.search.reading import extract_program

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.runs.searches import SearchRecord
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     FIX,
     GENERATE,

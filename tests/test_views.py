@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cwm_cli.evaluation import Score
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
@@ -451,7 +451,7 @@ from rich.console import Console
 from cwm_cli.search.contracts import (
     GENERATE, IMPROVE, Backend, Completion, Message, Move, Problem, Strategy, Usage,
 )
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.views.live import live

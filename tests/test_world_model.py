@@ -9,7 +9,7 @@ import pytest
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import PaperMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import component_names, describe

@@ -11,7 +11,7 @@ import pytest
 
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Usage, Verdict
 from cwm_worldcoder.strategy import WorldCoder
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cwm_cli.agents.episodes import Cost, Episode
 from cwm_cli.sandbox import Report
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 
 SideName = Literal["model", "oracle", "random"]
 """Who plays: plans in a world model, plans in the true environment, random actions."""

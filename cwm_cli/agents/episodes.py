@@ -15,7 +15,7 @@ from cwm_cli.envs.tasks import Task, random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Plan, Report
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
     import gymnasium as gym

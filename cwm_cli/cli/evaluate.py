@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.evaluation import Evaluation, Metric, Rollout
     from cwm_cli.sandbox import Limits, Sandbox
-    from cwm_cli.sandbox.failure import Failure
+    from cwm_cli.sandbox.failures import Failure
 
 WORST = 3
 """How many mismatches are shown."""

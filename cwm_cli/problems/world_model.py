@@ -11,7 +11,7 @@ from cwm_cli.evaluation import Evaluation, Metric, evaluate
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract

@@ -11,8 +11,14 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.conversation import Conversation
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import KILLED_WORKERS, LONGEST_PROGRAM, TOO_LONG, failure_of, overflow
+from cwm_cli.sandbox.failures import (
+    KILLED_WORKERS,
+    LONGEST_PROGRAM,
+    TOO_LONG,
+    Failure,
+    failure_of,
+    overflow,
+)
 from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job, PredictionJob
 from cwm_cli.sandbox.limits import Limits

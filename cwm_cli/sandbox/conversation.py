@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import failure_of
+from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import GRACE_SECONDS, Outcome, SandboxError, Worker, WorkerLost

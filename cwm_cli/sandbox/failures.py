@@ -3,16 +3,48 @@
 import re
 import signal
 import unicodedata
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.failure import Failure, FailureKind
 from cwm_cli.sandbox.job import KINDS, Job, Phase
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import Outcome
 from cwm_cli.sandbox.protocol import Ending
+
+FailureKind = Literal[
+    "no_program",
+    "load_error",
+    "step_error",
+    "wrong_output",
+    "timeout_cpu",
+    "timeout_wall",
+    "memory",
+    "crash",
+    "early_exit",
+    "nondeterministic",
+    "mismatch",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a program is not yet right, in words that the next prompt can use.
+
+    `line` is the line of the program, counted from 1, where there is one.
+    """
+
+    kind: FailureKind
+    message: str
+    line: int | None = None
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether the program failed to run, as opposed to predicting wrongly."""
+        return self.kind != "mismatch"
+
 
 KILLED_WORKERS = Failure(
     kind="crash", message="the program ended the process that watches over it, twice"

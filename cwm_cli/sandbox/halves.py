@@ -12,8 +12,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import asked_for, shown
+from cwm_cli.sandbox.failures import Failure, asked_for, shown
 from cwm_cli.sandbox.job import PredictionJob, prediction_layout
 
 REPEATED_ROWS = 64

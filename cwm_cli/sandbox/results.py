@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 
 
 class Predictions(NamedTuple):

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from cwm_cli.sandbox.client import Sandbox
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.scripting import ScriptJob
 
 

@@ -10,8 +10,7 @@ from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.conversation import Conversation
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import KILLED_WORKERS, clean
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, clean
 from cwm_cli.sandbox.messages import (
     LONGEST_NOTE,
     SIZE,

@@ -5,8 +5,7 @@ from typing import NamedTuple, Self
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox.client import Sandbox
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import clean
+from cwm_cli.sandbox.failures import Failure, clean
 from cwm_cli.sandbox.pacing import LONGEST_NOTE, PACED, QUESTION, REPLY, TimingJob
 
 FORGED = Failure(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from unicodedata import category, east_asian_width
 
 from rich.cells import cell_len
 
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
 from cwm_cli.text import clean
 

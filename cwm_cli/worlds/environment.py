@@ -16,7 +16,7 @@ from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.results import Plan, Report
 from cwm_cli.worlds.model import Planning, PlanningSession, Predictions, WorldModel
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Printed, Sandbox
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import clean
+from cwm_cli.sandbox.failures import Failure, clean
 from cwm_cli.sandbox.scripts import run_script
 
 LIMITS = Limits(

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from cwm_cli.bench.speed.pace import Pace, Walk, paces
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.failure import Failure
-from cwm_cli.sandbox.failures import KILLED_WORKERS
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.pacing import PACED
 from cwm_cli.sandbox.timing import Broke, Timer
 
