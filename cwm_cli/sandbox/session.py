@@ -8,8 +8,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
-from cwm_cli.sandbox.client import Sandbox
-from cwm_cli.sandbox.conversation import Conversation
+from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, clean
 from cwm_cli.sandbox.messages import (
     LONGEST_NOTE,
