@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.halves import REPEATED_ROWS, Half, halves, may_outlast
 from cwm_cli.sandbox.job import Phase
+from cwm_cli.sandbox.prediction import REPEATED_ROWS, Half, halves, may_outlast
 from recordings import cartpole, record
 
 

@@ -29,10 +29,10 @@ from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
-from cwm_cli.sandbox.halves import Half, contradiction, merged
 from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
 from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record
 from cwm_cli.sandbox.pool import Outcome, Worker
+from cwm_cli.sandbox.prediction import Half, contradiction, merged
 from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request
 
 fast = settings(deadline=1000, max_examples=100)

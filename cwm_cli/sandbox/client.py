@@ -21,7 +21,6 @@ from cwm_cli.sandbox.failures import (
     failure_of,
     overflow,
 )
-from cwm_cli.sandbox.halves import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.job import Job, PredictionJob
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import (
@@ -34,6 +33,7 @@ from cwm_cli.sandbox.pool import (
     memory_file,
     read_all,
 )
+from cwm_cli.sandbox.prediction import Half, broke_down, contradiction, halves, may_outlast, merged
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
 from cwm_cli.sandbox.results import Predictions

@@ -6,8 +6,8 @@ from cwm_cli.bench.speed.answer import Unreadable, read_answer
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
-from cwm_cli.sandbox.halves import Half, merged
 from cwm_cli.sandbox.job import prediction_layout
+from cwm_cli.sandbox.prediction import Half, merged
 from cwm_cli.worlds import Predictions
 
 
