@@ -31,8 +31,7 @@ from gymnasium import spaces
 from adversaries import ERRORS, GOOD, KEY, LAYERS, PROGRAMS, Adversary
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
-from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.client import Predictions
+from cwm_cli.sandbox import Limits, PredictedColumns, Sandbox
 from cwm_cli.sandbox.linux import adopt_orphans, landlock_version
 from cwm_cli.sandbox.protection import GAPS
 from processes import PER_WORKER, WORKERS, wait_until
@@ -227,7 +226,7 @@ def datasets() -> dict[str, Dataset]:
     return {"poles": poles, "secret": replace(poles, columns=columns), "unsplit": unsplit}
 
 
-def share_right(predictions: Predictions, dataset: Dataset) -> float:
+def share_right(predictions: PredictedColumns, dataset: Dataset) -> float:
     """Return the share of rows that are predicted right in every part."""
     columns = predictions.columns
     observations = (columns["next_observations"] == dataset.columns["next_observations"]).all(1)
@@ -236,7 +235,9 @@ def share_right(predictions: Predictions, dataset: Dataset) -> float:
     return float((observations & rewards & terminations).mean())
 
 
-def result_of(predictions: Predictions, dataset: Dataset, *, is_attack: bool) -> dict[str, object]:
+def result_of(
+    predictions: PredictedColumns, dataset: Dataset, *, is_attack: bool
+) -> dict[str, object]:
     """Say how a program ended."""
     failure, columns = predictions.failure, predictions.columns
     if failure:

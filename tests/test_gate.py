@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.scoring import PROGRAM
-from cwm_cli.sandbox.candidate import Refused, check
+from cwm_cli.sandbox.candidate import ForbiddenName, check_source
 from old_kernel import available, on_old_kernel
 
 REACHING = {
@@ -29,8 +29,8 @@ REACHING = {
 
 @pytest.mark.parametrize("program", REACHING)
 def test_what_reaches_beyond_computing_is_refused(program: str) -> None:
-    with pytest.raises(Refused) as refusal:
-        check(program, "<program>")
+    with pytest.raises(ForbiddenName) as refusal:
+        check_source(program, "<program>")
     assert refusal.value.filename == "<program>"
     assert refusal.value.msg.startswith(repr(REACHING[program]))
 
@@ -46,12 +46,12 @@ def test_what_reaches_beyond_computing_is_refused(program: str) -> None:
     ],
 )
 def test_what_computes_may_pass(program: str) -> None:
-    check(program, "<program>")
+    check_source(program, "<program>")
 
 
 def test_the_line_is_named() -> None:
-    with pytest.raises(Refused) as refusal:
-        check("x = 1\n\nimport socket", "<program>")
+    with pytest.raises(ForbiddenName) as refusal:
+        check_source("x = 1\n\nimport socket", "<program>")
     assert refusal.value.lineno == 3
 
 

@@ -14,7 +14,12 @@ from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.job import Phase
-from cwm_cli.sandbox.prediction import REPEATED_ROWS, Half, halves, may_outlast
+from cwm_cli.sandbox.prediction import (
+    REPEATED_ROWS,
+    AskedRows,
+    may_differ_between_processes,
+    split_rows,
+)
 from recordings import cartpole, record
 
 
@@ -34,9 +39,9 @@ def relabelled(dataset: Dataset, episodes: np.ndarray) -> Dataset:
     return replace(dataset, columns=dataset.columns | {"episodes": episodes})
 
 
-def split(dataset: Dataset) -> list[Half]:
+def split(dataset: Dataset) -> list[AskedRows]:
     """Return the halves, shuffled."""
-    return halves(dataset, np.random.default_rng(0))
+    return split_rows(dataset, np.random.default_rng(0))
 
 
 ROWS = dataset_of(spaces.Discrete(2), 60)
@@ -116,10 +121,7 @@ def test_a_program_cannot_look_up_its_answers_among_its_questions(
 def test_it_could_if_it_were_asked_all_rows_in_one_process(
     sandbox: Sandbox, poles: Dataset
 ) -> None:
-    job = predicting(CHEAT, poles)
-    with sandbox.lend() as worker:
-        outcome = worker.run(job.encode(), job.layout.size, LIMITS)
-    answers = job.layout.views(outcome.arena)
+    answers = sandbox.run(predicting(CHEAT, poles)).slots
     assert answers["phase"] == Phase.DONE
     same = answers["next_observations"] == poles.columns["next_observations"]
     followed = 1 - 20 / len(poles)  # the last row of an episode has no successor
@@ -264,7 +266,7 @@ def test_what_is_carried_from_row_to_row_is_a_failure(sandbox: Sandbox, name: st
 
 @pytest.mark.parametrize("text", [PLAIN.replace("ANSWER", "0.0"), cartpole()])
 def test_a_program_that_just_computes_needs_no_second_process(text: str) -> None:
-    assert not may_outlast(text)
+    assert not may_differ_between_processes(text)
 
 
 OUTSIDE = ["the operating system", "its process"]
@@ -272,7 +274,9 @@ OUTSIDE = ["the operating system", "its process"]
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_program_that_asks_the_machine_gets_one(name: str) -> None:
-    assert may_outlast(VARYING[name].replace("import os, random, signal, sys, time", ""))
+    assert may_differ_between_processes(
+        VARYING[name].replace("import os, random, signal, sys, time", "")
+    )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])

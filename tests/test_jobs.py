@@ -20,7 +20,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox.answers import Complaint
 from cwm_cli.sandbox.handlers import Handler
-from cwm_cli.sandbox.job import Job, Layout
+from cwm_cli.sandbox.job import Job, SlotLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class CallJob(Job):
     @property
     def layout(self):
         count = len(self.numbers)
-        return Layout([("values", "<f8", (count,))], count)
+        return SlotLayout([("values", "<f8", (count,))], count)
 
 
 class CallHandler(Handler[CallJob]):

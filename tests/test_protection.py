@@ -12,7 +12,7 @@ import pytest
 from candidates import BOX, open_session, plan_at, program
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, probe, protection
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, pool, probe
 from cwm_cli.sandbox.confinement import LAYERS, ON
 from cwm_cli.sandbox.linux import MACHINES
 from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
@@ -195,15 +195,15 @@ def test_what_was_found_can_be_written_down() -> None:
 
 
 def test_a_probe_that_fails_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protection, "_probe", lambda: "1 / 0")
+    monkeypatch.setattr(pool, "_probe", lambda: "1 / 0")
     with Sandbox(workers=1) as sandbox, pytest.raises(SandboxError, match="ZeroDivisionError"):
         sandbox.predict(program(), BOX)
 
 
 def test_a_check_that_ends_the_probe_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = protection._probe() + "\ndef die():\n    os._exit(0)\n    yield\n"
+    text = pool._probe() + "\ndef die():\n    os._exit(0)\n    yield\n"
     checks = "CHECKS = (*CHECKS[:5], die, *CHECKS[6:])\n"
-    monkeypatch.setattr(protection, "_probe", lambda: text + checks)
+    monkeypatch.setattr(pool, "_probe", lambda: text + checks)
     with Sandbox(workers=1, accepted=GAPS) as sandbox:
         assert set(sandbox.protection.gaps) >= set(list(GAPS)[5:])
 
@@ -216,10 +216,10 @@ def test_the_probe_does_not_find_descriptors_that_it_has_opened_itself() -> None
 def test_a_descriptor_that_is_open_is_found(
     monkeypatch: pytest.MonkeyPatch, layers: tuple[str, ...]
 ) -> None:
-    text = protection._probe()
+    text = pool._probe()
     wider = text.replace("range(3, _MOST_DESCRIPTORS)", "range(_MOST_DESCRIPTORS)")
     assert wider != text
-    monkeypatch.setattr(protection, "_probe", lambda: wider)
+    monkeypatch.setattr(pool, "_probe", lambda: wider)
     with Sandbox(workers=1, layers=layers, accepted=GAPS) as sandbox:
         assert "descriptors" in sandbox.protection.gaps, "those of input and output are open"
 

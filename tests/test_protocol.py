@@ -29,11 +29,11 @@ from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Sandbox, SandboxError
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
-from cwm_cli.sandbox.job import CONTROL_BYTES, Layout, Phase
+from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.messages import SIZE, PlanningReply, Record
-from cwm_cli.sandbox.pool import Outcome, Worker
-from cwm_cli.sandbox.prediction import Half, contradiction, merged
-from cwm_cli.sandbox.protocol import Descriptors, Ending, Hello, Report, Request
+from cwm_cli.sandbox.pool import JobResult, WorkerHandle
+from cwm_cli.sandbox.prediction import AskedRows, contradiction, merge_answers
+from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
 
 fast = settings(deadline=1000, max_examples=100)
 
@@ -86,8 +86,8 @@ def little_memory(room: int = ROOM) -> Iterator[None]:
 GREETING = sent(Hello(dict.fromkeys(LAYERS, "on"), 7, "").send)
 MESSAGES = [
     GREETING,
-    sent(Report(True, Ending.EXITED, 0).send),
-    sent(lambda control: Request(99, 4096, LIMITS).send(control, Descriptors(0, 1, 2))),
+    sent(JobReport(True, EndReason.EXITED, 0).send),
+    sent(lambda control: JobRequest(99, 4096, LIMITS).send(control, Descriptors(0, 1, 2))),
 ]
 
 
@@ -116,12 +116,12 @@ anything = st.one_of(st.binary(max_size=200), mangled(), JSON.map(framed))
 def test_no_bytes_are_a_report_but_a_report(message: bytes) -> None:
     with arriving(message) as control, little_memory():
         try:
-            report = Report.receive(control)
+            report = JobReport.receive(control)
         except (EOFError, ValueError):
             return
     magic, ready, ending, code = REPORT.unpack_from(message)
     assert magic == b"cwm1"
-    assert report == (bool(ready), Ending(ending), code)
+    assert report == (bool(ready), EndReason(ending), code)
 
 
 @fast
@@ -144,7 +144,7 @@ def test_no_bytes_are_a_greeting_but_a_greeting(message: bytes) -> None:
 def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> None:
     with arriving(message, files) as control, little_memory():
         try:
-            received = Request.receive(control)
+            received = JobRequest.receive(control)
         except (EOFError, ValueError):
             return
     if received is not None:
@@ -155,14 +155,14 @@ def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> Non
 
 def test_messages_arrive_as_they_were_sent() -> None:
     hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing", 7)
-    report = Report(False, Ending.ASLEEP, -9)
+    report = JobReport(False, EndReason.ASLEEP, -9)
     with arriving(sent(hello.send)) as control:
         assert Hello.receive(control) == hello
     with arriving(sent(report.send)) as control:
-        assert Report.receive(control) == report
+        assert JobReport.receive(control) == report
     with arriving(MESSAGES[2], files=3) as control:
-        request, files = Request.receive(control) or (None, None)
-    assert request == Request(99, 4096, LIMITS)
+        request, files = JobRequest.receive(control) or (None, None)
+    assert request == JobRequest(99, 4096, LIMITS)
     assert files is not None
     assert files.extra is None
     for descriptor in files.all:
@@ -205,7 +205,7 @@ class Ended:
 @fast
 @given(message=anything)
 def test_a_worker_that_makes_no_sense_is_our_fault_and_never_the_program_s(message: bytes) -> None:
-    worker: Any = object.__new__(Worker)
+    worker: Any = object.__new__(WorkerHandle)
     worker.process, worker._second = Ended(), None
     with arriving(message) as worker._control, suppress(SandboxError):
         worker.greet()
@@ -361,7 +361,7 @@ LOGS = st.binary(max_size=200) | st.sampled_from(
 
 
 @st.composite
-def arenas(draw: st.DrawFn, layout: Layout) -> bytes:
+def arenas(draw: st.DrawFn, layout: SlotLayout) -> bytes:
     """Return what may be left in an arena: any bytes, the more telling ones more often."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     arena = bytearray(rng.bytes(layout.size))
@@ -382,9 +382,9 @@ def arenas(draw: st.DrawFn, layout: Layout) -> bytes:
 
 
 reports = st.builds(
-    Report,
+    JobReport,
     st.just(True),
-    st.sampled_from(Ending),
+    st.sampled_from(EndReason),
     st.integers(-70, 255) | st.just(-(2**31)) | st.just(2**31 - 1),
 )
 
@@ -392,7 +392,7 @@ reports = st.builds(
 @pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)
 @fast
 @given(data=st.data())
-def test_whatever_is_left_of_a_program_is_a_failure_ormerged(
+def test_whatever_is_left_of_a_program_is_a_failure_or_merged(
     dataset: Dataset, data: st.DataObject
 ) -> None:
     job = predicting("a\nb\n", dataset)
@@ -401,11 +401,11 @@ def test_whatever_is_left_of_a_program_is_a_failure_ormerged(
     slots = layout.views(arena)
     report = data.draw(reports)
     with little_memory():
-        failure = failure_of(Outcome(report, arena, log), slots, job, LIMITS)
+        failure = failure_of(JobResult(report, arena, log), slots, job, LIMITS)
         if failure is None:
-            answers = merged(dataset, halved(slots))
+            answers = merge_answers(dataset, halved(slots))
     if failure is None:
-        assert (report.ending, report.code) == (Ending.EXITED, 0)
+        assert (report.reason, report.code) == (EndReason.EXITED, 0)
         assert slots["phase"] == Phase.DONE
         assert slots["rewards"].tobytes() == answers["rewards"].tobytes()
         for name, values in dataset.select("next_observations", "rewards").items():
@@ -421,11 +421,17 @@ def test_whatever_is_left_of_a_program_is_a_failure_ormerged(
         assert not kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def halved(slots: dict[str, np.ndarray]) -> list[tuple[Half, dict[str, np.ndarray]]]:
+def halved(slots: dict[str, np.ndarray]) -> list[tuple[AskedRows, dict[str, np.ndarray]]]:
     """Return answers as they come of two processes, each of which is asked one row twice."""
-    parts = [Half(np.array([2, 0]), np.array([1])), Half(np.array([1]), np.array([0]))]
+    parts = [AskedRows(np.array([2, 0]), np.array([1])), AskedRows(np.array([1]), np.array([0]))]
     rows = {name: slot for name, slot in slots.items() if slot.ndim}
-    return [(part, {name: slot[part.asked] for name, slot in rows.items()}) for part in parts]
+    return [
+        (
+            part,
+            {name: slot[part.asked] for name, slot in rows.items()},
+        )
+        for part in parts
+    ]
 
 
 @pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)

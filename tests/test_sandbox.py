@@ -17,14 +17,12 @@ import pytest
 from gymnasium import spaces
 
 from candidates import BOX, LIMITS, dataset_of, predicting, program
-from cwm_cli.sandbox import Limits, Sandbox, SandboxError
-from cwm_cli.sandbox import pool as process
-from cwm_cli.sandbox import pool as starting
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError, pool
 from cwm_cli.sandbox.failures import failure_of
 from cwm_cli.sandbox.messages import PlanningJob
-from cwm_cli.sandbox.pool import Outcome
+from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protection import GAPS
-from cwm_cli.sandbox.protocol import Ending, Report
+from cwm_cli.sandbox.protocol import EndReason, JobReport
 from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until
 
 
@@ -382,12 +380,12 @@ def test_no_garbage_in_the_arena_breaks_the_trusted_side(seed: int) -> None:
     rng = np.random.default_rng(seed)
     job = predicting("\n\n", BOX_AND_TEXT)
     layout = job.layout
-    report = Report(True, Ending(rng.integers(5)), int(rng.integers(-70, 256)))
+    report = JobReport(True, EndReason(rng.integers(5)), int(rng.integers(-70, 256)))
     arena = bytearray(rng.bytes(layout.size))
     arena[9] = rng.integers(6)
     log = rng.bytes(99) + b'Stack (most recent call first):\n File "<program>", line 99999 in x'
     views = layout.views(bytes(arena))
-    failure = failure_of(Outcome(report, bytes(arena), log), views, job, LIMITS)
+    failure = failure_of(JobResult(report, bytes(arena), log), views, job, LIMITS)
     assert failure is not None
     assert failure.line in (None, 1, 2, 3)
 
@@ -453,12 +451,13 @@ def test_what_a_program_leaves_behind_without_guards_is_cleared_away(
 def interpreters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The processes of workers that are started from now on, without those that workers fork."""
     started: list[object] = []
+    usual = pool.start
 
     def start(*arguments: Any) -> object:
-        started.append(starting.start(*arguments))
+        started.append(usual(*arguments))
         return started[-1]
 
-    monkeypatch.setattr(process, "start", start)
+    monkeypatch.setattr(pool, "start", start)
     return started
 
 

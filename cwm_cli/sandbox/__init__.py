@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-    from cwm_cli.sandbox.results import Plan, Predictions, Report
+    from cwm_cli.sandbox.results import Plan, Report
     from cwm_cli.sandbox.scripts import Printed
     from cwm_cli.sandbox.session import Session
 
@@ -23,7 +23,7 @@ __all__ = [
     "GAPS",
     "Limits",
     "Plan",
-    "Predictions",
+    "PredictedColumns",
     "Printed",
     "Protection",
     "Report",
@@ -37,12 +37,12 @@ _HOMES = {
     "GAPS": "protection",
     "Limits": "limits",
     "Plan": "results",
-    "Predictions": "results",
+    "PredictedColumns": "prediction",
     "Printed": "scripts",
     "Protection": "protection",
     "Report": "results",
     "Sandbox": "client",
-    "SandboxError": "process",
+    "SandboxError": "pool",
     "Session": "session",
     "Unprotected": "protection",
 }

@@ -1,4 +1,6 @@
-"""The trusted side of the sandbox: asks programs for predictions, whatever they do."""
+"""The trusted side of the sandbox: has programs do jobs, whatever else they do."""
+
+from __future__ import annotations
 
 import os
 import select
@@ -7,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple, Self, TypeVar
-
-import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
@@ -21,116 +21,23 @@ from cwm_cli.sandbox.failures import (
     failure_of,
     overflow,
 )
-from cwm_cli.sandbox.job import Job, PredictionJob
+from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import (
     GRACE_SECONDS,
-    Outcome,
-    Pool,
+    JobResult,
     SandboxError,
-    Worker,
+    WorkerHandle,
     WorkerLost,
+    WorkerPool,
     memory_file,
     read_all,
 )
-from cwm_cli.sandbox.prediction import Half, broke_down, contradiction, halves, may_outlast, merged
+from cwm_cli.sandbox.prediction import PredictedColumns, predict
 from cwm_cli.sandbox.protection import Protection, check_names
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
-from cwm_cli.sandbox.results import Predictions
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
-
-
-class Conversation:
-    """A confined process of the program, and the pipes to it and to the worker that watches it.
-
-    The limits hold for each question, the first of which includes loading the program.
-    """
-
-    def __init__(
-        self,
-        lend: Callable[[], AbstractContextManager[Worker]],
-        job: Job,
-        encoded: bytes,
-        limits: Limits,
-    ) -> None:
-        self._job = job
-        self._limits = limits
-        self._layout = job.layout
-        self._deadline = 0.0
-        self._is_over = False
-        with ExitStack() as stack:
-            worker = stack.enter_context(lend())
-            self._pipes = stack.enter_context(ExitStack())
-            with self._open() as theirs:
-                self._finish = stack.enter_context(
-                    worker.running(encoded, self._layout.size, limits, theirs)
-                )
-            self._stack = stack.pop_all()
-
-    def send(self, question: bytes) -> None:
-        """Begin a decision; EOFError when the process has ended."""
-        self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
-        try:
-            os.write(self._marks, BEGUN)
-            while question:
-                question = question[os.write(self._questions, question) :]
-        except BrokenPipeError as error:
-            raise EOFError from error
-
-    def receive(self, size: int) -> bytes:
-        """Return as many bytes of the reply; EOFError when the process has ended."""
-        reply = b""
-        while len(reply) < size:
-            seconds = self._deadline - time.monotonic()
-            if not self._poller.poll(max(0.0, seconds) * 1000):
-                raise WorkerLost("a worker of the sandbox does not end a decision")
-            part = os.read(self._replies, size - len(reply))
-            if not part:
-                raise EOFError
-            reply += part
-        return reply
-
-    def rest(self) -> None:
-        """End a decision, so that its limits no longer run."""
-        with suppress(BrokenPipeError):
-            os.write(self._marks, MADE)
-
-    def end(self) -> Outcome:
-        """Have the worker end the process; return what is left of it."""
-        self._is_over = True
-        with self._stack:
-            self._pipes.close()
-            return self._finish()
-
-    def close(self) -> None:
-        """End the process, unless that was done."""
-        if not self._is_over:
-            with suppress(SandboxError):
-                self.end()
-
-    def failure(self) -> Failure:
-        """Say why the process has ended."""
-        outcome = self.end()
-        views = self._layout.views(outcome.arena)
-        return failure_of(outcome, views, self._job, self._limits) or VANISHED
-
-    @contextmanager
-    def _open(self) -> Iterator[Channel]:
-        """Open three pipes; lend the ends that are not ours until they are passed on."""
-        questions, self._questions = os.pipe()
-        self._replies, replies = os.pipe()
-        marks, self._marks = os.pipe()
-        for descriptor in (self._questions, self._replies, self._marks):
-            self._pipes.callback(os.close, descriptor)
-        self._poller = select.poll()
-        self._poller.register(self._replies, select.POLLIN)
-        try:
-            yield Channel(questions, replies, marks)
-        finally:
-            for descriptor in (questions, replies, marks):
-                os.close(descriptor)
-
 
 T = TypeVar("T")
 
@@ -168,14 +75,14 @@ class Sandbox:
         self.workers = workers
         setup = Setup(tuple(tools), tuple(layers))
         setup = setup if cold is None else setup._replace(cold=cold)
-        self._pool = Pool(workers, setup, check_names(tuple(accepted)))
+        self._pool = WorkerPool(workers, setup, check_names(tuple(accepted)))
 
     @property
     def protection(self) -> Protection:
         """What programs cannot do here, found out by trying; `Unprotected` if it is too little."""
         return self._pool.protection
 
-    def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> Predictions:
+    def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> PredictedColumns:
         """Ask a program for every row; only observations and actions are sent.
 
         No process of the program gets two consecutive rows of an episode. Rows
@@ -183,22 +90,7 @@ class Sandbox:
         that the program draws. Some rows are asked again, in another order: a
         program that then answers differently fails.
         """
-        if len(program) > LONGEST_PROGRAM:
-            return Predictions({}, TOO_LONG)
-        rng = np.random.default_rng(seed)
-        asked = halves(dataset, rng)
-        jobs = [
-            replace(self._job(program, dataset, half.asked, seed), again=len(half.again))
-            for half in asked
-        ]
-        replies = self._insist(jobs)
-        for half, reply in zip(asked, replies, strict=False):  # none after a failure
-            if reply.failure:
-                again = reply.slots and reply.slots["progress"] >= len(half.rows)
-                return Predictions({}, broke_down(reply.failure) if again else reply.failure)
-        answered = [(half, reply.slots) for half, reply in zip(asked, replies, strict=True)]
-        failure = self._doubt(program, dataset, answered, seed)
-        return Predictions({} if failure else merged(dataset, answered), failure)
+        return predict(self, program, dataset, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
         """Do a job of any kind to its end.
@@ -212,13 +104,22 @@ class Sandbox:
         reply = self.insist(lambda: self._run(job, stdin))
         return Reply({}, KILLED_WORKERS) if reply is None else reply
 
+    def run_apart(self, jobs: Sequence[Job]) -> list[Reply]:
+        """Do jobs on workers of different sides, so that none can leave anything for another.
+
+        They are done at the same time if there are places. There are no replies after the
+        first with a failure if there are not, nor if two workers died of the jobs.
+        """
+        replies = self.insist(lambda: self._run_apart(jobs))
+        return [Reply({}, KILLED_WORKERS)] if replies is None else replies
+
     def converse(self, job: Job) -> Conversation:
         """Return a conversation with the process of a program, to be closed.
 
         `SandboxError` when the sandbox fails, upon which `insist` tries again.
         """
         self.prepare(job.handler)
-        return Conversation(self.lend, job, self._encoded(job), self.limits)
+        return Conversation(self._pool.lend_any(), job, self._encoded(job), self.limits)
 
     def prepare(self, *handlers: str, compiling: bool = False) -> None:
         """Have workers that know handlers by their addresses; those that do not are replaced.
@@ -242,51 +143,12 @@ class Sandbox:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
         return self._pool.insist(attempt)
 
-    def lend(self) -> AbstractContextManager[Worker]:
-        """Lend a free worker; one with which something fails is ended and later replaced."""
-        return self._pool.lend_any()
-
-    def _doubt(
-        self, program: str, dataset: Dataset, answered: list[tuple[Half, Columns]], seed: int
-    ) -> Failure | None:
-        """Compare the answers to what was asked twice, if need be also by another process."""
-        for half, slots in answered:
-            job = self._job(program, dataset, half.repeated, seed)
-            if failure := contradiction(job, half.first(slots), half.second(slots)):
-                return failure
-        if not answered or not may_outlast(program):
-            return None
-        half, slots = answered[0]
-        job = self._job(program, dataset, half.repeated, seed)
-        [reply] = self._insist([job])
-        if reply.failure:
-            return broke_down(reply.failure)
-        return contradiction(job, half.first(slots), reply.slots)
-
-    def _job(self, program: str, dataset: Dataset, rows: np.ndarray, seed: int) -> PredictionJob:
-        """Return the question for some rows of a dataset."""
-        inputs = dataset.select("observations", "actions")
-        return PredictionJob(
-            program=program,
-            seed=int(seed),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            columns={name: column[rows] for name, column in inputs.items()},
-            rows=rows,
-            valid=dataset.has_valid_actions,
-        )
-
     def _encoded(self, job: Job) -> bytes:
         """Return a job as it is sent."""
-        return job.encode(gated=self.protection.is_gated)
+        return job.encode(checks_source=self.protection.checks_source)
 
-    def _insist(self, jobs: Sequence[PredictionJob]) -> list[Reply]:
-        """Run one job per side, again if the sandbox fails."""
-        replies = self.insist(lambda: self._ask(jobs))
-        return [Reply({}, KILLED_WORKERS)] if replies is None else replies
-
-    def _ask(self, jobs: Sequence[PredictionJob]) -> list[Reply]:
-        """Run one job per side, at the same time if there are places, else up to a failure."""
+    def _run_apart(self, jobs: Sequence[Job]) -> list[Reply]:
+        """Do one job per side, at the same time if there are places, else up to a failure."""
         replies: list[Reply] = []
         encoded = [(job, self._encoded(job)) for job in jobs]
         with self._pool.place(), ExitStack() as stack:
@@ -335,8 +197,99 @@ class Sandbox:
         ):
 
             def reply() -> Reply:
-                outcome = finish()
-                slots = layout.views(outcome.arena)
-                return Reply(slots, failure_of(outcome, slots, job, limits))
+                result = finish()
+                slots = layout.views(result.slots)
+                return Reply(slots, failure_of(result, slots, job, limits))
 
             yield reply
+
+
+class Conversation:
+    """A confined process of the program, and the pipes to it and to the worker that watches it.
+
+    The limits hold for each question, the first of which includes loading the program.
+    """
+
+    def __init__(
+        self,
+        lent: AbstractContextManager[WorkerHandle],
+        job: Job,
+        encoded: bytes,
+        limits: Limits,
+    ) -> None:
+        self._job = job
+        self._limits = limits
+        self._layout = job.layout
+        self._deadline = 0.0
+        self._is_over = False
+        with ExitStack() as stack:
+            worker = stack.enter_context(lent)
+            self._pipes = stack.enter_context(ExitStack())
+            with self._open() as theirs:
+                self._finish = stack.enter_context(
+                    worker.running(encoded, self._layout.size, limits, theirs)
+                )
+            self._stack = stack.pop_all()
+
+    def send(self, question: bytes) -> None:
+        """Ask a question; EOFError when the process has ended."""
+        self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
+        try:
+            os.write(self._marks, BEGUN)
+            while question:
+                question = question[os.write(self._questions, question) :]
+        except BrokenPipeError as error:
+            raise EOFError from error
+
+    def receive(self, size: int) -> bytes:
+        """Return as many bytes of the reply; EOFError when the process has ended."""
+        reply = b""
+        while len(reply) < size:
+            seconds = self._deadline - time.monotonic()
+            if not self._poller.poll(max(0.0, seconds) * 1000):
+                raise WorkerLost("a worker of the sandbox does not answer")
+            part = os.read(self._replies, size - len(reply))
+            if not part:
+                raise EOFError
+            reply += part
+        return reply
+
+    def rest(self) -> None:
+        """Say that a question is answered, so that its limits no longer run."""
+        with suppress(BrokenPipeError):
+            os.write(self._marks, MADE)
+
+    def end(self) -> JobResult:
+        """Have the worker end the process; return what is left of it."""
+        self._is_over = True
+        with self._stack:
+            self._pipes.close()
+            return self._finish()
+
+    def close(self) -> None:
+        """End the process, unless that was done."""
+        if not self._is_over:
+            with suppress(SandboxError):
+                self.end()
+
+    def failure(self) -> Failure:
+        """Say why the process has ended."""
+        result = self.end()
+        views = self._layout.views(result.slots)
+        return failure_of(result, views, self._job, self._limits) or VANISHED
+
+    @contextmanager
+    def _open(self) -> Iterator[Channel]:
+        """Open three pipes; lend the ends that are not ours until they are passed on."""
+        questions, self._questions = os.pipe()
+        self._replies, replies = os.pipe()
+        marks, self._marks = os.pipe()
+        for descriptor in (self._questions, self._replies, self._marks):
+            self._pipes.callback(os.close, descriptor)
+        self._poller = select.poll()
+        self._poller.register(self._replies, select.POLLIN)
+        try:
+            yield Channel(questions, replies, marks)
+        finally:
+            for descriptor in (questions, replies, marks):
+                os.close(descriptor)

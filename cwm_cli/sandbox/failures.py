@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.job import KINDS, Job, Phase
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.pool import Outcome
-from cwm_cli.sandbox.protocol import Ending
+from cwm_cli.sandbox.pool import JobResult
+from cwm_cli.sandbox.protocol import EndReason
 
 FailureKind = Literal[
     "no_program",
@@ -60,7 +60,7 @@ _TEXT_CHARACTERS = 1000
 _LINE_CHARACTERS = 200
 _VALUE_CHARACTERS = 300
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_BY_THE_CLOCK = (Ending.OUT_OF_TIME, Ending.ASLEEP)
+_BY_THE_CLOCK = (EndReason.OUT_OF_TIME, EndReason.ASLEEP)
 _PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
 _LOOP = re.compile(r"\s*(async\s+)?(while|for)\b")
 _FUNCTION = re.compile(r"\s*(async\s+def|def|class)\b")
@@ -77,13 +77,13 @@ class Cause(NamedTuple):
     line: int = 0
 
 
-def failure_of(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Failure | None:
+def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> Failure | None:
     """Return what went wrong, or None when every row was answered."""
-    report = outcome.report
-    finished = report.ending is Ending.EXITED and report.code == 0
+    report = result.report
+    finished = report.reason is EndReason.EXITED and report.code == 0
     if finished and views["phase"] == Phase.DONE and views["status"].all():
         return None
-    cause = _cause(outcome, views, job, limits)
+    cause = _cause(result, views, job, limits)
     source = _source_line(job.program, cause.line)
     parts = [
         clean(cause.text, _TEXT_CHARACTERS),
@@ -112,31 +112,31 @@ def clean(text: str, characters: int) -> str:
     return kept if len(kept) <= characters else f"{kept[:characters]}..."
 
 
-def _cause(outcome: Outcome, views: Columns, job: Job, limits: Limits) -> Cause:
+def _cause(result: JobResult, views: Columns, job: Job, limits: Limits) -> Cause:
     """Tell the endings apart: first those that the worker saw, then what the program reports."""
-    ending, code = outcome.report.ending, outcome.report.code
-    if ending is Ending.FORKED:
+    ending, code = result.report.reason, result.report.code
+    if ending is EndReason.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")
-    if ending is not Ending.EXITED or code == -signal.SIGXCPU:
+    if ending is not EndReason.EXITED or code == -signal.SIGXCPU:
         kind: FailureKind = "timeout_wall" if ending in _BY_THE_CLOCK else "timeout_cpu"
         text = _overrun(ending, views, job, limits)
-        return Cause(kind, text, _loop(job.program, _stuck_line(outcome.log)))
+        return Cause(kind, text, _loop(job.program, _stuck_line(result.log)))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
     if code < 0:
         text = f"the process of the program was ended by {_signal_name(-code)}"
-        return Cause("crash", text, _stuck_line(outcome.log))
-    return Cause("early_exit", _farewell(code, job.aim, outcome.log))
+        return Cause("crash", text, _stuck_line(result.log))
+    return Cause("early_exit", _farewell(code, job.aim, result.log))
 
 
-def _overrun(ending: Ending, views: Columns, job: Job, limits: Limits) -> str:
+def _overrun(ending: EndReason, views: Columns, job: Job, limits: Limits) -> str:
     """Say which limit was exceeded, and at what."""
-    if ending is Ending.OUT_OF_TIME:
+    if ending is EndReason.OUT_OF_TIME:
         return f"the program took more than {limits.wall_seconds:g} s"
-    if ending is Ending.ASLEEP:
+    if ending is EndReason.ASLEEP:
         return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
-    if ending is not Ending.STALLED or job.in_one_step:
+    if ending is not EndReason.STALLED or job.in_one_step:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
     loading = views["phase"] == Phase.LOADING
     what = "importing the program and making an Environment" if loading else "a single step"

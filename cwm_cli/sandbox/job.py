@@ -60,7 +60,7 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Layout:
+class SlotLayout:
     """Slots of the control page, then those of the answers: names, types and shapes.
 
     There is room for a status of each of `rows` answers, which is 1 once it is given.
@@ -100,7 +100,7 @@ def slot_type(leaf: Space) -> str:
     return "<f8" if leaf.is_float else "<i8"
 
 
-def prediction_layout(space: Space, rows: int, actions: int = 0) -> Layout:
+def prediction_layout(space: Space, rows: int, actions: int = 0) -> SlotLayout:
     """Return the slots of predictions: next observations, rewards, terminations.
 
     With `actions` there is one for which of so many actions are valid.
@@ -111,7 +111,7 @@ def prediction_layout(space: Space, rows: int, actions: int = 0) -> Layout:
     answers += [("rewards", "<f8", (rows,)), ("terminations", "u1", (rows,))]
     if actions:
         answers.append(("valid_actions", "u1", (rows, actions)))
-    return Layout(answers, rows)
+    return SlotLayout(answers, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +147,9 @@ class Job:
     seed: int = 0
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlotLayout:
         """Where the answers go."""
-        return Layout()
+        return SlotLayout()
 
     @property
     def draws(self) -> bool:
@@ -160,15 +160,15 @@ class Job:
         """Return the observation and the action of a row, where a program is asked for rows."""
         return None
 
-    def encode(self, *, gated: bool = False) -> bytes:
+    def encode(self, *, checks_source: bool = False) -> bytes:
         """Return the length of a header, the header, and the arrays one after the other.
 
-        A `gated` program may use no module or function that reaches beyond computing.
+        A `checks_source` program may use no module or function that reaches beyond computing.
         """
         arrays: list[np.ndarray] = []
         parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
         shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
-        text = marshal.dumps((self.handler, gated, parts, shapes))
+        text = marshal.dumps((self.handler, checks_source, parts, shapes))
         pieces = [len(text).to_bytes(8, "little"), text]
         size = 8 + len(text)
         for array in arrays:
@@ -177,26 +177,26 @@ class Job:
         return b"".join(pieces)
 
 
-class Order(NamedTuple):
+class ReceivedJob(NamedTuple):
     """A job as it reaches the process of a program: the fields of it, for a handler."""
 
     handler: str
-    gated: bool
+    checks_source: bool
     parts: dict[str, Any]
 
     @classmethod
-    def decode(cls, buffer: Any) -> "Order":
+    def decode(cls, buffer: Any) -> "ReceivedJob":
         """Read what `Job.encode` wrote; arrays are views of the buffer."""
         offset = 8 + int.from_bytes(buffer[:8], "little")
         read = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
-        handler, gated, parts, shapes = read
+        handler, checks_source, parts, shapes = read
         arrays = []
         for dtype, shape in shapes:
             offset += -offset % _ALIGNMENT
             array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
             arrays.append(array)
             offset += array.nbytes
-        return cls(handler, gated, _restored(parts, arrays))
+        return cls(handler, checks_source, _restored(parts, arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class PredictionJob(ModelJob):
     again: int = 0
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlotLayout:
         """Where the answers go."""
         actions = self.action_space.count if self.valid else 0
         return prediction_layout(self.observation_space, len(self.rows), actions)

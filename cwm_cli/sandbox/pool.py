@@ -1,4 +1,6 @@
-"""Warm workers and the places at which they work."""
+"""Worker processes, seen from the trusted side: started, vetted, lent, and ended."""
+
+from __future__ import annotations
 
 import fcntl
 import os
@@ -32,11 +34,28 @@ from cwm_cli.sandbox.protocol import (
     Console,
     Descriptors,
     Hello,
-    Report,
-    Request,
+    JobReport,
+    JobRequest,
     Setup,
 )
 from cwm_cli.text import clean
+
+T = TypeVar("T")
+
+SIDES = 2
+"""Rows of a dataset go to workers of two sides, so that neither sees what follows on its rows."""
+
+GRACE_SECONDS = 10.0
+"""How much later than a program a worker that does not end it is given up."""
+
+_START_SECONDS = 60.0
+"""How long a worker may take to start: a busy machine that reads numpy off a slow disk."""
+
+_LOG_TAIL_BYTES = 1 << 16
+"""The end of what a program printed, with any stack in it: more than is ever shown."""
+
+_COMPLAINT_CHARACTERS = 300
+_LAST_WORDS = 1 << 12
 
 _COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {
@@ -49,91 +68,6 @@ _ENVIRONMENT = {
 }
 
 
-class Home(NamedTuple):
-    """Both ends of the connection to a worker, and the empty folder that it lives in."""
-
-    control: socket.socket
-    theirs: socket.socket
-    folder: str
-
-    @classmethod
-    def make(cls) -> Self:
-        """Return a new one."""
-        return cls(*socket.socketpair(), tempfile.mkdtemp(prefix="cwm-sandbox-"))
-
-    def close(self) -> None:
-        """Leave nothing of it."""
-        self.control.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Twin:
-    """The process of a worker that another one forked, which is a child of this one as well."""
-
-    stderr = None
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._is_over = False
-        self._lock = Lock()
-
-    def kill(self) -> None:
-        """End it, if nobody has waited for its end: its number may be that of another one, then."""
-        with self._lock, suppress(ProcessLookupError):
-            if not self._is_over:
-                os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        with self._lock, suppress(ChildProcessError):
-            if not self._is_over:
-                self._is_over = True
-                os.waitpid(self.pid, 0)
-
-
-Process = subprocess.Popen[bytes] | Twin
-
-
-def start(setup: Setup, home: Home, second: Home | None = None) -> subprocess.Popen[bytes]:
-    """Start an interpreter as a worker in one home, with a twin in a second."""
-    ends = [each.theirs for each in (home, second) if each]
-    words = [str(ends[0].fileno()), setup.encode()]
-    words += [str(second.theirs.fileno()), second.folder] if second else []
-    with ExitStack() as stack:
-        for end in ends:
-            stack.enter_context(end)
-        return subprocess.Popen(
-            [sys.executable, *FLAGS, _COMMAND, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=[end.fileno() for end in ends],
-            env=_environment(),
-            cwd=home.folder,
-            start_new_session=True,
-        )
-
-
-def _environment() -> dict[str, str]:
-    """Return variables that say nothing of ours but where modules and libraries are."""
-    modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-    libraries = {
-        name: os.environ[name]
-        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-        if name in os.environ
-    }
-    return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
-
-
-LOG_TAIL_BYTES = 1 << 16
-
-GRACE_SECONDS = 10.0
-"""How much later than a program a worker that does not end it is given up."""
-
-_START_SECONDS = 60.0
-_LAST_WORDS = 1 << 12
-
-
 class SandboxError(RuntimeError):
     """The sandbox itself failed; says nothing about the program that it was running."""
 
@@ -142,173 +76,15 @@ class WorkerLost(SandboxError):
     """A worker ended or fell silent in the middle of a job."""
 
 
-class Outcome(NamedTuple):
-    """What is left of a job: how it ended, its arena, and the end of what it printed."""
+class JobResult(NamedTuple):
+    """What is left of a job: how it ended, its answers, and the end of what it printed."""
 
-    report: Report
-    arena: bytes
+    report: JobReport
+    slots: bytes
     log: bytes
 
 
-class Worker:
-    """A warm worker process with a connection to it and an empty folder that it lives in.
-
-    It starts in the background; `greet` waits until it is warm, and from then on a
-    `doubled` one has a `twin`, which takes next to nothing, where a twin can be made.
-    """
-
-    def __init__(
-        self, setup: Setup, process: Process, home: Home, second: Home | None = None
-    ) -> None:
-        self.setup, self.process = setup, process
-        self.twin: Worker | None = None
-        self._home, self._second = home, second
-        self._control = home.control
-
-    @classmethod
-    def start(cls, setup: Setup, *, doubled: bool) -> Self:
-        """Start a process."""
-        homes = [Home.make() for _ in range(1 + doubled)]
-        return cls(setup, start(setup, *homes), *homes)
-
-    def greet(self) -> Hello:
-        """Wait until the worker is warm and return what it says; to be called once."""
-        self._control.settimeout(_START_SECONDS)
-        try:
-            hello = Hello.receive(self._control)
-        except ValueError as error:
-            raise SandboxError(f"a worker did not start: {error}") from error
-        except (EOFError, OSError) as error:
-            self.process.kill()
-            message = self.process.stderr.read() if self.process.stderr else b""
-            raise SandboxError(f"a worker did not start: {_text(message)}") from error
-        if hello.twin and self._second:
-            self.twin, self._second = Worker(self.setup, Twin(hello.twin), self._second), None
-        return hello
-
-    def run(self, job: bytes, arena_bytes: int, limits: Limits) -> Outcome:
-        """Run a job to its end; a worker that raises is to be closed."""
-        with self.running(job, arena_bytes, limits) as finish:
-            return finish()
-
-    @contextmanager
-    def running(
-        self, job: bytes, arena_bytes: int, limits: Limits, extra: Channel | Console | None = None
-    ) -> Iterator[Callable[[], Outcome]]:
-        """Begin a job; what is given waits for its end."""
-        with (
-            memory_file(job) as inputs,
-            memory_file(size=arena_bytes) as arena,
-            memory_file() as log,
-        ):
-            files = Descriptors(inputs, arena, log, extra)
-            with _watching_the_worker():
-                self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
-                Request(len(job), arena_bytes, limits).send(self._control, files)
-            yield partial(self._finish, arena, arena_bytes, log)
-
-    def _finish(self, arena: int, arena_bytes: int, log: int) -> Outcome:
-        """Wait for the end of a job and gather what is left of it."""
-        with _watching_the_worker():
-            report = Report.receive(self._control)
-        outcome = Outcome(report, read_all(arena, arena_bytes), _tail(log))
-        if not report.ready:
-            raise SandboxError(f"the sandbox could not be set up: {_text(outcome.log)}")
-        return outcome
-
-    def close(self) -> None:
-        """Hang up, upon which the worker ends with all that it has started."""
-        try:
-            self._control.shutdown(socket.SHUT_WR)
-            self._control.settimeout(GRACE_SECONDS)
-            while self._control.recv(_LAST_WORDS):
-                pass
-        except OSError:
-            self.process.kill()
-        self.process.wait()
-        if self.process.stderr:
-            self.process.stderr.close()
-        for home in filter(None, (self._home, self._second)):
-            home.close()
-
-
-@contextmanager
-def _watching_the_worker() -> Iterator[None]:
-    """Tell a worker that is gone from one that talks nonsense."""
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
-    except ValueError as error:
-        raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
-
-
-@contextmanager
-def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
-    """Make a file without a name; on Linux its size is fixed, and any content too."""
-    with _new_file() as descriptor:
-        if content:
-            _write(descriptor, content)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-        if size:
-            os.ftruncate(descriptor, size)
-        if sys.platform == "linux" and (content or size):
-            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            seals |= fcntl.F_SEAL_WRITE if content else 0
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        yield descriptor
-
-
-@contextmanager
-def _new_file() -> Iterator[int]:
-    """Open an empty file that nothing else can find."""
-    if sys.platform != "linux":
-        with tempfile.TemporaryFile() as file:
-            yield file.fileno()
-        return
-    descriptor = os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    """Write all of it."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def read_all(descriptor: int, most: int) -> bytes:
-    """Return what a file has from its beginning on, up to a number of bytes."""
-    content = b""
-    while len(content) < most and (part := os.pread(descriptor, most - len(content), len(content))):
-        content += part
-    return content
-
-
-def _tail(log: int) -> bytes:
-    """Return the end of a file."""
-    start = max(0, os.fstat(log).st_size - LOG_TAIL_BYTES)
-    return os.pread(log, LOG_TAIL_BYTES, start)
-
-
-def _text(output: bytes) -> str:
-    """Return the last line that was printed."""
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
-
-
-T = TypeVar("T")
-
-_COMPLAINT_CHARACTERS = 300
-
-SIDES = 2
-"""Rows of a dataset go to workers of two sides, so that neither sees what follows on its rows."""
-
-
-class Pool:
+class WorkerPool:
     """Workers of two sides, started when they are first needed, for use by several threads.
 
     At most `places` of them work at a time. Each new worker has to run the
@@ -322,9 +98,9 @@ class Pool:
         self._protection: Protection | None = None
         self._lock = Lock()
         self._closed = False
-        self._alive: set[Worker] = set()
-        self._vetted: set[Worker] = set()
-        self._free: tuple[list[Worker], ...] = tuple([] for _ in range(SIDES))
+        self._alive: set[WorkerHandle] = set()
+        self._vetted: set[WorkerHandle] = set()
+        self._free: tuple[list[WorkerHandle], ...] = tuple([] for _ in range(SIDES))
 
     @property
     def protection(self) -> Protection:
@@ -356,7 +132,7 @@ class Pool:
                 raise
 
     @contextmanager
-    def lend_any(self) -> Iterator[Worker]:
+    def lend_any(self) -> Iterator[WorkerHandle]:
         """Wait for a place and lend a worker for it."""
         with self.place(), self.lend(0) as worker:
             yield worker
@@ -378,7 +154,7 @@ class Pool:
                 self._places.release()
 
     @contextmanager
-    def lend(self, side: int) -> Iterator[Worker]:
+    def lend(self, side: int) -> Iterator[WorkerHandle]:
         """Lend a worker, for which there has to be a place; one with which something fails ends."""
         worker = self._take(side)
         try:
@@ -399,7 +175,7 @@ class Pool:
         for worker in alive:
             self._retire(worker)
 
-    def _take(self, side: int) -> Worker:
+    def _take(self, side: int) -> WorkerHandle:
         """Return a free worker, or a new one."""
         with self._lock:
             if self._closed:
@@ -412,7 +188,7 @@ class Pool:
             self._retire(worker)
         return taken
 
-    def _vet(self, worker: Worker, side: int) -> None:
+    def _vet(self, worker: WorkerHandle, side: int) -> None:
         """Let a new worker in if it is protected as it has to be; a twin is for the other side."""
         hello = worker.greet()
         if worker.twin:
@@ -426,14 +202,14 @@ class Pool:
             if worker.setup == self._setup and self._protection is None:
                 self._protection = protection
 
-    def _start(self) -> Worker:
+    def _start(self) -> WorkerHandle:
         """Start a worker; with places for two the first has a twin."""
         first = all(worker.setup != self._setup for worker in self._alive)
-        worker = Worker.start(self._setup, doubled=first and self._several)
+        worker = WorkerHandle.start(self._setup, doubled=first and self._several)
         self._alive.add(worker)
         return worker
 
-    def _keep(self, twin: Worker, side: int) -> None:
+    def _keep(self, twin: WorkerHandle, side: int) -> None:
         """Have a worker that another one has forked, unless all have to end."""
         with self._lock:
             if not self._closed:
@@ -442,13 +218,13 @@ class Pool:
                 return
         twin.close()
 
-    def _give_back(self, worker: Worker, side: int) -> None:
+    def _give_back(self, worker: WorkerHandle, side: int) -> None:
         """Keep a worker for later."""
         with self._lock:
             if worker in self._alive:
                 self._free[side].append(worker)
 
-    def _retire(self, worker: Worker) -> None:
+    def _retire(self, worker: WorkerHandle) -> None:
         """End a worker."""
         with self._lock:
             self._alive.discard(worker)
@@ -456,7 +232,7 @@ class Pool:
         worker.close()
 
 
-def examine(worker: Worker, hello: Hello, accepted: tuple[str, ...]) -> Protection:
+def examine(worker: WorkerHandle, hello: Hello, accepted: tuple[str, ...]) -> Protection:
     """Have a worker run the probe, as it runs any program, and return what it could not do."""
     space = Space("discrete", "int64", (), (0.0,), (len(GAPS) - 1.0,))
     rows = np.arange(len(GAPS))
@@ -465,12 +241,12 @@ def examine(worker: Worker, hello: Hello, accepted: tuple[str, ...]) -> Protecti
         program=_probe(), observation_space=space, action_space=space, columns=columns, rows=rows
     )
     layout = job.layout
-    outcome = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
-    views = layout.views(outcome.arena)
-    if views["kind"]:
-        message = bytes(views["message"][()]).decode("utf-8", "replace")
+    result = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
+    slots = layout.views(result.slots)
+    if slots["kind"]:
+        message = bytes(slots["message"][()]).decode("utf-8", "replace")
         raise SandboxError(f"the probe of the sandbox failed: {message}")
-    blocked = (views["status"] == 1) & (views["rewards"] == 1)
+    blocked = (slots["status"] == 1) & (slots["rewards"] == 1)
     return Protection(
         blocked=dict(zip(GAPS, blocked.tolist(), strict=True)),
         accepted=accepted,
@@ -490,3 +266,225 @@ def _probe() -> str:
     found = find_spec("gymnasium")
     folder = str(Path(found.origin).parent.parent) if found and found.origin else ""
     return f"{text}\nSIMULATORS = {folder!r}\nASKER = {os.getpid()}\n"
+
+
+class WorkerHandle:
+    """A worker process, seen from here, with a connection to it and an empty folder.
+
+    It starts in the background; `greet` waits until it is ready, and from then on a
+    `doubled` one has a `twin`, which takes next to nothing, where a twin can be made.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        process: Process,
+        connection: Connection,
+        second: Connection | None = None,
+    ) -> None:
+        self.setup, self.process = setup, process
+        self.twin: WorkerHandle | None = None
+        self._connection, self._second = connection, second
+        self._control = connection.control
+
+    @classmethod
+    def start(cls, setup: Setup, *, doubled: bool) -> Self:
+        """Start a process."""
+        connections = [Connection.make() for _ in range(1 + doubled)]
+        return cls(setup, start(setup, *connections), *connections)
+
+    def greet(self) -> Hello:
+        """Wait until the worker is ready and return what it says; to be called once."""
+        self._control.settimeout(_START_SECONDS)
+        try:
+            hello = Hello.receive(self._control)
+        except ValueError as error:
+            raise SandboxError(f"a worker did not start: {error}") from error
+        except (EOFError, OSError) as error:
+            self.process.kill()
+            message = self.process.stderr.read() if self.process.stderr else b""
+            raise SandboxError(f"a worker did not start: {_last_line(message)}") from error
+        if hello.twin and self._second:
+            self.twin = WorkerHandle(self.setup, ForkedWorker(hello.twin), self._second)
+            self._second = None
+        return hello
+
+    def run(self, job: bytes, slot_bytes: int, limits: Limits) -> JobResult:
+        """Run a job to its end; a worker that raises is to be closed."""
+        with self.running(job, slot_bytes, limits) as finish:
+            return finish()
+
+    @contextmanager
+    def running(
+        self, job: bytes, slot_bytes: int, limits: Limits, extra: Channel | Console | None = None
+    ) -> Iterator[Callable[[], JobResult]]:
+        """Begin a job; what is given waits for its end."""
+        with (
+            memory_file(job) as inputs,
+            memory_file(size=slot_bytes) as slots,
+            memory_file() as log,
+        ):
+            files = Descriptors(inputs, slots, log, extra)
+            with _telling_the_lost():
+                self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
+                JobRequest(len(job), slot_bytes, limits).send(self._control, files)
+            yield partial(self._finish, slots, slot_bytes, log)
+
+    def _finish(self, slots: int, size: int, log: int) -> JobResult:
+        """Wait for the end of a job and gather what is left of it."""
+        with _telling_the_lost():
+            report = JobReport.receive(self._control)
+        printed = os.pread(log, _LOG_TAIL_BYTES, max(0, os.fstat(log).st_size - _LOG_TAIL_BYTES))
+        if not report.ready:
+            raise SandboxError(f"the sandbox could not be set up: {_last_line(printed)}")
+        return JobResult(report, read_all(slots, size), printed)
+
+    def close(self) -> None:
+        """Hang up, upon which the worker ends with all that it has started."""
+        try:
+            self._control.shutdown(socket.SHUT_WR)
+            self._control.settimeout(GRACE_SECONDS)
+            while self._control.recv(_LAST_WORDS):
+                pass
+        except OSError:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stderr:
+            self.process.stderr.close()
+        for each in filter(None, (self._connection, self._second)):
+            each.close()
+
+
+@contextmanager
+def _telling_the_lost() -> Iterator[None]:
+    """Tell a worker that is gone from one that talks nonsense."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
+    except ValueError as error:
+        raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
+
+
+class Connection(NamedTuple):
+    """Both ends of the connection to a worker, and the empty folder that it lives in."""
+
+    control: socket.socket
+    theirs: socket.socket
+    folder: str
+
+    @classmethod
+    def make(cls) -> Self:
+        """Return a new one."""
+        return cls(*socket.socketpair(), tempfile.mkdtemp(prefix="cwm-sandbox-"))
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self.control.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ForkedWorker:
+    """The process of a worker that another one forked, which is a child of this one as well."""
+
+    stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._is_over = False
+        self._lock = Lock()
+
+    def kill(self) -> None:
+        """End it, if nobody has waited for its end: its number may be that of another one, then."""
+        with self._lock, suppress(ProcessLookupError):
+            if not self._is_over:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        with self._lock, suppress(ChildProcessError):
+            if not self._is_over:
+                self._is_over = True
+                os.waitpid(self.pid, 0)
+
+
+Process = subprocess.Popen[bytes] | ForkedWorker
+
+
+def start(
+    setup: Setup, connection: Connection, second: Connection | None = None
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter as a worker at one connection, with a twin at a second."""
+    ends = [each.theirs for each in (connection, second) if each]
+    words = [str(ends[0].fileno()), setup.encode()]
+    words += [str(second.theirs.fileno()), second.folder] if second else []
+    with ExitStack() as stack:
+        for end in ends:
+            stack.enter_context(end)
+        return subprocess.Popen(
+            [sys.executable, *FLAGS, _COMMAND, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[end.fileno() for end in ends],
+            env=_environment(),
+            cwd=connection.folder,
+            start_new_session=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Return variables that say nothing of ours but where modules and libraries are."""
+    modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
+    libraries = {
+        name: os.environ[name]
+        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+        if name in os.environ
+    }
+    return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
+
+
+@contextmanager
+def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
+    """Make a file without a name; on Linux its size is fixed, and any content too."""
+    with _new_file() as descriptor:
+        if content:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        if size:
+            os.ftruncate(descriptor, size)
+        if sys.platform == "linux" and (content or size):
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            seals |= fcntl.F_SEAL_WRITE if content else 0
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        yield descriptor
+
+
+@contextmanager
+def _new_file() -> Iterator[int]:
+    """Open an empty file that nothing else can find."""
+    if sys.platform != "linux":
+        with tempfile.TemporaryFile() as file:
+            yield file.fileno()
+        return
+    descriptor = os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_all(descriptor: int, most: int) -> bytes:
+    """Return what a file has from its beginning on, up to a number of bytes."""
+    content = b""
+    while len(content) < most and (part := os.pread(descriptor, most - len(content), len(content))):
+        content += part
+    return content
+
+
+def _last_line(output: bytes) -> str:
+    """Return the last line that was printed."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,4 +1,4 @@
-"""Which rows a program is asked together, and whether it answers twice alike.
+"""Asking a program for every row of a dataset: which rows together, and whether it answers alike.
 
 The next observation of a transition is the observation of the one after it, so
 whoever gets both can look up the answer. Therefore a program is asked in two
@@ -6,17 +6,21 @@ processes: no process gets two consecutive rows of an episode.
 """
 
 import re
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.failures import Failure, asked_for, shown
+from cwm_cli.sandbox.failures import LONGEST_PROGRAM, TOO_LONG, Failure, asked_for, shown
 from cwm_cli.sandbox.job import PredictionJob, prediction_layout
 
+if TYPE_CHECKING:
+    from cwm_cli.sandbox.client import Sandbox
+
 REPEATED_ROWS = 64
-"""How many rows of a half are asked again, in another order."""
+"""How many rows of a process are asked again, in another order."""
 
 _REACHING = re.compile(
     r"ctypes|inspect|locals|globals|import_module|builtins|empty"
@@ -40,8 +44,20 @@ ADVICE = (
 )
 
 
-class Half(NamedTuple):
-    """Rows in the order in which they are asked, and the places of those then asked again."""
+class PredictedColumns(NamedTuple):
+    """What a program predicts for the rows of a dataset, in their order.
+
+    The columns are `next_observations` (one per leaf: float64, int64 or str),
+    `rewards` (float64) and `terminations` (bool). There are none when the
+    program failed.
+    """
+
+    columns: Columns
+    failure: Failure | None
+
+
+class AskedRows(NamedTuple):
+    """Rows in the order in which one process is asked, and the places of those then asked again."""
 
     rows: np.ndarray
     again: np.ndarray
@@ -66,8 +82,50 @@ class Half(NamedTuple):
         return {name: slot[len(self.rows) :] for name, slot in slots.items() if slot.ndim}
 
 
-def halves(dataset: Dataset, rng: np.random.Generator) -> list[Half]:
-    """Shuffle the rows at even and those at odd places of their episodes; no half is empty."""
+def predict(sandbox: "Sandbox", program: str, dataset: Dataset, seed: int) -> PredictedColumns:
+    """Ask a program for every row of a dataset, and for some of them twice."""
+    if len(program) > LONGEST_PROGRAM:
+        return PredictedColumns({}, TOO_LONG)
+    job = partial(_job, program, dataset, seed)
+    asked = split_rows(dataset, np.random.default_rng(seed))
+    replies = sandbox.run_apart([job(part.asked, again=len(part.again)) for part in asked])
+    for part, reply in zip(asked, replies, strict=False):  # none after a failure
+        if reply.failure:
+            again = reply.slots and reply.slots["progress"] >= len(part.rows)
+            return PredictedColumns({}, _asked_again(reply.failure) if again else reply.failure)
+    answered = [(part, reply.slots) for part, reply in zip(asked, replies, strict=True)]
+    failure = None
+    for part, slots in answered:
+        question = job(part.repeated)
+        failure = failure or contradiction(question, part.first(slots), part.second(slots))
+    if answered and not failure and may_differ_between_processes(program):
+        part, slots = answered[0]
+        question = job(part.repeated)
+        [reply] = sandbox.run_apart([question])
+        failure = _asked_again(reply.failure) if reply.failure else None
+        failure = failure or contradiction(question, part.first(slots), reply.slots)
+    return PredictedColumns({} if failure else merge_answers(dataset, answered), failure)
+
+
+def _job(
+    program: str, dataset: Dataset, seed: int, rows: np.ndarray, again: int = 0
+) -> PredictionJob:
+    """Return the question for some rows of a dataset, the last of them asked again."""
+    inputs = dataset.select("observations", "actions")
+    return PredictionJob(
+        program=program,
+        seed=int(seed),
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        columns={name: column[rows] for name, column in inputs.items()},
+        valid=dataset.has_valid_actions,
+        rows=rows,
+        again=again,
+    )
+
+
+def split_rows(dataset: Dataset, rng: np.random.Generator) -> list[AskedRows]:
+    """Shuffle the rows at even and those at odd places of their episodes; no part is empty."""
     episodes = dataset.columns["episodes"]
     order = np.argsort(episodes, kind="stable")
     starts = np.flatnonzero(np.diff(episodes[order], prepend=np.nan))
@@ -75,26 +133,28 @@ def halves(dataset: Dataset, rng: np.random.Generator) -> list[Half]:
     parity = np.empty(len(order), dtype=np.int64)
     parity[order] = places % 2
     rows = [rng.permutation(np.flatnonzero(parity == side)) for side in (0, 1)]
-    return [Half(half, rng.permutation(len(half))[:REPEATED_ROWS]) for half in rows if len(half)]
+    return [
+        AskedRows(part, rng.permutation(len(part))[:REPEATED_ROWS]) for part in rows if len(part)
+    ]
 
 
-def merged(dataset: Dataset, answered: list[tuple[Half, Columns]]) -> Columns:
+def merge_answers(dataset: Dataset, answered: list[tuple[AskedRows, Columns]]) -> Columns:
     """Put answers back into the order of the dataset, in the types that are compared."""
     actions = dataset.action_space.count if dataset.has_valid_actions else 0
     layout = prediction_layout(dataset.observation_space, len(dataset), actions)
     columns: Columns = {}
     for name in layout.answers:
         columns[name] = np.empty(layout.slots[name].shape, layout.slots[name].dtype)
-        for half, answers in answered:
-            columns[name][half.rows] = answers[name][: len(half.rows)]
+        for part, answers in answered:
+            columns[name][part.rows] = answers[name][: len(part.rows)]
         if columns[name].dtype.kind == "S":
             columns[name] = np.char.decode(columns[name], "utf-8", "replace")
     columns["terminations"] = columns["terminations"].astype(np.bool_)
     return columns
 
 
-def may_outlast(program: str) -> bool:
-    """Whether a program mentions anything by which two processes of it could differ.
+def may_differ_between_processes(program: str) -> bool:
+    """Whether a program mentions anything by which two processes of it could answer differently.
 
     What it draws, reads off the clock or carries over from row to row shows in a
     single process, where it is loaded anew for the rows that are asked again,
@@ -114,21 +174,15 @@ def contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failur
         if once.tobytes() != again.tobytes():
             pairs = enumerate(zip(once, again, strict=True))
             row = next(row for row, (a, b) in pairs if a.tobytes() != b.tobytes())
-            return _nondeterministic(
-                job, row, f"{shown(once[row].tolist())} and then {shown(again[row].tolist())}"
-            )
+            answers = f"{shown(once[row].tolist())} and then {shown(again[row].tolist())}"
+            asked = f"when asked twice for {asked_for(job, row)} the program answered {answers}"
+            return Failure(kind="nondeterministic", message=f"{asked}\n{ADVICE}")
     return None
 
 
-def broke_down(failure: Failure) -> Failure:
+def _asked_again(failure: Failure) -> Failure:
     """Report what a program raised when it was asked once more; other ends are what they are."""
     if failure.kind not in ("load_error", "step_error", "wrong_output"):
         return failure
     message = f"asked again, in another order, the program failed: {failure.message}\n{ADVICE}"
     return Failure(kind="nondeterministic", message=message, line=failure.line)
-
-
-def _nondeterministic(job: PredictionJob, row: int, answers: str) -> Failure:
-    question = asked_for(job, row)
-    message = f"when asked twice for {question} the program answered {answers}\n{ADVICE}"
-    return Failure(kind="nondeterministic", message=message)

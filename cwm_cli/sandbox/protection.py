@@ -71,7 +71,7 @@ class Protection(BaseModel):
         return [name for name, blocked in self.blocked.items() if not blocked]
 
     @property
-    def is_gated(self) -> bool:
+    def checks_source(self) -> bool:
         """Whether programs are looked through before they run, as the kernel cannot hold them."""
         return self.layers["seccomp"].startswith(NOT_HERE)
 

@@ -2,20 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.failures import Failure
-
-
-class Predictions(NamedTuple):
-    """What a program predicts for the rows of a dataset, in their order.
-
-    The columns are `next_observations` (one per leaf: float64, int64 or str),
-    `rewards` (float64) and `terminations` (bool). There are none when the
-    program failed.
-    """
-
-    columns: Columns
-    failure: Failure | None
 
 
 class Plan(NamedTuple):

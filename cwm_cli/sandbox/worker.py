@@ -1,4 +1,4 @@
-"""The warm worker: makes one process per program, watches it and says how it ended.
+"""The worker: makes one process per program, watches it and says how it ended.
 
 It never compiles, reads or relays anything of a program, so that nothing of
 one program is left for the next.
@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -38,10 +38,10 @@ from cwm_cli.sandbox.protocol import (
     BEGUN,
     FLAGS,
     Descriptors,
-    Ending,
+    EndReason,
     Hello,
-    Report,
-    Request,
+    JobReport,
+    JobRequest,
     Setup,
 )
 
@@ -62,13 +62,91 @@ ALWAYS = ("numpy",)
 FORBIDDEN = "gymnasium"
 """It holds the true environments, each of which would be a perfect model of itself."""
 
+_PREPARED = 2
+"""How many processes are kept ready; to fork both at once causes fewer page faults here."""
+
+_PATIENCE_SECONDS = 0.002
+"""How long a further request may be waited for before the last program is cleaned up after."""
+
+_LEISURE_SECONDS = 0.05
+"""How long there has to be no request before processes are prepared, unless there are none."""
+
+_TICK_SECONDS = 0.05
+"""How often a program is looked at: twenty times within the shortest of the usual limits."""
+
+_DUMP_SECONDS, _MOST_DUMP_WAITS = 0.02, 25
+"""How long to wait for a process to write where it is; on a busy machine its turn may take long."""
+
+_SWEEP_SECONDS = 5.0
+"""How long ending what programs left behind may take, which is a matter of milliseconds."""
+
+_MOST_MARKS = 1 << 16
+_FIRST_DESCRIPTOR = 3
+_PROGRESS = Struct("<QB7xB")
+"""The first three fields of the first page of a job's answers."""
+
+_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import become_program; become_program()"
+
+
+class HungUp(Exception):
+    """The trusted side is gone, so there is nobody left to work for."""
+
 
 class BadTool(Exception):
     """A tool cannot be given to programs; the text says why."""
 
 
-def warm_up(setup: Setup) -> tuple[Guards, Hello]:
-    """Import and touch what programs use, so that no program pays for it."""
+class Endpoint(NamedTuple):
+    """Where a worker hears of its jobs, and the empty folder that it lives in."""
+
+    control: socket.socket
+    folder: Path
+
+
+def main() -> None:
+    """Serve requests until the other side hangs up."""
+    control, setup, *second = sys.argv[1:]
+    first = Endpoint(socket.socket(fileno=int(control)), Path.cwd())
+    other = Endpoint(socket.socket(fileno=int(second[0])), Path(second[1])) if second else None
+    worker = _started(Setup.decode(setup), first, other)
+    with suppress(HungUp, ConnectionError):
+        while received := worker.next_request():
+            worker.serve(*received)
+    worker.end()
+
+
+def _started(setup: Setup, end: Endpoint, second: Endpoint | None) -> "Worker":
+    """Prepare the interpreter, become two workers if there is a second endpoint, and greet."""
+    adopt_orphans()
+    environment = dict(os.environ)
+    guards, hello = prepare_interpreter(setup)
+    if second is not None:
+        end, hello = _doubled(end, second, hello)
+    hello.send(end.control)
+    make: Callable[[], PreparedProcess] = partial(PreparedProcess, guards)
+    if setup.cold:
+        make = partial(FreshProcess, setup, environment)
+    return Worker(*end, make, leave_nothing=guards.leave_nothing)
+
+
+def _doubled(first: Endpoint, second: Endpoint, hello: Hello) -> tuple[Endpoint, Hello]:
+    """Become two workers where that is possible; return where this one lives and how it greets."""
+    twin = None
+    with suppress(OSError):  # upon which the other side starts another worker
+        twin = fork_sibling()
+    if twin != 0:
+        second.control.close()
+        return first, hello._replace(twin=twin or 0)
+    first.control.close()
+    os.setsid()
+    os.chdir(second.folder)
+    os.dup2(sys.stdout.fileno(), 2)  # who waits for last words of the first is to hear its end
+    adopt_orphans()
+    return second, hello
+
+
+def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
+    """Import and touch what programs and their handlers use, so that no program pays for it."""
     faulthandler.enable(file=2, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     for name in PRELOADED.split():
@@ -79,13 +157,17 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     complaint = ""
     try:
         for tool in setup.tools:
-            _load(tool)
-        for address in setup.handlers:
-            _load_handler(address)
-        if setup.compiling:
-            importlib.import_module("cwm_cli.planning.compiled").warm_up()
+            _load_tool(tool)
     except BadTool as error:
         complaint = str(error)
+    for address in () if complaint else setup.handlers:
+        handler_class(address)
+        if FORBIDDEN in sys.modules:
+            raise ImportError(
+                f"the handler {address} imports {FORBIDDEN}, which no program may see"
+            )
+    if setup.compiling:
+        importlib.import_module("cwm_cli.planning.compiled").warm_up()
     guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
     guards.inherited()
     sys.meta_path.insert(0, guards.imports)
@@ -97,14 +179,7 @@ def warm_up(setup: Setup) -> tuple[Guards, Hello]:
     return guards, Hello(guards.layers, landlock_version(), complaint)
 
 
-def _load_handler(address: str) -> None:
-    """Import what does a kind of job."""
-    handler_class(address)
-    if FORBIDDEN in sys.modules:
-        raise ImportError(f"the handler {address} imports {FORBIDDEN}, which programs could use")
-
-
-def _load(tool: str) -> None:
+def _load_tool(tool: str) -> None:
     """Import a tool and whatever it imports only when that is first used."""
     try:
         module = importlib.import_module(tool)
@@ -117,198 +192,83 @@ def _load(tool: str) -> None:
         raise BadTool(f"{tool!r} imports {FORBIDDEN}, in which a program could look up its answers")
 
 
-_TICK_SECONDS = 0.05
-_DUMP_SECONDS = 0.02
-_MOST_TURNS = 25
-_SWEEP_SECONDS = 5.0
-_MOST_MARKS = 1 << 16
-_PROGRESS = Struct("<QB7xB")
+class Worker:
+    """Serves one request after the other; what can wait is done while there is none.
 
-
-class HungUp(Exception):
-    """The trusted side is gone, so there is nobody left to work for."""
-
-
-def watch(child: "Child", request: Request, page: mmap.mmap) -> Ending:
-    """Wait for the end of a program, or for a reason to end it.
-
-    A process that has done its job stops itself, because to end takes it longer.
-    In a session the limits hold for each decision, and nothing is counted between two of them.
-    """
-    allowance = _Allowance(request.limits, child.cpu_seconds())
-    while True:
-        child.wait()
-        rows, phase, complaint = _PROGRESS.unpack_from(page)
-        if child.is_done(phase == Phase.DONE or complaint > 0):
-            return Ending.EXITED
-        if child.has_children():
-            return Ending.FORKED
-        marks, used = child.marks(), child.cpu_seconds()
-        if marks == b"":
-            return Ending.DISMISSED
-        if marks is not None:
-            allowance.renew(used, counting=marks.endswith(BEGUN))
-        ending = allowance.overdrawn(used, phase, rows, asleep=child.is_asleep())
-        if ending is not None:
-            return child.dump(ending)
-
-
-class _Allowance:
-    """What a program may use up, all in all or for one decision.
-
-    Only moves forward count as progress, and progress can be feigned for no
-    longer than all the CPU time that a program has.
+    Processes for programs are prepared ahead of their jobs, so that no job waits for that.
+    Cleaning up after a program can wait if its guards have it `leave_nothing`.
     """
 
-    def __init__(self, limits: Limits, used: float) -> None:
-        self._limits = limits
-        self._furthest = (-1, -1)
-        self.renew(used, counting=True)
-
-    def renew(self, used: float, *, counting: bool) -> None:
-        """Count anew from the CPU time used so far, or not at all."""
-        self._counting = counting
-        self._began = self._moved = used
-        self._seen, self._slept = time.monotonic(), 0.0
-        self._deadline = self._seen + self._limits.wall_seconds
-
-    def overdrawn(self, used: float, phase: int, rows: int, *, asleep: bool) -> Ending | None:
-        """Return the limit that is exceeded, if one is."""
-        now = time.monotonic()
-        self._slept += now - self._seen if asleep else 0.0
-        self._seen = now
-        if (phase, rows) > self._furthest and phase <= Phase.DONE:
-            self._furthest, self._moved = (phase, rows), used
-        if not self._counting:
-            return None
-        if used - self._moved > self._limits.stall_seconds:
-            return Ending.STALLED
-        if used - self._began > self._limits.cpu_seconds:
-            return Ending.OUT_OF_CPU
-        if self._slept > self._limits.sleep_seconds:
-            return Ending.ASLEEP
-        return Ending.OUT_OF_TIME if now > self._deadline else None
-
-
-class Bell:
-    """Rings, in a poll, when a child of this process ends or stops."""
-
-    def __init__(self) -> None:
-        self.descriptor, rope = os.pipe()
-        for end in (self.descriptor, rope):
-            os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(rope, warn_on_full_buffer=False)
-
-    @staticmethod
-    def mute() -> None:
-        """Have no bell in a process that was forked from one with a bell."""
-        signal.set_wakeup_fd(-1)
-
-    def silence(self) -> None:
-        """Forget how often it rang."""
-        with suppress(BlockingIOError):
-            os.read(self.descriptor, 1 << 12)
-
-
-class Child:
-    """The process of a program, seen from the worker; a session also has a pipe of marks."""
-
-    def __init__(self, pid: int, control: socket.socket, bell: Bell, marks: int | None) -> None:
-        self.pid = pid
-        self._is_stopped = False
-        self._started = time.monotonic()
-        self._status: int | None = None
-        self._control = control.fileno()
-        self._bell = bell
+    def __init__(
+        self,
+        control: socket.socket,
+        folder: Path,
+        make_process: Callable[[], "PreparedProcess"],
+        *,
+        leave_nothing: bool,
+    ) -> None:
+        self._control, self._folder, self._make_process = control, folder, make_process
+        self._leave_nothing = leave_nothing
+        self._changes = ChildChanges()
+        self._prepared: deque[PreparedProcess] = deque()
+        self._leaving: WatchedProcess | None = None
         self._poller = select.poll()
-        self._marks = marks
-        for descriptor in (self._control, bell.descriptor):
-            self._poller.register(descriptor, select.POLLIN)
-        if marks is not None:  # which are read now and then, but a session's end is noticed
-            os.set_blocking(marks, False)
-            self._poller.register(marks, select.POLLHUP)
+        self._poller.register(control, select.POLLIN)
 
-    def wait(self) -> None:
-        """Wait a moment for the process to end or to stop."""
-        if self._has_changed():
+    def next_request(self) -> tuple[JobRequest, Descriptors] | None:
+        """Wait for a request, and meanwhile clean up and prepare processes."""
+        if not self._poller.poll(_PATIENCE_SECONDS * 1000):
+            self._clean_up()
+        if not self._prepared or not self._poller.poll(_LEISURE_SECONDS * 1000):
+            while len(self._prepared) < _PREPARED:
+                self._prepared.append(self._make_process())
+        return JobRequest.receive(self._control)
+
+    def serve(self, request: JobRequest, files: Descriptors) -> None:
+        """Run one job and report."""
+        if not self._leave_nothing:
+            self._clean_up()
+        prepared = self._prepared.popleft()
+        marks = files.channel.marks if files.channel else None
+        process = WatchedProcess(prepared.pid, self._control, self._changes, marks)
+        try:
+            prepared.give(request, files)
+            self._clean_up(prepared.pid)
+            with mmap.mmap(files.slots, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
+                reason = _watch(process, request.limits, page)
+        except BaseException:
+            process.end()
+            raise
+        done = reason is EndReason.EXITED and not process.is_reaped
+        process.kill()
+        code = 0 if done else process.end()
+        self._leaving = process
+        guarded = os.read(prepared.ready, 1) == READY  # does not wait: nobody can write
+        JobReport(guarded, reason, code).send(self._control)
+        for descriptor in (prepared.ready, *files.all):
+            os.close(descriptor)
+
+    def end(self) -> NoReturn:
+        """End, with every process that this one has started, and its folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        _sweep(())
+        os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
+
+    def _clean_up(self, *at_work: int) -> None:
+        """See to it that nothing is left of the last program, if it is not the one at work."""
+        if self._leaving is None:
             return
-        events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
-        if self._control in events:
-            raise HungUp
-        if self._bell.descriptor in events:
-            self._bell.silence()
-            self._has_changed()
-
-    def is_done(self, says_so: bool) -> bool:
-        """Return whether the process has ended, or has stopped when it said that it is done."""
-        return self._status is not None or (self._is_stopped and says_so)
-
-    def _has_changed(self) -> bool:
-        """Learn whether the process has ended or stopped."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-        if pid:
-            self._is_stopped = os.WIFSTOPPED(status)
-            self._status = None if self._is_stopped else status
-        return bool(pid)
-
-    def marks(self) -> bytes | None:
-        """Return the marks that have come, empty when there will be no more, or None."""
-        with suppress(BlockingIOError):
-            return None if self._marks is None else os.read(self._marks, _MOST_MARKS)
-        return None
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time that the process has used, or else the time it has had."""
-        if sys.platform == "linux":
-            with suppress(OSError):
-                return time.clock_gettime((~self.pid << 3) | 2)
-        return time.monotonic() - self._started
-
-    def is_asleep(self) -> bool:
-        """Return whether the process waits or is stopped, as opposed to having no turn."""
-        with suppress(OSError):
-            _, _, state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")
-            return state[:1] in (b"S", b"T", b"t")
-        return False
-
-    def has_children(self) -> bool:
-        """Return whether the process has started others, which no limit stops root from."""
-        with suppress(OSError):
-            return bool(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_bytes())
-        return False
-
-    def dump(self, ending: Ending) -> Ending:
-        """Have the process write to its log where it is, before it is ended."""
-        before = self.cpu_seconds()
-        os.kill(self.pid, signal.SIGUSR1)
-        for _ in range(_MOST_TURNS):
-            time.sleep(_DUMP_SECONDS)
-            if self.cpu_seconds() > before:  # on a busy machine its turn may take a while
-                break
-        return ending
-
-    def kill(self) -> None:
-        """Kill the process and its group, without waiting for the end."""
-        if self._status is None:
-            os.kill(self.pid, signal.SIGKILL)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def end(self) -> int:
-        """Kill and reap the process; return its exit code."""
-        self.kill()
-        if self._status is None:
-            _, self._status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(self._status)
-
-    @property
-    def is_reaped(self) -> bool:
-        """Whether the process has ended, as opposed to being stopped."""
-        return self._status is not None
+        self._leaving.end()
+        self._leaving = None
+        _sweep({*at_work, *(prepared.pid for prepared in self._prepared)})
+        for path in self._folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
-def sweep(spared: Collection[int]) -> None:
+def _sweep(spared: Collection[int]) -> None:
     """Kill and reap what programs leave behind; orphans are adopted one generation at a time."""
     deadline = time.monotonic() + _SWEEP_SECONDS
     while strangers := [pid for pid in _children() if pid not in spared]:
@@ -327,42 +287,33 @@ def _children() -> list[int]:
     return []
 
 
-_FIRST_DESCRIPTOR = 3
-_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import become_program; become_program()"
-
-
-class Spare:
+class PreparedProcess:
     """A process that waits for its job; `ready` tells once every guard is up."""
 
     def __init__(self, guards: Guards) -> None:
-        """Fork this process."""
+        """Fork this process, which keeps what it needs open and nothing else."""
         worker = os.getpid()
         self.ready, ready = os.pipe()
         self._requests, requests = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            Bell.mute()
-            _keep_only(requests.fileno(), ready, *guards.descriptors)
+            ChildChanges.stop_telling()
+            first = _FIRST_DESCRIPTOR
+            for descriptor in sorted((requests.fileno(), ready, *guards.descriptors)):
+                os.closerange(first, descriptor)
+                first = descriptor + 1
+            os.closerange(first, MOST_DESCRIPTORS)
             candidate.run(requests, ready, worker, guards)
         requests.close()
         os.close(ready)
 
-    def give(self, request: Request, files: Descriptors) -> None:
+    def give(self, request: JobRequest, files: Descriptors) -> None:
         """Hand the job over; a process that could not be set up is no longer there to take it."""
         with self._requests, suppress(BrokenPipeError):
             request.send(self._requests, files)
 
 
-def _keep_only(*descriptors: int) -> None:
-    """Close every other descriptor but those of standard input, output and errors."""
-    first = _FIRST_DESCRIPTOR
-    for descriptor in sorted(descriptors):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, MOST_DESCRIPTORS)
-
-
-class ColdSpare(Spare):
+class FreshProcess(PreparedProcess):
     """A new interpreter, where forking one that has loaded numpy is not safe."""
 
     def __init__(self, setup: Setup, environment: dict[str, str]) -> None:
@@ -371,24 +322,16 @@ class ColdSpare(Spare):
         self._requests, requests = socket.socketpair()
         with requests:
             ends = (requests.fileno(), ready)
+            words = [*map(str, ends), str(os.getpid()), setup.encode()]
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *FLAGS,
-                    _COMMAND,
-                    *map(str, ends),
-                    str(os.getpid()),
-                    setup.encode(),
-                ],
-                pass_fds=ends,
-                env=environment,
+                [sys.executable, *FLAGS, _COMMAND, *words], pass_fds=ends, env=environment
             )
         os.close(ready)
         self.pid = process.pid
         process.returncode = 0  # the worker itself waits for the end of it
 
-    def give(self, request: Request, files: Descriptors) -> None:
-        """Hand the job over once the interpreter is warm."""
+    def give(self, request: JobRequest, files: Descriptors) -> None:
+        """Hand the job over once the interpreter is prepared."""
         self._requests.recv(1)
         super().give(request, files)
 
@@ -396,147 +339,188 @@ class ColdSpare(Spare):
 def become_program() -> NoReturn:
     """Be the process of one program, in a new interpreter."""
     requests, ready, worker = map(int, sys.argv[1:4])
-    guards, _ = warm_up(Setup.decode(sys.argv[4]))
+    guards, _ = prepare_interpreter(Setup.decode(sys.argv[4]))
     control = socket.socket(fileno=requests)
     control.send(b"W")
     candidate.run(control, ready, worker, guards)
 
 
-_SPARES = 2
-"""How many processes are kept ready; to fork both at once causes fewer page faults here."""
+def _watch(process: "WatchedProcess", limits: Limits, page: mmap.mmap) -> EndReason:
+    """Wait for the end of a program, or for a reason to end it.
 
-_PATIENCE_SECONDS = 0.002
-"""How long a further request may be waited for before the last program is cleaned up after."""
-
-_LEISURE_SECONDS = 0.05
-"""How long there has to be no request before spare processes are made, unless there are none."""
-
-
-class Home(NamedTuple):
-    """Where a worker hears of its jobs, and the empty folder that it lives in."""
-
-    control: socket.socket
-    folder: Path
-
-    @classmethod
-    def of(cls, end: str, folder: str | Path) -> Self:
-        """Return the home with a descriptor as text."""
-        return cls(socket.socket(fileno=int(end)), Path(folder))
-
-
-def main() -> None:
-    """Serve requests until the other side hangs up."""
-    end, setup, *second = sys.argv[1:]
-    homes = [Home.of(end, Path.cwd()), *([Home.of(*second)] if second else [])]
-    worker = _ready(Setup.decode(setup), *homes)
-    with suppress(HungUp, ConnectionError):
-        while received := worker.next_request():
-            worker.serve(*received)
-    worker.end()
+    A process that has done its job stops itself, because to end takes it longer. In a
+    conversation the limits hold for each question, and nothing is counted between two of them.
+    """
+    allowance = _Allowance(limits, process.cpu_seconds())
+    while True:
+        process.wait()
+        rows, phase, complaint = _PROGRESS.unpack_from(page)
+        if process.is_done(phase == Phase.DONE or complaint > 0):
+            return EndReason.EXITED
+        if process.has_children():
+            return EndReason.FORKED
+        marks, used = process.marks(), process.cpu_seconds()
+        if marks == b"":
+            return EndReason.DISMISSED
+        if marks is not None:
+            allowance.renew(used, counting=marks.endswith(BEGUN))
+        reason = allowance.overdrawn(used, (phase, rows), asleep=process.is_asleep())
+        if reason is not None:
+            process.dump()
+            return reason
 
 
-def _ready(setup: Setup, home: Home, second: Home | None = None) -> "Worker":
-    """Warm up, have a twin if there is a second home, and greet."""
-    adopt_orphans()
-    environment = dict(os.environ)
-    guards, hello = warm_up(setup)
-    if second is not None:
-        home, hello = _doubled(home, second, hello)
-    hello.send(home.control)
-    make = partial(ColdSpare, setup, environment) if setup.cold else partial(Spare, guards)
-    return Worker(*home, make, leave_nothing=guards.leave_nothing)
+class _Allowance:
+    """What a program may use up, all in all or for one question.
 
-
-def _doubled(first: Home, second: Home, hello: Hello) -> tuple[Home, Hello]:
-    """Become two workers where that is possible; return the home of this one and how it greets."""
-    twin = None
-    with suppress(OSError):  # upon which the other side starts another worker
-        twin = fork_sibling()
-    if twin != 0:
-        second.control.close()
-        return first, hello._replace(twin=twin or 0)
-    first.control.close()
-    os.setsid()
-    os.chdir(second.folder)
-    os.dup2(sys.stdout.fileno(), 2)  # who waits for last words of the first is to hear its end
-    adopt_orphans()
-    return second, hello
-
-
-class Worker:
-    """Serves one request after the other; what can wait is done while there is none.
-
-    Cleaning up after a program can wait if its guards have it `leave_nothing`.
+    Only moves forward count as progress, and progress can be feigned for no
+    longer than all the CPU time that a program has.
     """
 
+    def __init__(self, limits: Limits, used: float) -> None:
+        self._limits = limits
+        self._furthest = (-1, -1)
+        self.renew(used, counting=True)
+
+    def renew(self, used: float, *, counting: bool) -> None:
+        """Count anew from the CPU time used so far, or not at all."""
+        self._counting = counting
+        self._began = self._moved = used
+        self._seen, self._slept = time.monotonic(), 0.0
+        self._deadline = self._seen + self._limits.wall_seconds
+
+    def overdrawn(self, used: float, place: tuple[int, int], *, asleep: bool) -> EndReason | None:
+        """Return the limit that is exceeded, if one is, by a program at a phase and a row."""
+        now = time.monotonic()
+        self._slept += now - self._seen if asleep else 0.0
+        self._seen = now
+        if place > self._furthest and place[0] <= Phase.DONE:
+            self._furthest, self._moved = place, used
+        if not self._counting:
+            return None
+        if used - self._moved > self._limits.stall_seconds:
+            return EndReason.STALLED
+        if used - self._began > self._limits.cpu_seconds:
+            return EndReason.OUT_OF_CPU
+        if self._slept > self._limits.sleep_seconds:
+            return EndReason.ASLEEP
+        return EndReason.OUT_OF_TIME if now > self._deadline else None
+
+
+class ChildChanges:
+    """Something to poll for, which tells that a child of this process has ended or stopped."""
+
+    def __init__(self) -> None:
+        self.descriptor, end = os.pipe()
+        for each in (self.descriptor, end):
+            os.set_blocking(each, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+
+    @staticmethod
+    def stop_telling() -> None:
+        """Have nothing told of the children of a process that was forked from this one."""
+        signal.set_wakeup_fd(-1)
+
+    def clear(self) -> None:
+        """Forget what was told."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 1 << 12)
+
+
+class WatchedProcess:
+    """The process of a program, seen from the worker; a conversation also has a pipe of marks."""
+
     def __init__(
-        self,
-        control: socket.socket,
-        folder: Path,
-        make_spare: Callable[[], Spare],
-        *,
-        leave_nothing: bool,
+        self, pid: int, control: socket.socket, changes: ChildChanges, marks: int | None
     ) -> None:
-        self._control, self._folder, self._make_spare = control, folder, make_spare
-        self._leave_nothing = leave_nothing
-        self._bell = Bell()
-        self._spares: deque[Spare] = deque()
-        self._leaving: Child | None = None
+        self.pid = pid
+        self._is_stopped = False
+        self._started = time.monotonic()
+        self._status: int | None = None
+        self._control = control.fileno()
+        self._changes = changes
         self._poller = select.poll()
-        self._poller.register(control, select.POLLIN)
+        self._marks = marks
+        for descriptor in (self._control, changes.descriptor):
+            self._poller.register(descriptor, select.POLLIN)
+        if marks is not None:  # which are read now and then, but the end of them is noticed
+            os.set_blocking(marks, False)
+            self._poller.register(marks, select.POLLHUP)
 
-    def next_request(self) -> tuple[Request, Descriptors] | None:
-        """Wait for a request, and meanwhile clean up and make spare processes."""
-        if not self._poller.poll(_PATIENCE_SECONDS * 1000):
-            self._clean_up()
-        if not self._spares or not self._poller.poll(_LEISURE_SECONDS * 1000):
-            while len(self._spares) < _SPARES:
-                self._spares.append(self._make_spare())
-        return Request.receive(self._control)
+    def wait(self) -> None:
+        """Wait a moment for the process to end or to stop."""
+        if self._has_changed():
+            return
+        events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
+        if self._control in events:
+            raise HungUp
+        if self._changes.descriptor in events:
+            self._changes.clear()
+            self._has_changed()
 
-    def serve(self, request: Request, files: Descriptors) -> None:
-        """Run one job and report."""
-        if not self._leave_nothing:
-            self._clean_up()
-        spare = self._spares.popleft()
-        marks = files.channel.marks if files.channel else None
-        child = Child(spare.pid, self._control, self._bell, marks)
-        try:
-            spare.give(request, files)
-            self._clean_up(spare.pid)
-            with mmap.mmap(files.arena, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
-                ending = watch(child, request, page)
-        except BaseException:
-            child.end()
-            raise
-        done = ending is Ending.EXITED and not child.is_reaped
-        child.kill()
-        code = 0 if done else child.end()
-        self._leaving = child
-        guarded = os.read(spare.ready, 1) == READY  # does not wait: nobody can write
-        Report(guarded, ending, code).send(self._control)
-        for descriptor in (spare.ready, *files.all):
-            os.close(descriptor)
+    def _has_changed(self) -> bool:
+        """Learn whether the process has ended or stopped."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+        if pid:
+            self._is_stopped = os.WIFSTOPPED(status)
+            self._status = None if self._is_stopped else status
+        return bool(pid)
 
-    def _clean_up(self, *at_work: int) -> None:
-        """See to it that nothing is left of the last program, if it is not the one at work."""
-        if self._leaving is not None:
-            self._leaving.end()
-            self._leaving = None
-            sweep({*at_work, *(spare.pid for spare in self._spares)})
-            _empty(self._folder)
+    def is_done(self, says_so: bool) -> bool:
+        """Return whether the process has ended, or has stopped when it said that it is done."""
+        return self._status is not None or (self._is_stopped and says_so)
 
-    def end(self) -> NoReturn:
-        """End, with every process that this one has started, and its folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        sweep(())
-        os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
+    @property
+    def is_reaped(self) -> bool:
+        """Whether the process has ended, as opposed to being stopped."""
+        return self._status is not None
 
+    def marks(self) -> bytes | None:
+        """Return the marks that have come, empty when there will be no more, or None."""
+        with suppress(BlockingIOError):
+            return None if self._marks is None else os.read(self._marks, _MOST_MARKS)
+        return None
 
-def _empty(folder: Path) -> None:
-    """Remove the files that a program has left."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used, or else the time it has had."""
+        if sys.platform == "linux":
+            with suppress(OSError):
+                return time.clock_gettime((~self.pid << 3) | 2)  # the clock of another process
+        return time.monotonic() - self._started
+
+    def is_asleep(self) -> bool:
+        """Return whether the process waits or is stopped, as opposed to having no turn."""
+        with suppress(OSError):
+            _, _, state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")
+            return state[:1] in (b"S", b"T", b"t")
+        return False
+
+    def has_children(self) -> bool:
+        """Return whether the process has started others, which no limit stops root from."""
+        with suppress(OSError):
+            return bool(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_bytes())
+        return False
+
+    def dump(self) -> None:
+        """Have the process write to its log where it is, before it is ended."""
+        before = self.cpu_seconds()
+        os.kill(self.pid, signal.SIGUSR1)
+        for _ in range(_MOST_DUMP_WAITS):
+            time.sleep(_DUMP_SECONDS)
+            if self.cpu_seconds() > before:
+                break
+
+    def kill(self) -> None:
+        """Kill the process and its group, without waiting for the end."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Kill and reap the process; return its exit code."""
+        self.kill()
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(self._status)

@@ -7,7 +7,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
-from cwm_cli.sandbox.prediction import Half, merged
+from cwm_cli.sandbox.prediction import AskedRows, merge_answers
 from cwm_cli.worlds import Predictions
 
 
@@ -42,8 +42,8 @@ class Predicted:
 
     def score(self, metric: Metric, counted: np.ndarray) -> Score:
         """Score the rows that are counted."""
-        every = Half(np.arange(len(self._rows)), np.empty(0, dtype=np.int64))
-        columns = merged(self._rows, [(every, self._slots)])
+        every = AskedRows(np.arange(len(self._rows)), np.empty(0, dtype=np.int64))
+        columns = merge_answers(self._rows, [(every, self._slots)])
         rows = self._rows[counted]
         predictions = {name: column[counted] for name, column in columns.items()}
         return metric.score(Predictions(predictions, answered=self._is_read[counted]), rows)
