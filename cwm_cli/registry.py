@@ -245,11 +245,13 @@ class Owner(NamedTuple):
         return {name: getattr(made, name) for name in chosen}
 
     def defaults(self) -> dict[str, Any]:
-        """Return what the options are when nobody sets them."""
-        return {
+        """Return what the options are when nobody sets them; the usual preset may give some."""
+        values = {
             name: field.default if field.default_factory is MISSING else field.default_factory()
             for name, field in self.options.items()
         }
+        presets = getattr(self.factory, "PRESETS", {})
+        return values | presets.get(values.get("preset"), {})
 
     def described(self) -> list[Option]:
         """Return every option with its meaning, which is the docstring under the field."""

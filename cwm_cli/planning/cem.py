@@ -31,17 +31,17 @@ class Cem(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """Values of the options that are not set; a plan of the paper takes 2 million steps."""
+    """paper: the published values of what is not set; a plan takes 2 million steps."""
     horizon: int = FROM_PRESET
-    """Actions in a plan (T): 30, in the paper 100."""
+    """Actions in a plan (T); in the paper 100."""
     iterations: int = FROM_PRESET
-    """How often samples are drawn (I): 3, in the paper 20."""
+    """How often samples are drawn (I); in the paper 20."""
     samples: int = FROM_PRESET
-    """Plans that are tried in an iteration (N): 100, in the paper 1000."""
+    """Plans that are tried in an iteration (N); in the paper 1000."""
     elites: int = FROM_PRESET
-    """How many of them the Gaussian is refitted to (K): 10, in the paper 100."""
+    """How many of them the Gaussian is refitted to (K); in the paper 100."""
     replan: int = FROM_PRESET
-    """Actions that are played before planning begins anew: 5, in the paper 100."""
+    """Actions that are played before planning begins anew; in the paper 100."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,19 +41,19 @@ class Mcts(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """paper: the published search, with its values of the options that are not set."""
+    """paper: the published search, with its values of what is not set."""
     simulations: int = FROM_PRESET
-    """Simulations of a decision: at most 1000, in the paper 25."""
+    """Simulations of a decision, at most; in the paper 25."""
     budget: int | None = FROM_PRESET
-    """Steps of the model after which a decision ends: 1000, in the paper any number."""
+    """Steps of the model after which a decision ends; in the paper any number."""
     rollout: int = FROM_PRESET
-    """Steps that a rollout lasts at most: 200, in the paper 100."""
+    """Steps that a rollout lasts, at most; in the paper 100."""
     exploration: float = 1.0
     """Weight of what was seldom tried (c)."""
     discount: float = 0.99
     """What a reward is worth one step later (gamma)."""
     temperature: float = FROM_PRESET
-    """How far from the best an action may be drawn: 0, in the paper 0.01."""
+    """How far from the best an action may be drawn; in the paper 0.01."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
