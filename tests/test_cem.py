@@ -268,27 +268,3 @@ def test_the_redder_the_noise_the_more_neighbours_resemble_each_other() -> None:
     white, *others = (likeness(colour) for colour in (0.0, 0.25, 1.0, 2.0))
     assert abs(white) < 0.02
     assert 0.05 < others[0] < others[1] < others[2] < 1
-
-
-WRONG = [
-    (Cem, {"samples": 5, "elites": 6}),
-    (Cem, {"replan": 0}),
-    (Icem, {"budget": 11}),
-    (Icem, {"horizon": 0}),
-    (Icem, {"fine": 1.5}),
-    (Icem, {"decay": 0.5}),
-    (Icem, {"deviation": 0.0}),
-]
-
-
-@pytest.mark.parametrize(("planner", "options"), WRONG)
-def test_options_that_make_no_sense_are_refused(planner: Any, options: Any) -> None:
-    with pytest.raises(ValueError, match=r"must be|cannot be"):
-        planner(**options)
-
-
-def test_actions_without_bounds_are_not_served() -> None:
-    for planner in (Cem, Icem):
-        assert planner.serves(Pendulum.space)
-        assert not planner.serves(box([-np.inf], [1]))
-        assert not planner.serves(Space("discrete", low=(0,), high=(2,)))

@@ -192,15 +192,12 @@ def test_actions_are_numbered_as_their_space_numbers_them(preset: Any) -> None:
 
 
 @PRESETS
-@pytest.mark.parametrize("start", [0, 0.0, np.zeros(2)], ids=["whole", "real", "array"])
-def test_the_same_random_numbers_give_the_same_decisions(preset: Any, start: Any) -> None:
+def test_other_random_numbers_give_other_decisions(preset: Any) -> None:
     def decide(seed: int) -> list[int]:
-        world = Pole() if isinstance(start, np.ndarray) else Corridor()
         planner = Mcts(preset=preset, budget=100)
-        return [chosen(planner, world, start, seed=seed + number) for number in range(12)]
+        return [chosen(planner, Pole(), np.zeros(2), seed=seed + number) for number in range(12)]
 
-    assert decide(0) == decide(0)
-    assert decide(0) != decide(100)
+    assert decide(0) == decide(0) != decide(100)
 
 
 def test_actions_that_a_walk_took_but_did_not_value_yet_are_drawn_alike() -> None:

@@ -188,12 +188,6 @@ def test_models_that_draw_random_numbers_are_refused() -> None:
         Tabular().plan(world, [at(0)])
 
 
-def test_options_without_sense_are_refused() -> None:
-    for options in ({"states": 0}, {"discount": 1.5}, {"tolerance": float("nan")}):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            Tabular(**options)
-
-
 def test_planners_with_equal_options_are_equal_and_learn_apart() -> None:
     first, second = Tabular(), Tabular()
     first.plan(Maze(), [at(0)])
@@ -214,8 +208,3 @@ def test_chances_weigh_what_follows() -> None:
     values = np.array([0.0, 0.0, 8.0])
     assert outcomes.back_up(values, 0.5).tolist() == [1.0, 3.0, 3.0]
     assert outcomes.improve(values, 0.5).tolist() == [0.0, 3.0, 3.0]
-
-
-def test_discrete_actions_are_served() -> None:
-    assert Tabular.serves(FOUR)
-    assert not Tabular.serves(space_of(spaces.Box(-1, 1, (1,))))
