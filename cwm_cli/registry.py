@@ -250,8 +250,8 @@ class Owner(NamedTuple):
             name: field.default if field.default_factory is MISSING else field.default_factory()
             for name, field in self.options.items()
         }
-        presets = getattr(self.factory, "PRESETS", {})
-        return values | presets.get(values.get("preset"), {})
+        presets: Mapping[str, dict[str, Any]] = getattr(self.factory, "PRESETS", {})
+        return values | presets.get(values.get("preset", ""), {})
 
     def described(self) -> list[Option]:
         """Return every option with its meaning, which is the docstring under the field."""

@@ -92,7 +92,7 @@ class Planner:
     NEEDS: ClassVar[str]
     """What kind of environment it takes, in words that follow "needs"."""
 
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})
     """Values of options by the option `preset`, for those whose default is `FROM_PRESET`."""
 
     def __post_init__(self) -> None:
