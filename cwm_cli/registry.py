@@ -251,7 +251,7 @@ class Owner(NamedTuple):
             for name, field in self.options.items()
         }
         presets: Mapping[str, dict[str, Any]] = getattr(self.factory, "PRESETS", {})
-        return values | presets.get(values.get("preset", ""), {})
+        return values | presets.get(str(values.get("preset")), {})
 
     def described(self) -> list[Option]:
         """Return every option with its meaning, which is the docstring under the field."""
