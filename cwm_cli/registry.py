@@ -157,14 +157,12 @@ def find(kind: Kind, name: str) -> Any:
     The package is that of the plugin, or the name of its entry point.
     """
     given = list(provided(kind))
-    owners = [(plugin, entries[name]) for plugin, entries in given if name in entries]
-    label, colon, rest = name.partition(":")
-    if colon and not owners:
-        owners = [
-            (plugin, entries[rest])
-            for plugin, entries in given
-            if label in (plugin.name, plugin.package.split()[0]) and rest in entries
-        ]
+    label, _, rest = name.partition(":")
+    owners = [
+        (plugin, entries[rest])
+        for plugin, entries in given
+        if label in (plugin.name, plugin.package.split()[0]) and rest in entries
+    ] or [(plugin, entries[name]) for plugin, entries in given if name in entries]
     if len(owners) > 1:
         having = [plugin for plugin, _ in owners]
         packages = " and ".join(sorted({plugin.package for plugin in having}))

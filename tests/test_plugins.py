@@ -1,11 +1,14 @@
 """Plugins: found through entry points, without privilege for those that are built in."""
 
 import json
+import subprocess
+import sys
 from importlib.metadata import distribution
 
 import pytest
 
 from cwm_cli import registry
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 
 STRATEGY = '''
@@ -182,3 +185,69 @@ def test_an_option_of_two_owners_has_to_name_one():
     twice = [registry.Owner(label, registry.find("strategy", "gif-mcts")) for label in "ab"]
     with pytest.raises(CwmError, match=r"write -o a\.exploration= or -o b\.exploration="):
         registry.read_options(["exploration=1"], twice)
+
+
+POLICY = """
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+from cwm_cli.agents.policies import Policy
+
+@hookimpl
+def cwm_policies():
+    return {"always": "always_plugin:Always"}
+
+@dataclass
+class Always(Policy):
+    "Takes one action."
+    action: int = 0
+    "The action that is taken."
+
+    def begin(self, stage, place, seed, earlier):
+        return f"always {self.action}", lambda observation, step: self.action
+"""
+
+
+def conformance(shell, package):
+    """Run the tests of what plugs in on one package, as its author would."""
+    chosen = ["--pyargs", "cwm_cli.testing", "-k", package, "-q", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *chosen],
+        cwd=shell.folder,
+        env=shell.variables(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_strangers_package_is_held_to_the_promises_of_its_seams(cwm):
+    told = '    patience: int = 3\n    "Nodes without progress that are borne."\n'
+    kept = STRATEGY.replace("class Greedy(Strategy):\n", 'class Greedy(Strategy):\n    "Greedy."\n')
+    cwm.install("greedy_plugin", kept.replace("    patience: int = 3\n", told))
+    cwm.install("always_plugin", POLICY)
+    for package, count in (("greedy_plugin", 3), ("always_plugin", 2)):
+        passed = conformance(cwm, package)
+        assert f"{count} passed" in passed.stdout, passed.stdout
+    random = kept.replace(
+        "best = max(self.nodes", "import random; best = random.choice(self.nodes)"
+    )
+    cwm.install("greedy_plugin", random.replace(", key=lambda node: node.verdict.score)", ""))
+    failed = conformance(cwm, "greedy_plugin")
+    assert "patience" in failed.stdout  # whose meaning is told nowhere
+    assert "another tree" in failed.stdout or "searched(name, seed=2).nodes" in failed.stdout
+    assert "2 failed, 1 passed" in failed.stdout, failed.stdout
+
+
+def test_a_strangers_policy_records_and_takes_options(cwm):
+    cwm.install("always_plugin", POLICY)
+    answer = cwm(
+        "collect", "--env", "CartPole-v1", "--policy", "always", "-o", "action=1", "--episodes", "2"
+    )
+    assert answer.returncode == 0, answer.stderr
+    rows = Dataset.load(cwm.folder / "CartPole-v1.npz")
+    assert set(rows.columns["actions"].tolist()) == {1}
+    listed = json.loads(cwm("options", "always", "--json").stdout)["options"]
+    assert [(each["name"], each["meaning"]) for each in listed] == [
+        ("action", "The action that is taken.")
+    ]

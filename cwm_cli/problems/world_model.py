@@ -1,13 +1,13 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation import Evaluation, Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
@@ -15,6 +15,9 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
+
+if TYPE_CHECKING:
+    from cwm_cli.testing.conftest import Material
 
 NO_OPTION = {"option": False}
 """Marks a field with a default that is no option of the user's."""
@@ -52,6 +55,13 @@ class WorldModelProblem(Problem):
     """What a prompt to improve says: a report on all that may be shown, or, as published, one
     counterexample."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
+
+    @classmethod
+    def example(cls, material: "Material") -> Self:
+        """Make a small one, for the tests of what plugs in."""
+        train = material.dataset.train
+        metric = AccuracyMetric.of(train)
+        return cls("A cart with a pole.", train, material.sandbox, metric)
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.tasks import Task
+    from cwm_cli.testing.conftest import Material
 
 _CHANCE = 1
 """Tells the random numbers of the simulator from those of the planner."""
@@ -41,6 +42,11 @@ class EnvironmentModel(WorldModel):
 
     spec: EnvironmentSpec
     env_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def example(cls, material: Material) -> Self:
+        """Make one of the environment that was recorded, for the tests of what plugs in."""
+        return cls(material.spec)
 
     def describe(self) -> str:
         """Say what it is, in a few words."""

@@ -23,6 +23,7 @@ from cwm_cli.worlds.model import Planning, PlanningSession, Predictions, WorldMo
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox, Session
+    from cwm_cli.testing.conftest import Material
 
 ROWS = 509
 """Real rows on which faster forms of a program are compared with it.
@@ -46,6 +47,18 @@ class ProgramModel(WorldModel):
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @classmethod
+    def example(cls, material: Material) -> Self:
+        """Make one that says that nothing changes, for the tests of what plugs in."""
+        return cls(
+            "class Environment:\n"
+            "    def set_state(self, observation):\n"
+            "        self.observation = observation\n"
+            "    def step(self, action):\n"
+            "        return self.observation, 1.0, False\n",
+            material.sandbox,
+        )
 
     @property
     def digest(self) -> str:

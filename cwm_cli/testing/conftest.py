@@ -1,0 +1,51 @@
+"""What the tests are made of: a small recording, a sandbox, an empty folder."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cwm_cli.agents.collecting import record
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.registry import environment
+from cwm_cli.sandbox import Limits, Sandbox
+
+ENVIRONMENT = "CartPole-v1"
+"""What transitions are recorded of: it is quick, and every installation has it."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What `example` may use: an environment, transitions of it, a sandbox and a folder."""
+
+    spec: EnvironmentSpec
+    dataset: Dataset
+    sandbox: Sandbox
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def recorded() -> tuple[EnvironmentSpec, Dataset]:
+    """Record a few short random episodes."""
+    spec = environment(ENVIRONMENT)
+    options = {"policy": "random", "episodes": 4, "test_episodes": 2, "max_steps": 30}
+    return spec, record(spec, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Share one sandbox; what this machine cannot keep programs from is accepted."""
+    from cwm_cli.sandbox.protection import GAPS
+
+    with Sandbox(Limits(), 2, accepted=list(GAPS)) as made:
+        yield made
+
+
+@pytest.fixture
+def material(
+    recorded: tuple[EnvironmentSpec, Dataset], sandbox: Sandbox, tmp_path: Path
+) -> Material:
+    """Put together what `example` may use."""
+    return Material(*recorded, sandbox, tmp_path)

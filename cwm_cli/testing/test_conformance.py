@@ -1,0 +1,417 @@
+"""One test for each promise of a seam, run on every implementation that is installed."""
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import is_dataclass
+from inspect import getdoc, signature
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cwm_cli import registry
+from cwm_cli.agents.collecting import record
+from cwm_cli.cli import shared
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Decider, Moment
+from cwm_cli.planning.model import Counter, Model, Step
+from cwm_cli.registry import Kind, Owner, find, provided
+from cwm_cli.sandbox.failure import Failure
+from cwm_cli.search.contracts import (
+    GENERATE,
+    ROOT,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Node,
+    Problem,
+    Request,
+    Usage,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
+from cwm_cli.testing.conftest import Material
+
+BUDGET = 40
+"""Completions of a search: enough for a tree with every kind of move in it."""
+
+CLASSES: tuple[Kind, ...] = tuple(registry.BASES)
+
+
+def every(kind: Kind) -> pytest.MarkDecorator:
+    """Run a test on everything of one kind, named by its plugin and its name."""
+    given = [
+        pytest.param(f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{name}")
+        for plugin, entries in provided(kind)
+        for name in entries
+    ]
+    return pytest.mark.parametrize("name", given)
+
+
+def make(kind: Kind, name: str, material: Material) -> Any:
+    """Make what is tested, by its `example` or without arguments."""
+    factory = find(kind, name)
+    example = getattr(factory, "example", None)
+    try:
+        return example(material) if example else factory()
+    except TypeError as error:
+        pytest.fail(f"{name} cannot be made ({error}): give it a classmethod example(material)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{kind}-{name}")
+        for kind in CLASSES
+        for plugin, entries in provided(kind)
+        for name in entries
+    ],
+)
+def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, name: str) -> None:
+    factory = find(kind, name)
+    wrong = [] if getdoc(factory) else ["has no docstring"]
+    has_options = kind in registry.OPTION_KINDS
+    if has_options and not is_dataclass(factory):
+        wrong.append("is no dataclass")
+    options = Owner("it", factory).described() if has_options else []
+    wrong += [f"does not say what {option.name} means" for option in options if not option.meaning]
+    defaults = {option.name: option.default for option in options if option.default is not None}
+    try:
+        registry.read_options(defaults, [Owner("it", factory)])
+    except CwmError as error:
+        wrong.append(f"refuses its own defaults: {error}")
+    assert not wrong, f"{name} {', '.join(wrong)}"
+
+
+class Lengths(Problem):
+    """Ask for a text of a hundred characters; some lengths are bugs."""
+
+    def messages(self, move: Move) -> tuple[Message, ...]:
+        """Word a move so that equal moves have equal words."""
+        return (Message(role="user", content=f"{move.action} {move.parent} {move.program}"),)
+
+    def judge(self, candidate: str) -> Verdict:
+        """Score by length."""
+        size = len(candidate)
+        if size % 5 == 0:
+            return Verdict(score=0.0, failure=Failure(kind="crash", message="a bug", line=1))
+        failure = Failure(kind="mismatch", message="too short")
+        return Verdict(score=min(size / 100, 0.99), failure=failure)
+
+
+class Writer(Backend):
+    """Write programs of lengths that follow from the seed, after the given first lines."""
+
+    def complete(self, request: Request) -> Completion:
+        """Answer."""
+        lines = "\n".join(f"x = {digit}" for digit in str(request.seed))
+        return Completion(f"```python\n{request.move.prefix}{lines}\n```", Usage(1, 1))
+
+
+def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...] = ()) -> Search:
+    search = Search(Lengths(), find("strategy", name)(), Writer(), seed=seed, parallel=parallel)
+    search.resume(known)
+    for _ in search.run(BUDGET):
+        pass
+    return search
+
+
+@every("strategy")
+def test_a_strategy_makes_its_own_moves_from_programs_that_there_are(name: str) -> None:
+    for parallel in (1, 3):
+        search = searched(name, seed=1, parallel=parallel)
+        assert len(search.nodes) == BUDGET
+        for node in search.nodes:
+            assert node.action in search.strategy.moves
+            assert node.parent == ROOT or node.parent < BUDGET
+            assert node.action == GENERATE or node.parent != ROOT
+            assert isinstance(search.strategy.state(node.id), str)
+
+
+@every("strategy")
+def test_a_strategy_repeats_itself_and_goes_on_from_any_node(name: str) -> None:
+    whole = searched(name, seed=2)
+    assert searched(name, seed=2).nodes == whole.nodes
+    for cut in (1, BUDGET // 2, BUDGET - 1):
+        resumed = searched(name, seed=2, known=tuple(whole.nodes[:cut]))
+        assert resumed.nodes == whole.nodes, f"another tree when it goes on after {cut} nodes"
+
+
+@every("backend")
+def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
+    name: str, material: Material
+) -> None:
+    factory = find("backend", name)
+    try:
+        backend = factory.example(material) if hasattr(factory, "example") else factory(model="")
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    if factory.needs_model and not hasattr(factory, "example"):
+        return  # made without a model, it would only fail when it is asked
+    problem = find("problem", "core:world-model").example(material)
+    move = Move(GENERATE)
+    request = Request(problem.messages(move), 7, move, problem)
+    worst = backend.worst_cost(request)
+    assert worst is None or worst >= 0
+    try:
+        first, again = backend.complete(request), backend.complete(request)
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    assert first.text == again.text
+    assert isinstance(first.text, str)
+    assert first.usage.tokens >= 0
+
+
+@every("backend")
+def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) -> None:
+    factory = find("backend", name)
+    try:
+        backend = factory.example(material) if hasattr(factory, "example") else factory(model="")
+    except CwmError:
+        return
+    messages = (Message(role="user", content="What is one and one?"),)
+    if not factory.can_score:
+        with pytest.raises(CwmError, match="log-probabilities"):
+            backend.score(messages, "two")
+        return
+    scores = np.asarray(backend.score(messages, "two"))
+    assert scores.ndim == 1
+    assert len(scores) > 0
+    assert (scores <= 0).all()
+
+
+@every("problem")
+def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
+    name: str, material: Material
+) -> None:
+    problem = make("problem", name, material)
+    candidate = problem.read("Here it is:\n```python\nx = 1\n```\n", Move(GENERATE))
+    assert isinstance(candidate, str)
+    bad = [problem.judge(text) for text in ("", candidate, "\0", "raise SystemExit")]
+    assert all(0 <= verdict.score < 1 and verdict.failure is not None for verdict in bad)
+    for action in problem.moves:
+        move = Move(action, 0, candidate, bad[1]) if action != GENERATE else Move(action)
+        messages = problem.messages(move)
+        assert messages
+        assert all(message.content.strip() for message in messages)
+        assert messages == problem.messages(move)
+    node = Node(0, 0, ROOT, GENERATE, candidate, bad[1], "", Usage())
+    problem.keep(material.folder, node)
+    assert (material.folder / problem.file).stat().st_size > 0
+
+
+@every("metric")
+def test_a_metric_is_best_for_what_was_recorded_and_bounded(name: str, material: Material) -> None:
+    rows = material.dataset.train
+    metric = find("metric", name).of(rows)
+    right = {
+        column: values
+        for column, values in rows.columns.items()
+        if column.startswith(("next_observations", "rewards", "terminations", "valid_actions"))
+    }
+    wrong = {column: np.roll(values, 7, axis=0) for column, values in right.items()}
+    best, worse = metric.score(right, rows), metric.score(wrong, rows)
+    failed = metric.failed(rows)
+    assert failed.value <= worse.value < best.value
+    assert 0 <= metric.floor(rows) <= best.value
+    assert json.dumps(best.model_dump())
+
+
+class Line(Model):
+    """A walk along ten places, towards a reward at the end of it."""
+
+    batch = None
+
+    def __init__(self, kind: str) -> None:
+        from gymnasium import spaces
+
+        box = spaces.Box(-1, 1, (1,), np.float64)
+        self.action_space = space_of(spaces.Discrete(2) if kind == "discrete" else box, "actions")
+        self.deterministic = True
+        self.counter: Counter = [0]
+        self._place = 0.0
+
+    def stand(self, state: Any) -> None:
+        """Stand at a place."""
+        self._place = float(np.asarray(state).ravel()[0])
+
+    def here(self) -> Any:
+        """Return the place."""
+        return np.array([self._place])
+
+    def step(self, action: Any) -> Step:
+        """Go there or back."""
+        self.counter[0] += 1
+        number = float(np.asarray(action).ravel()[0])
+        self._place += (2 * number - 1) if self.action_space.kind == "discrete" else number
+        return Step(self.here(), self._place, self._place >= 10, None)
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the walk end."""
+        total, factor = 0.0, 1.0
+        for action in actions:
+            step = self.step(action)
+            total += factor * step.reward
+            factor *= discount
+            if step.terminated:
+                break
+        return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Try every plan from every state."""
+        found = np.empty(plans.shape[:2])
+        for row, state in enumerate(states):
+            for column, plan in enumerate(plans[row]):
+                self.stand(state)
+                found[row, column] = self.play(plan)
+        return found
+
+
+@every("planner")
+def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
+    from cwm_cli.planning import Unsuited
+
+    planner = find("planner", name)
+    served = 0
+    for kind in ("discrete", "box"):
+        model = Line(kind)
+        if not planner.serves(model.action_space):
+            continue
+        served += 1
+        moments = [Moment(episode, 0, np.array([float(episode)]), 6) for episode in range(2)]
+        try:
+            plans = Decider([planner()], model, seed=3).plan(moments)
+        except Unsuited as reason:
+            assert str(reason).strip()
+            continue
+        again = Decider([planner()], Line(kind), seed=3).plan(moments)
+        low, high = model.action_space.low, model.action_space.high
+        for plan, repeated in zip(plans, again, strict=True):
+            assert 1 <= len(plan) <= 6
+            np.testing.assert_array_equal(np.asarray(plan), np.asarray(repeated))
+            for action in plan:
+                values = np.ravel(action)
+                assert (values >= np.asarray(low)).all()
+                assert (values <= np.asarray(high)).all()
+    assert served, f"{name} serves no kind of action; it says that it needs {planner.NEEDS}"
+
+
+@every("policy")
+def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: Material) -> None:
+    def rows(seed: int) -> Dataset:
+        return record(
+            material.spec, policy=name, episodes=2, test_episodes=1, max_steps=8, seed=seed
+        )
+
+    first = rows(5)
+    assert first.digest == rows(5).digest
+    assert len(first.train) > 0
+    assert len(first.test) > 0
+
+
+@every("world model")
+def test_a_world_model_predicts_every_row_alike_whatever_its_order(
+    name: str, material: Material
+) -> None:
+    model = make("world model", name, material)
+    rows = material.dataset.test
+    found = model.predict(rows, seed=1, draws=2).checked(rows)
+    assert found.failure is None
+    assert model.kind == name.partition(":")[2]
+    assert model.describe()
+    order = np.argsort(rows.columns["rewards"] + np.arange(len(rows))[::-1], kind="stable")
+    turned = model.predict(rows[order], seed=1, draws=2)
+    if found.shape == "certain":
+        for column, values in found.columns.items():
+            np.testing.assert_allclose(values[order], turned.columns[column], rtol=1e-9, atol=1e-9)
+
+
+@every("world model")
+def test_a_world_model_is_read_back_as_it_was_saved_or_says_that_it_cannot(
+    name: str, material: Material
+) -> None:
+    model = make("world model", name, material)
+    path = material.folder / "saved"
+    try:
+        model.save(path)
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    again = type(model).load(path, sandbox=material.sandbox)
+    rows = material.dataset.test
+    before, after = model.predict(rows).columns, again.predict(rows).columns
+    for column, values in before.items():
+        np.testing.assert_array_equal(values, after[column])
+
+
+@every("contract")
+def test_a_contract_tells_every_method_that_it_calls(name: str, material: Material) -> None:
+    contract = make("contract", name, material)
+    data = material.dataset
+    words = contract.words(data.observation_space, data.action_space, tools=("mujoco",))
+    missing = [method for method in contract.methods if method not in words]
+    assert not missing, f"the words for a language model do not name {', '.join(missing)}"
+    assert "mujoco" in words
+
+
+@every("environment")
+def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
+    spec = find("environment", name)()
+    try:
+        env = spec.make()
+        spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+    except CwmError as error:
+        pytest.skip(str(error))
+    with closing(env), closing(spec.make()) as twin:
+        assert spec.describe(env).strip()
+        assert all(isinstance(version, str) for version in spec.versions().values())
+        assert all(space.kind for space in spaces)
+        rng = np.random.default_rng(0)
+        observed, repeated = env.reset(seed=3)[0], twin.reset(seed=3)[0]
+        for _ in range(5):
+            assert spaces[0].pack("o", [observed]).keys()
+            for left, right in zip(_leaves(observed), _leaves(repeated), strict=True):
+                np.testing.assert_array_equal(left, right)
+            env.action_space.seed(int(rng.integers(2**31)))
+            action = env.action_space.sample()
+            observed, _, terminated, truncated, _ = env.step(action)
+            repeated = twin.step(action)[0]
+            if terminated or truncated:
+                break
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Return what an observation is made of."""
+    parts = value.values() if isinstance(value, dict) else value
+    nested = isinstance(value, tuple | dict)
+    return [leaf for part in parts for leaf in _leaves(part)] if nested else [value]
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        pytest.param(plugin, id=plugin.package.split()[0] + "-" + plugin.name)
+        for plugin in registry.plugins().loaded
+        if hasattr(plugin.module, "cwm_commands")
+    ],
+)
+def test_a_command_explains_itself(plugin: registry.Plugin) -> None:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    given = {"app": app, "api": shared}
+    hook = plugin.module.cwm_commands
+    hook(**{name: given[name] for name in signature(hook).parameters})
+    names = [command.name or "" for command in app.registered_commands]
+    assert names
+    for name in names:
+        answer = CliRunner().invoke(app, [name, "--help"])
+        assert answer.exit_code == 0, answer.output
+        assert "Usage" in answer.output
