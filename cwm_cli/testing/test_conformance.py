@@ -21,7 +21,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.registry import Kind, Owner, find, provided
-from cwm_cli.sandbox.failure import Failure
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
     ROOT,
