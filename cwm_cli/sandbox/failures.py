@@ -1,8 +1,9 @@
-"""Say in words why a program failed; everything that it left behind may be forged."""
+"""Why a program failed: what is known of it in words; all that it left behind may be forged."""
 
 import re
 import signal
 import unicodedata
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -56,9 +57,9 @@ TOO_LONG = Failure(
     message=f"the program is longer than {LONGEST_PROGRAM} characters, and none has to be",
 )
 
-_TEXT_CHARACTERS = 1000
-_LINE_CHARACTERS = 200
-_VALUE_CHARACTERS = 300
+_TEXT_CHARACTERS, _LINE_CHARACTERS, _VALUE_CHARACTERS = 1000, 200, 300
+"""How much of a message, a line and a value is shown: a prompt has to have room for several."""
+
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _BY_THE_CLOCK = (EndReason.OUT_OF_TIME, EndReason.ASLEEP)
 _PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
@@ -78,19 +79,20 @@ class Cause(NamedTuple):
 
 
 def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> Failure | None:
-    """Return what went wrong, or None when every row was answered."""
+    """Return what went wrong, or None when the program did all of its job."""
     report = result.report
     finished = report.reason is EndReason.EXITED and report.code == 0
     if finished and views["phase"] == Phase.DONE and views["status"].all():
         return None
     cause = _cause(result, views, job, limits)
-    source = _source_line(job.program, cause.line)
-    parts = [
-        clean(cause.text, _TEXT_CHARACTERS),
-        "" if source is None else f"at line {cause.line}: {source}",
-        _asked(job, views),
-    ]
-    line = None if source is None else cause.line
+    lines, line = _lines(job.program), cause.line if cause.line > 0 else None
+    parts = [printable(cause.text, _TEXT_CHARACTERS)]
+    if line is not None and line <= len(lines):
+        parts.append(f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}")
+    else:
+        line = None
+    if views["phase"] == Phase.STEPPING and (asked := asked_for(job, int(views["progress"]))):
+        parts.append(f"when asked for {asked}")
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
 
 
@@ -102,7 +104,7 @@ def overflow(limits: Limits) -> Failure:
     )
 
 
-def clean(text: str, characters: int) -> str:
+def printable(text: str, characters: int) -> str:
     """Shorten a text and remove what could steer a terminal or hide in it."""
     kept = "".join(
         character
@@ -114,48 +116,40 @@ def clean(text: str, characters: int) -> str:
 
 def _cause(result: JobResult, views: Columns, job: Job, limits: Limits) -> Cause:
     """Tell the endings apart: first those that the worker saw, then what the program reports."""
-    ending, code = result.report.reason, result.report.code
-    if ending is EndReason.FORKED:
+    reason, code, log = result.report.reason, result.report.code, result.log
+    if reason is EndReason.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")
-    if ending is not EndReason.EXITED or code == -signal.SIGXCPU:
-        kind: FailureKind = "timeout_wall" if ending in _BY_THE_CLOCK else "timeout_cpu"
-        text = _overrun(ending, views, job, limits)
-        return Cause(kind, text, _loop(job.program, _stuck_line(result.log)))
+    if reason is not EndReason.EXITED or code == -signal.SIGXCPU:
+        kind: FailureKind = "timeout_wall" if reason in _BY_THE_CLOCK else "timeout_cpu"
+        text = _overrun(reason, views, job, limits)
+        return Cause(kind, text, _loop(job.program, _stuck_line(log)))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
     if code < 0:
-        text = f"the process of the program was ended by {_signal_name(-code)}"
-        return Cause("crash", text, _stuck_line(result.log))
-    return Cause("early_exit", _farewell(code, job.aim, result.log))
+        name = f"signal {-code}"  # those for real-time use have no names of their own
+        with suppress(ValueError):
+            name = signal.Signals(-code).name
+        text = f"the process of the program was ended by {name}"
+        return Cause("crash", text, _stuck_line(log))
+    text = f"the program ended its own process (exit code {code}) before {job.aim}"
+    printed = _DUMP.sub(b"", log).decode("utf-8", "replace").strip().splitlines()
+    if printed:
+        text = "\n".join([text, "it had printed:", *printed[-_PRINTED_LINES:]])
+    return Cause("early_exit", text)
 
 
-def _overrun(ending: EndReason, views: Columns, job: Job, limits: Limits) -> str:
+def _overrun(reason: EndReason, views: Columns, job: Job, limits: Limits) -> str:
     """Say which limit was exceeded, and at what."""
-    if ending is EndReason.OUT_OF_TIME:
+    if reason is EndReason.OUT_OF_TIME:
         return f"the program took more than {limits.wall_seconds:g} s"
-    if ending is EndReason.ASLEEP:
+    if reason is EndReason.ASLEEP:
         return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
-    if ending is not EndReason.STALLED or job.in_one_step:
+    if reason is not EndReason.STALLED or job.in_one_step:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
     loading = views["phase"] == Phase.LOADING
     what = "importing the program and making an Environment" if loading else "a single step"
     return f"{what} took more than {limits.stall_seconds:g} s of CPU time"
-
-
-def _signal_name(number: int) -> str:
-    """Name a signal; those for real-time use have no names of their own."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _farewell(code: int, missed: str, log: bytes) -> str:
-    """Say that a program ended itself, before what, with the last that it printed."""
-    text = f"the program ended its own process (exit code {code}) before {missed}"
-    printed = _DUMP.sub(b"", log).decode("utf-8", "replace").strip().splitlines()
-    return "\n".join([text, *(["it had printed:"] if printed else []), *printed[-_PRINTED_LINES:]])
 
 
 def _stuck_line(log: bytes) -> int:
@@ -192,18 +186,6 @@ def _lines(program: str) -> list[str]:
     return program.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _source_line(program: str, number: int) -> str | None:
-    """Return a line of the program, numbered as Python does, or None when there is none."""
-    lines = _lines(program)
-    return clean(lines[number - 1], _LINE_CHARACTERS) if 0 < number <= len(lines) else None
-
-
-def _asked(job: Job, views: Columns) -> str:
-    """Describe the row at which the program ended, or return "" when it was at none."""
-    asked = asked_for(job, int(views["progress"])) if views["phase"] == Phase.STEPPING else ""
-    return asked and f"when asked for {asked}"
-
-
 def asked_for(job: Job, row: int) -> str:
     """Describe what a program is asked in a row, or return "" where it is asked for none."""
     question = job.question(row)
@@ -216,7 +198,7 @@ def asked_for(job: Job, row: int) -> str:
 def shown(value: Any) -> str:
     """Return a value as a short text."""
     with np.printoptions(threshold=20, floatmode="maxprec", precision=8):
-        return clean(_literal(value), _VALUE_CHARACTERS)
+        return printable(_literal(value), _VALUE_CHARACTERS)
 
 
 def _literal(value: Any) -> str:

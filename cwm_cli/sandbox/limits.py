@@ -19,24 +19,32 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one program answering one dataset, or making one decision of a session.
+    """Bounds on one program doing one job, or answering one question of a conversation.
 
     CPU time is what counts, because it does not depend on how busy the machine
-    is; wall-clock time is the backstop for programs that sleep. `stall_seconds`
-    is CPU time spent loading or on a single row: one second is some hundred
-    thousand times what a step of a written-out environment takes, leaves room for
-    tables built at import, and ends a hang ten times sooner than `cpu_seconds`.
-    `sleep_seconds` is time spent waiting, of which no model has a need. Where the
-    CPU time of another process cannot be read (macOS), stalls are measured by the
-    wall clock. `memory_mb` comes on top of what an idle process has.
+    is; wall-clock time is the backstop for programs that sleep. Where the CPU time of
+    another process cannot be read (macOS), stalls are measured by the wall clock.
     """
 
     wall_seconds: float = 60.0
+    """Seconds that a program may take by the clock."""
+
     cpu_seconds: float = 10.0
+    """Seconds of CPU time that a program may take."""
+
     stall_seconds: float = 1.0
+    """Seconds of CPU time that loading a program or a single step may take."""
+    # One second is some hundred thousand times what a step of a written-out environment
+    # takes, leaves room for tables built at import, and ends a hang ten times sooner.
+
     sleep_seconds: float = 2.0
+    """Seconds that a program may sleep or wait, of which no model has a need."""
+
     memory_mb: int = 512
+    """Megabytes of memory that a program may take beyond what an idle process has."""
+
     output_bytes: int = 1 << 20
+    """Bytes that a program may print."""
 
     def __post_init__(self) -> None:
         """Refuse what no kernel or no program could make sense of, with a ValueError."""

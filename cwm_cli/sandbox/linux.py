@@ -1,4 +1,7 @@
-"""System calls that the standard library lacks; where the kernel refuses one it raises OSError."""
+"""What Linux offers to confine a process: system calls, Landlock, and a filter of system calls.
+
+Where the kernel refuses what is asked of it the functions raise OSError.
+"""
 
 import ctypes
 import errno
@@ -28,6 +31,75 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
 _LANDLOCK_VERSION = 1
+
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
+"""How many rights on files each version of Landlock knows; later ones know no more."""
+
+_TCP_SINCE, _SCOPES_SINCE = 4, 6
+_BIND_AND_CONNECT = 0b11
+_SOCKETS_AND_SIGNALS = 0b11
+
+_INSTRUCTION = Struct("=HBBI")
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_REFUSE = 0x00050000
+_NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16
+_X32 = 0x40000000
+_PROT_EXEC = 4
+_NOBODY = 0x5AFE9D1D
+"""Stands for the number of a process, and is larger than any."""
+
+ALLOWED = """
+read write close fstat lseek munmap mremap madvise brk futex
+rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
+clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time
+getrandom getpid gettid getppid getuid geteuid getgid getegid getrusage getrlimit uname
+sched_yield sched_getaffinity getcpu exit exit_group restart_syscall
+poll ppoll select pselect6 set_robust_list rseq
+"""
+"""What computing takes: it works on memory, clocks and the descriptors that are open already."""
+
+
+class Machine(NamedTuple):
+    """How a machine is known to the kernel, and the numbers of its system calls."""
+
+    audit: int
+    numbers: dict[str, int]
+
+
+MACHINES = {
+    "x86_64": Machine(
+        0xC000003E,
+        {
+            "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9,
+            "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14,
+            "rt_sigreturn": 15, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
+            "nanosleep": 35, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
+            "getrlimit": 97, "getrusage": 98, "getuid": 102, "getgid": 104, "geteuid": 107,
+            "getegid": 108, "getppid": 110, "sigaltstack": 131, "gettid": 186, "time": 201,
+            "futex": 202, "sched_getaffinity": 204, "restart_syscall": 219, "clock_gettime": 228,
+            "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "tgkill": 234,
+            "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "prlimit64": 302,
+            "getcpu": 309, "getrandom": 318, "rseq": 334, "clone3": 435,
+        },
+    ),
+    "aarch64": Machine(
+        0xC00000B7,
+        {
+            "close": 57, "lseek": 62, "read": 63, "write": 64, "pselect6": 72, "ppoll": 73,
+            "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98, "set_robust_list": 99,
+            "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115,
+            "sched_getaffinity": 123, "sched_yield": 124, "restart_syscall": 128, "tgkill": 131,
+            "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139,
+            "uname": 160, "getrlimit": 163, "getrusage": 165, "getcpu": 168, "gettimeofday": 169,
+            "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176,
+            "getegid": 177, "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
+            "mprotect": 226, "madvise": 233, "prlimit64": 261, "getrandom": 278, "rseq": 293,
+            "clone3": 435,
+        },
+    ),
+}  # fmt: skip
+"""From the kernel's tables; a call that a machine lacks (select on aarch64) is left out."""
 
 
 def fork_sibling() -> int:
@@ -114,14 +186,6 @@ def _checked(result: int) -> int:
     return result
 
 
-_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many rights on files each version of Landlock knows; later ones know no more."""
-
-_TCP_SINCE, _SCOPES_SINCE = 4, 6
-_BIND_AND_CONNECT = 0b11
-_SOCKETS_AND_SIGNALS = 0b11
-
-
 def deny_everything() -> int:
     """Return the descriptor of a ruleset that denies all that this kernel can deny.
 
@@ -145,78 +209,17 @@ def handled(version: int) -> bytes:
     return struct.pack(f"={len(words)}Q", *words)
 
 
-ALLOWED = """
-read write close fstat lseek munmap mremap madvise brk futex
-rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
-clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time
-getrandom getpid gettid getppid getuid geteuid getgid getegid getrusage getrlimit uname
-sched_yield sched_getaffinity getcpu exit exit_group restart_syscall
-poll ppoll select pselect6 set_robust_list rseq
-"""
-
-
-class Machine(NamedTuple):
-    """How a machine is known to the kernel, and the numbers of its system calls."""
-
-    audit: int
-    numbers: dict[str, int]
-
-
-MACHINES = {
-    "x86_64": Machine(
-        0xC000003E,
-        {
-            "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9,
-            "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14,
-            "rt_sigreturn": 15, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
-            "nanosleep": 35, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
-            "getrlimit": 97, "getrusage": 98, "getuid": 102, "getgid": 104, "geteuid": 107,
-            "getegid": 108, "getppid": 110, "sigaltstack": 131, "gettid": 186, "time": 201,
-            "futex": 202, "sched_getaffinity": 204, "restart_syscall": 219, "clock_gettime": 228,
-            "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "tgkill": 234,
-            "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "prlimit64": 302,
-            "getcpu": 309, "getrandom": 318, "rseq": 334, "clone3": 435,
-        },
-    ),
-    "aarch64": Machine(
-        0xC00000B7,
-        {
-            "close": 57, "lseek": 62, "read": 63, "write": 64, "pselect6": 72, "ppoll": 73,
-            "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98, "set_robust_list": 99,
-            "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115,
-            "sched_getaffinity": 123, "sched_yield": 124, "restart_syscall": 128, "tgkill": 131,
-            "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139,
-            "uname": 160, "getrlimit": 163, "getrusage": 165, "getcpu": 168, "gettimeofday": 169,
-            "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176,
-            "getegid": 177, "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
-            "mprotect": 226, "madvise": 233, "prlimit64": 261, "getrandom": 278, "rseq": 293,
-            "clone3": 435,
-        },
-    ),
-}  # fmt: skip
-"""From the kernel's tables; a call that a machine lacks (select on aarch64) is left out."""
-
-_INSTRUCTION = Struct("=HBBI")
-_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_REFUSE = 0x00050000
-_NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16
-_X32 = 0x40000000
-_PROT_EXEC = 4
-_NOBODY = 0x5AFE9D1D
-"""Stands for the number of a process, and is larger than any."""
-
-
 def for_process(instructions: bytes, pid: int) -> bytes:
     """Return the filter of `compute_only` for one process, which may signal itself."""
     return instructions.replace(_NOBODY.to_bytes(4, sys.byteorder), pid.to_bytes(4, sys.byteorder))
 
 
 def compute_only(machine: str, *, compiling: bool = False) -> bytes:
-    """Return the filter for a machine of `MACHINES`.
+    """Return the filter for a machine of `MACHINES`, as a classic BPF program.
 
-    A process may also read its own limits and map memory, which only a
-    `compiling` one may execute.
+    A call that is not allowed fails with EPERM, which Python shows as a PermissionError;
+    one of another machine's numbering (32-bit, x32) ends the process. A process may also
+    read its own limits and map memory, which only a `compiling` one may execute.
     """
     never = 0 if compiling else _PROT_EXEC
     audit, numbers = MACHINES[machine]

@@ -9,7 +9,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import FORMS
 from cwm_cli.planning.planner import Moment, Unsuited
 from cwm_cli.sandbox.client import Conversation, Sandbox
-from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, clean
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.messages import (
     LONGEST_NOTE,
     SIZE,
@@ -87,7 +87,7 @@ class Session:
         self.report = Report(
             self._job.planners[reply.planner][0],
             tuple(form for bit, form in enumerate(FORMS) if reply.forms >> bit & 1),
-            clean(reply.note, LONGEST_NOTE),
+            printable(reply.note, LONGEST_NOTE),
         )
         return [Plan(plan, None) for plan in reply.plans]
 
@@ -112,7 +112,7 @@ class Session:
             raise
         if not reply.plans:
             self.close()
-            raise Unsuited(clean(reply.note, LONGEST_NOTE))
+            raise Unsuited(printable(reply.note, LONGEST_NOTE))
         return reply
 
     def _read(self, process: Conversation, moments: Sequence[Moment]) -> PlanningReply:

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox.client import Sandbox
-from cwm_cli.sandbox.failures import Failure, clean
+from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.sandbox.pacing import LONGEST_NOTE, PACED, QUESTION, REPLY, TimingJob
 
 FORGED = Failure(
@@ -67,7 +67,7 @@ class Timer:
             raise Broke(FORGED)
         if not transitions:
             text = note.rstrip(b"\0").decode("utf-8", "replace")
-            self.notes[form] = clean(text, LONGEST_NOTE)
+            self.notes[form] = printable(text, LONGEST_NOTE)
         return Walked(transitions, seconds)
 
     def __enter__(self) -> Self:

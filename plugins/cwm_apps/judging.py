@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cwm_apps.tasks import Case, CodingTask
 from cwm_cli.sandbox import Limits, Printed, Sandbox
-from cwm_cli.sandbox.failures import Failure, clean
+from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.sandbox.scripts import run_script
 
 LIMITS = Limits(
@@ -169,7 +169,7 @@ def _cut(text: str, most: int) -> str:
     if len(text) > most:
         head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
         text = f"{head} ... ({len(text) - most:,} characters left out) ... {tail}"
-    return clean(text, len(text))
+    return printable(text, len(text))
 
 
 def matches(printed: str, expected: str) -> bool:
