@@ -1,6 +1,6 @@
-"""Many searches at once: environments x strategies x models x seeds, and what they come to.
+"""Many jobs at once: searches over environments x strategies x models x seeds, and how fast things are.
 
-Each job is a run folder like any other, below one folder for all, and is worked
-on by processes of its own. What is there to do is read from these folders, so
-that whatever is killed, nothing that was found is lost.
+`benchmarking.benchmark` is what `cwm benchmark` does: each job is a run folder like
+any other, below one folder for all, and is worked on by processes of its own.
+`speed.bench_speed` is what `cwm bench-speed` does.
 """

@@ -1,20 +1,44 @@
-"""What a benchmark is: its choices, the terms on which it goes on, and its jobs."""
+"""What a benchmark is: its choices, the terms on which it goes on, its jobs and their tasks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-SIMULATED = "simulated"
-"""The backend whose answers are no language model's, and that breaks a program of its own."""
+from cwm_cli.agents.synthesizing import check_flags, owners_of
+from cwm_cli.errors import UnknownNameError
+from cwm_cli.registry import find, read_options
+from cwm_cli.runs.store import RunHeader
 
-SIMULATED_NOTE = (
-    "These are simulated proposals, not a language model's: the backend `simulated` makes errors "
-    "in a program that was induced from data, and repairs some."
-)
+SUITES: Mapping[str, tuple[str, ...]] = {
+    "cwmb": (
+        "Blackjack-v1",
+        "CliffWalking-v1",
+        "Taxi-v4",
+        "CartPole-v1",
+        "MountainCar-v0",
+        "Acrobot-v1",
+        "Pendulum-v1",
+        "Reacher-v5",
+        "Pusher-v5",
+        "InvertedPendulum-v5",
+        "InvertedDoublePendulum-v5",
+        "HalfCheetah-v5",
+        "Hopper-v5",
+        "Swimmer-v5",
+        "Walker2d-v5",
+        "Ant-v5",
+        "Humanoid-v5",
+        "HumanoidStandup-v5",
+        "RTFM-v0",
+    ),
+}
+"""Sets of environments by name; `cwmb` is the Code World Models Benchmark in the order of the
+paper, on ids that Gymnasium makes today."""
 
 
 class Trial(NamedTuple):
@@ -32,7 +56,26 @@ class Trial(NamedTuple):
         return "-".join(slug(word) for word in words if word)
 
 
-class Configuration(BaseModel):
+class BenchmarkTask(NamedTuple):
+    """Something that a process does: for an environment, or for the trial of that name.
+
+    "prepare" makes an environment and records its data, "write" has a program of it
+    written for backends that start from one, "search" and "play" are for a trial,
+    "ceiling" and "oracle" say what can be reached in an environment; `planner` is
+    that of an oracle.
+    """
+
+    kind: str
+    name: str
+    planner: str = ""
+
+    @property
+    def key(self) -> str:
+        """A name for files."""
+        return "-".join((self.kind, slug(self.name), *([self.planner] if self.planner else [])))
+
+
+class BenchmarkConfig(BaseModel):
     """The choices that make a benchmark what it is; it is continued only under the same ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +88,7 @@ class Configuration(BaseModel):
     options: tuple[str, ...] = ()
     temperature: float | None = None
     tools: tuple[str, ...] = ()
-    metric: Literal["accuracy", "paper"] = "accuracy"
+    metric: str = "accuracy"
     data_seed: int = 0
     max_steps: int | None = None
 
@@ -55,19 +98,37 @@ class Configuration(BaseModel):
         sets = (self.environments, self.strategies, self.models, range(self.seeds))
         return [Trial(*chosen) for chosen in product(*sets)]
 
-    @property
-    def simulated(self) -> bool:
-        """Whether what answers is a simulation."""
-        return self.backend == SIMULATED
-
-    @property
+    @cached_property
     def needs_programs(self) -> bool:
-        """Whether a program of each environment has to be there first, for the answers."""
-        keys = (pair.partition("=")[0] for pair in self.options)
-        return self.simulated and not {"program", "backend.program"} & set(keys)
+        """Whether a program of each environment has to be there first, for the backend."""
+        option = find("backend", self.backend).starts_from
+        keys = {pair.partition("=")[0] for pair in self.options}
+        return bool(option) and not keys & {option, f"backend.{option}"}
+
+    def options_of(self, strategy: str) -> list[str]:
+        """Return the options that are for a strategy, or for all."""
+        return [pair for pair in self.options if self._takes(strategy, pair)]
+
+    def check(self, flags: Mapping[str, object]) -> None:
+        """Refuse at once what every search would refuse: names, and options that nobody has."""
+        check_flags(self.backend, flags)
+        find("metric", self.metric)
+        for strategy in self.strategies:
+            find("strategy", strategy)
+        for pair in self.options:
+            if not any([self._takes(strategy, pair) for strategy in self.strategies]):
+                read_options([pair], owners_of(self.strategies[0], self.backend))
+
+    def _takes(self, strategy: str, pair: str) -> bool:
+        """Whether an option is for a strategy or for all; a value that is refused raises."""
+        try:
+            read_options([pair], owners_of(strategy, self.backend))
+        except UnknownNameError:
+            return False
+        return True
 
 
-class Terms(BaseModel):
+class BenchmarkTerms(BaseModel):
     """How far a benchmark goes; other terms may be given when it is continued."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +140,7 @@ class Terms(BaseModel):
     ceilings: bool = False
 
 
-class Access(BaseModel):
+class BenchmarkAccess(BaseModel):
     """What processes have to know and nobody writes down."""
 
     model_config = ConfigDict(frozen=True)
@@ -87,33 +148,31 @@ class Access(BaseModel):
     api_base: str | None = None
     accepted: tuple[str, ...] = ()
 
-
-class Header(BaseModel):
-    """What `benchmark.json` holds."""
-
-    model_config = ConfigDict(frozen=True)
-
-    configuration: Configuration
-    terms: Terms
-    version: str
-    created: str
+    def flags(self, config: BenchmarkConfig) -> dict[str, Any]:
+        """Return the options of the backend that have flags of their own."""
+        flags = {"api_base": self.api_base, "temperature": config.temperature}
+        return {name: value for name, value in flags.items() if value is not None}
 
 
-def changes(before: Configuration, now: Configuration) -> Iterator[str]:
-    """Name the choices in which two benchmarks differ, with both values."""
-    for name in Configuration.model_fields:
-        old, new = getattr(before, name), getattr(now, name)
-        if old != new:
-            yield f"{name.replace('_', ' ')} ({_words(old)}, not {_words(new)})"
+class BenchmarkHeader(RunHeader[BenchmarkConfig]):
+    """What a benchmark begins with; the terms are those of the last command.
+
+    `caveat` has to be said of whatever the backend answers.
+    """
+
+    kind: str = "benchmark"
+    terms: BenchmarkTerms
+    caveat: str = ""
+
+
+def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:
+    """Return the environments that were named, or those of a suite, each once."""
+    if not named and suite not in SUITES:
+        raise UnknownNameError("suite", suite, SUITES)
+    return tuple(dict.fromkeys(named or SUITES[suite]))
 
 
 def slug(text: str) -> str:
     """Return a text as part of a file name; two texts never become the same."""
     safe = re.sub(r"[^\w.-]+", "-", text)
     return safe if safe == text else f"{safe}-{sha256(text.encode()).hexdigest()[:6]}"
-
-
-def _words(value: object) -> str:
-    """Write a choice down."""
-    values = value if isinstance(value, tuple) else (value,)
-    return ", ".join(str(item) for item in values if item not in ("", None)) or "none"

@@ -1,35 +1,38 @@
-"""The tables of a benchmark in words, for terminals and files alike."""
+"""The tables of a benchmark in words, for terminals and files alike, beside published figures.
 
-from collections.abc import Callable, Iterator, Sequence
+The published figures are quoted from Dainese et al., "Generating Code World Models with Large
+Language Models Guided by Monte Carlo Tree Search" (NeurIPS 2024, arXiv 2405.15383): means over
+environments with its own data, score and planners. And from Agent2World (arXiv 2512.22336),
+which reports both systems with one model.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cwm_cli.agents.contests import Mean
-from cwm_cli.bench.groups import Estimate, Group
-from cwm_cli.bench.published import QUOTED, Quoted
-from cwm_cli.bench.rows import Row
+from cwm_cli.bench.results import Estimate, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share
 
-UNKNOWN = "\N{EN DASH}"
 ERROR = "\N{PLUS-MINUS SIGN}"
 
 MEASURES = {
-    "test_accuracy": "held-out accuracy",
-    "test_normalised": "held-out normalised",
-    "test_exact": "held-out exact rows",
-    "test_paper": "held-out paper's score",
-    "test_floor": "held-out floor",
-    "test_ceiling": "held-out ceiling",
-    "train_accuracy": "train accuracy",
-    "train_normalised": "train normalised",
-    "train_exact": "train exact rows",
-    "train_paper": "train paper's score",
-    "train_floor": "train floor",
-    "train_ceiling": "train ceiling",
-    "R": "R",
-}
+    f"{split}_{part}": f"{words} {what}"
+    for split, words in {"test": "held-out", "train": "train"}.items()
+    for part, what in {
+        "accuracy": "accuracy",
+        "normalised": "normalised",
+        "exact": "exact rows",
+        "paper": "paper's score",
+        "floor": "floor",
+        "ceiling": "ceiling",
+    }.items()
+} | {"R": "R"}
 OPTIONAL = ("test_ceiling", "train_ceiling", "R")
 """Measures that were perhaps not asked for."""
 
-COUNTS: dict[str, Callable[[Group], str]] = {
+COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
     "environments": lambda group: str(len(group.environments)),
     "seeds": lambda group: group.seeds,
     "jobs finished": lambda group: f"{group.finished} of {group.jobs}",
@@ -41,28 +44,110 @@ COUNTS: dict[str, Callable[[Group], str]] = {
     "seconds": lambda group: f"{group.seconds:,.1f}",
 }
 
+Columns = dict[str, Callable[[TrialRow], str]]
 
-Columns = dict[str, Callable[[Row], str]]
-
-SIDES = ("return", "random", "oracle", "R")
-
-
-class Grid(NamedTuple):
-    """A table: its title, the heads of its columns, its cells, and how many columns are words."""
-
-    title: str
-    heads: list[str]
-    cells: list[list[str]]
-    words: int = 1
-
-    def markdown(self) -> str:
-        """Write the table as Markdown."""
-        marks = ["---" if place < self.words else "---:" for place in range(len(self.heads))]
-        lines = [self.heads, marks, *self.cells]
-        return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
+LATER = "Agent2World (arXiv 2512.22336) reports an overall R of 0.48, and of 0.35 for GIF-MCTS."
 
 
-def group_grids(groups: Sequence[Group]) -> Iterator[Grid]:
+class PublishedGroup(NamedTuple):
+    """Published figures of a kind of environments; R may exceed 1 and be negative."""
+
+    group: str
+    model: str
+    completions: int
+    strategy: str
+    accuracy: float
+    R: float
+
+
+_LLAMA, _GPT = ("Llama 3 70B", 50), ("GPT-4 Turbo", 10)
+PUBLISHED = (
+    PublishedGroup("discrete", *_LLAMA, "GIF-MCTS", 0.84, 0.76),
+    PublishedGroup("discrete", *_LLAMA, "WorldCoder", 0.79, 0.60),
+    PublishedGroup("discrete", *_GPT, "GIF-MCTS", 0.91, 0.81),
+    PublishedGroup("discrete", *_GPT, "WorldCoder", 0.87, 0.79),
+    PublishedGroup("continuous", *_LLAMA, "GIF-MCTS", 0.35, 0.22),
+    PublishedGroup("continuous", *_LLAMA, "WorldCoder", 0.32, 0.19),
+    PublishedGroup("continuous", *_GPT, "GIF-MCTS", 0.40, 0.26),
+    PublishedGroup("continuous", *_GPT, "WorldCoder", 0.24, 0.20),
+    PublishedGroup("text", *_GPT, "GIF-MCTS", 0.71, 0.31),
+    PublishedGroup("text", "GPT-4 Turbo", 50, "GIF-MCTS", 1.00, 1.00),
+    PublishedGroup("text", *_LLAMA, "GIF-MCTS", 0.58, -0.11),
+)
+
+
+def benchmark_report(run: BenchmarkRun) -> RunReport:
+    """Return all that a benchmark came to, read from its folder, whatever state it is in."""
+    rows = rows_of(run)
+    groups, header = groups_of(rows), run.header.model_dump(mode="json")
+    answers = ", ".join(filter(None, run.config.models)) or run.config.backend
+    most = f"{run.header.terms.budget} completions at most"
+    notes = list(_notes(run, rows, groups))
+    lines = [row.model_dump(mode="json") for row in rows]
+    caveat = run.header.caveat
+    return RunReport(
+        title=f"cwm benchmark: {answers}, {most}, {run.folder}",
+        grids=[*group_grids(groups), *job_grids(rows)],
+        notes=notes,
+        facts={
+            "run": str(run.folder),
+            "rows": lines,
+            "groups": [group.model_dump(mode="json") for group in groups],
+            "simulated": bool(caveat),
+            "notes": notes,
+            "published": {"source": SOURCE, "figures": [one._asdict() for one in PUBLISHED]},
+            "configuration": header["config"],
+            "terms": header["terms"],
+        },
+        rows=[line | {"note": caveat} for line in lines] if caveat else lines,
+    )
+
+
+def _notes(
+    run: BenchmarkRun, rows: Sequence[TrialRow], groups: Sequence[TrialGroup]
+) -> Iterator[str]:
+    """Say what has to be known to read the tables."""
+    if run.header.caveat:
+        yield run.header.caveat
+    yield (
+        f"{ERROR} is a standard error: of a group over its environments, each with "
+        "the mean over its seeds (over seeds where there is one environment), of a job over "
+        "its episodes. A program that fails scores 0 and counts. Of jobs, `exact` is the share "
+        "of held-out rows that are right in every part, `paper` the published score of the "
+        "train rows, `ceiling` what the true environment scores on the held-out rows."
+    )
+    if longest := run.config.max_steps:
+        yield f"Episodes are cut after {longest} steps, those of the oracle as well."
+    yield from _gaps(rows)
+    if any(published.group == group.group for group in groups for published in PUBLISHED):
+        yield (
+            f"Quoted figures are those of {SOURCE}: with its own data, planners and language "
+            f"models, and with the published score as accuracy. {LATER}"
+        )
+
+
+def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
+    """Say which jobs are not in the means, and why."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.state == "failed":
+            reasons[row.reason or "unknown"].append(row.job)
+    if failed := sum(map(len, reasons.values())):
+        yield f"{failed} of {len(rows)} jobs failed and are left out of the means:"
+    for reason, names in reasons.items():
+        rest = len(names) - 3
+        some = ", ".join(names[:3]) + (f" and {rest} others" if rest > 0 else "")
+        yield f"- {some}: {reason}"
+    if unfinished := sum(row.state == "unfinished" for row in rows):
+        yield f"{unfinished} of {len(rows)} jobs are not finished and are left out of the means."
+    for row in rows:
+        why = row.reason if row.play is None else row.play.reason
+        if row.state == "finished" and why:
+            yield f"- {row.job} has no R: {why}"
+
+
+def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
     """Yield a table for each kind of environments, and what was published about it."""
     for kind in dict.fromkeys(group.group for group in groups):
         some = [group for group in groups if group.group == kind]
@@ -75,11 +160,17 @@ def group_grids(groups: Sequence[Group]) -> Iterator[Grid]:
         ]
         cells += [[words, *map(write, some)] for words, write in COUNTS.items()]
         yield Grid(f"{kind} environments", ["", *heads], cells)
-        if quoted := [figures for figures in QUOTED if figures.group == kind]:
-            yield _quoted(kind, quoted)
+        published = [
+            [f"{f.strategy}, {f.model}", str(f.completions), f"{f.accuracy:.2f}", f"{f.R:.2f}"]
+            for f in PUBLISHED
+            if f.group == kind
+        ]
+        if published:
+            title = f"published for {'RTFM' if kind == 'text' else kind}, quoted from the paper"
+            yield Grid(title, ["quoted", "completions", "paper's accuracy", "R"], published)
 
 
-def job_grids(rows: Sequence[Row]) -> Iterator[Grid]:
+def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
     """Yield a table with the scores of every job, and one with what was played, if anything."""
     scores: Columns = {
         "completions": progress_words,
@@ -96,19 +187,27 @@ def job_grids(rows: Sequence[Row]) -> Iterator[Grid]:
         scores["original"] = lambda row: share(row.original.accuracy if row.original else None)
     yield _jobs("jobs", rows, scores)
     if played := [row for row in rows if row.play]:
-        yield _jobs("episodes played", played, {name: _played(name) for name in SIDES})
+        sides: Columns = {
+            "return": lambda row: _mean(row.play.returns if row.play else None),
+            "random": lambda row: _mean(row.play.random if row.play else None),
+            "oracle": lambda row: _mean(row.play.oracle if row.play else None),
+            "R": _ratio,
+        }
+        yield _jobs("episodes played", played, sides)
 
 
-def _jobs(title: str, rows: Sequence[Row], columns: Columns) -> Grid:
+def _jobs(title: str, rows: Sequence[TrialRow], columns: Columns) -> Grid:
     """Return a table with a line for every job; what all have in common has no column."""
     names = ["environment"]
     names += [n for n in ("strategy", "model", "seed") if len({getattr(r, n) for r in rows}) > 1]
-    columns = {name: _attribute(name) for name in names} | columns
-    cells = [[write(row) for write in columns.values()] for row in rows]
-    return Grid(title, list(columns), cells, len(names))
+    cells = [
+        [*(str(getattr(row, name)) for name in names), *(write(row) for write in columns.values())]
+        for row in rows
+    ]
+    return Grid(title, [*names, *columns], cells, len(names))
 
 
-def progress_words(row: Row) -> str:
+def progress_words(row: TrialRow) -> str:
     """Say in what state a job is."""
     if row.state == "failed":
         return "failed"
@@ -117,28 +216,7 @@ def progress_words(row: Row) -> str:
     return f"{row.completions} solved" if row.solved else str(row.completions)
 
 
-def share(value: float | None) -> str:
-    """Write a share of one."""
-    return UNKNOWN if value is None else f"{value:.3f}"
-
-
-def money(cost: float | None) -> str:
-    """Write a cost."""
-    return "unknown" if cost is None else f"${cost:.4f}"
-
-
-def _quoted(kind: str, quoted: Sequence[Quoted]) -> Grid:
-    """Return a table of what was published."""
-    heads = ["quoted", "completions", "paper's accuracy", "R"]
-    cells = [
-        [f"{f.strategy}, {f.model}", str(f.completions), f"{f.accuracy:.2f}", f"{f.R:.2f}"]
-        for f in quoted
-    ]
-    title = "RTFM" if kind == "text" else kind
-    return Grid(f"published for {title}, quoted from the paper", heads, cells)
-
-
-def _estimate(estimate: Estimate | None, group: Group) -> str:
+def _estimate(estimate: Estimate | None, group: TrialGroup) -> str:
     """Write a mean with its error, and over how many jobs if some are left out."""
     if estimate is None:
         return UNKNOWN
@@ -151,30 +229,17 @@ def _with_error(value: float, stderr: float | None) -> str:
     return share(value) + ("" if stderr is None else f" {ERROR} {stderr:.3f}")
 
 
-def _attribute(name: str) -> Callable[[Row], str]:
-    """Return what writes an attribute of a row."""
-    return lambda row: str(getattr(row, name))
-
-
-def _held_out_ceiling(row: Row) -> str:
+def _held_out_ceiling(row: TrialRow) -> str:
     """Write the held-out accuracy of the true environment."""
     score = (row.ceiling or {}).get("test")
     return share(score.accuracy if score else None)
 
 
-def _played(name: str) -> Callable[[Row], str]:
-    """Return what writes a mean of episodes."""
-
-    def write(row: Row) -> str:
-        play = row.play
-        if play is None:
-            return UNKNOWN
-        if name == "R":
-            return UNKNOWN if play.R is None else _with_error(play.R, play.R_stderr)
-        found = {"return": play.returns, "random": play.random, "oracle": play.oracle}
-        return _mean(found[name])
-
-    return write
+def _ratio(row: TrialRow) -> str:
+    """Write R with its error."""
+    if row.play is None or row.play.R is None:
+        return UNKNOWN
+    return _with_error(row.play.R, row.play.R_stderr)
 
 
 def _mean(mean: Mean | None) -> str:
@@ -183,7 +248,3 @@ def _mean(mean: Mean | None) -> str:
         return UNKNOWN
     error = "" if mean.stderr is None else f" {ERROR} {mean.stderr:.3g}"
     return f"{mean.mean:.4g}{error}"
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")

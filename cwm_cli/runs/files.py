@@ -39,6 +39,12 @@ def replace(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def write_object(file: Path, found: Mapping[str, Any]) -> None:
+    """Write a JSON object as a whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace(file, json.dumps(found, indent=2) + "\n")
+
+
 def flat(value: Any, name: str = "") -> dict[str, Any]:
     """Flatten nested objects: `train.accuracy`; options go by their owner, `strategy.depth`."""
     if not isinstance(value, Mapping):

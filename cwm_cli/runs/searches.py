@@ -1,6 +1,8 @@
 """The run of a search: every node of the tree, the answers that it came from, the best program."""
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,37 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
         }
         grids = [_scores(scores)] if scores else []
         return RunReport(base.title, grids, facts=base.facts)
+
+
+@dataclass
+class JournalTail:
+    """What the journal of a search says so far; only what was added to it is read again."""
+
+    run: Path
+    completions: int = 0
+    best: float | None = None
+    cost: float | None = 0.0
+    _offset: int = 0
+
+    def read(self) -> None:
+        """Take in the lines that are new and whole; a damaged one is for others to complain of."""
+        try:
+            with (self.run / JOURNAL).open("rb") as journal:
+                journal.seek(self._offset)
+                added = journal.read()
+        except OSError:
+            return
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                node = json.loads(line)["node"]
+                score, cost = float(node["verdict"]["score"]), node["usage"].get("cost")
+            except (ValueError, KeyError, TypeError):
+                continue
+            self.completions += 1
+            self.best = score if self.best is None else max(self.best, score)
+            self.cost = None if cost is None or self.cost is None else self.cost + cost
 
 
 def read_answers(folder: Path) -> Iterator[SearchRecord]:

@@ -1,0 +1,291 @@
+"""What the jobs of a benchmark came to: a row for each, and means over those of a kind."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, PlainSerializer
+
+from cwm_cli.agents.contests import Mean, Side, mean_of, relative_return
+from cwm_cli.agents.episodes import Episode
+from cwm_cli.bench.configuration import BenchmarkTask, Trial
+from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun
+from cwm_cli.evaluation import Score
+from cwm_cli.runs.searches import JournalTail
+
+NOTHING = "no completion was paid for: raise --max-cost"
+
+ALL = "all"
+ORDER = ("discrete", "continuous", "text", ALL)
+
+PARTS = ("accuracy", "normalised", "exact", "paper", "floor")
+SPLITS = ("train", "test")
+
+Number = TypeVar("Number", int, float)
+
+Estimated = Annotated[Mean, PlainSerializer(Mean._asdict)]
+"""A mean of episodes, an object in JSON."""
+
+
+class PlayOutcome(BaseModel):
+    """What planning in a program came to; standard errors are over episodes.
+
+    `R_stderr` is that of a ratio of means over episodes with the same starts,
+    to first order. `reason` says why there is no oracle.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    episodes: int
+    returns: Estimated
+    random: Estimated
+    oracle: Estimated | None = None
+    R: float | None = None
+    R_stderr: float | None = None
+    planner: str | None
+    oracle_planner: str | None = None
+    decisions: int
+    failures: int
+    reason: str | None = None
+
+
+class TrialRow(BaseModel):
+    """A job: what was searched, how it ended, and what its best program is worth.
+
+    A program that fails when it is scored has the score 0. A job that failed
+    has no score, and `reason` says why; of a finished one it says why nothing
+    was played. `original` is the score of the program that the backend started from.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job: str
+    environment: str
+    group: str | None = None
+    strategy: str
+    model: str
+    backend: str
+    seed: int
+    run: str
+    state: Literal["finished", "failed", "unfinished"]
+    reason: str | None = None
+    solved: bool | None = None
+    budget: int
+    completions: int = 0
+    tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+    train: Score | None = None
+    test: Score | None = None
+    ceiling: dict[str, Score | None] | None = None
+    original: Score | None = None
+    play: PlayOutcome | None = None
+
+
+class Estimate(BaseModel):
+    """A mean over environments, of the mean of each over its seeds.
+
+    The standard error is over environments, or over the seeds of a single one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    mean: float
+    stderr: float | None
+    environments: int
+    values: int
+
+    @classmethod
+    def of(cls, values: Mapping[str, Sequence[float]]) -> "Estimate | None":
+        """Estimate from the values of each environment."""
+        means = [mean_of(some).mean for some in values.values() if some]
+        if not means:
+            return None
+        every = [value for some in values.values() for value in some]
+        mean, error = mean_of(means if len(means) > 1 else every)
+        return cls(mean=mean, stderr=error, environments=len(means), values=len(every))
+
+
+class TrialGroup(BaseModel):
+    """What jobs came to. Jobs without a score are counted, and left out of the means.
+
+    `means` are by split and part, such as `test_accuracy`, and R; what is
+    null in a row is left out of its mean. Tokens and costs are sums, null when
+    one is unknown.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    group: str
+    strategy: str
+    model: str
+    over: str
+    seeds: str
+    jobs: int
+    finished: int
+    failed: int
+    solved: int
+    environments: list[str]
+    means: dict[str, Estimate | None]
+    completions: int
+    tokens: int | None
+    cost: float | None
+    seconds: float
+
+
+def rows_of(run: BenchmarkRun) -> list[TrialRow]:
+    """Return a row for every job, whatever state it is in."""
+    failures = run.failures()
+    return [_row(run, trial, failures) for trial in run.config.trials]
+
+
+def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialRow:
+    """Gather what is known of a job."""
+    result, environment = run.trial_result(trial), trial.environment
+    about: dict[str, Any] = {
+        "job": trial.name,
+        **trial._asdict(),
+        "backend": run.config.backend,
+        "group": (run.found(BenchmarkTask("prepare", environment)) or {}).get("group"),
+        "run": str(run.trial_folder(trial)),
+        "budget": run.header.terms.budget,
+        "ceiling": run.found(BenchmarkTask("ceiling", environment)),
+        "original": (run.program_result(environment) or {}).get("train"),
+    }
+    if result is None or not run.is_settled(result):
+        tasks = (("prepare", environment), ("write", environment), ("search", trial.name))
+        keys = (BenchmarkTask(kind, name).key for kind, name in tasks)
+        failed = next((failures[key] for key in keys if key in failures), None)
+        about |= {"state": "failed" if failed else "unfinished", "reason": failed}
+        journal = JournalTail(run.trial_folder(trial))
+        journal.read()
+        return TrialRow(**about, completions=journal.completions)
+    if result["train"] is None:
+        return TrialRow(**about, state="failed", reason=NOTHING)
+    names = ("solved", "completions", "tokens", "cost", "seconds", "train", "test")
+    known = {name: result[name] for name in names}
+    play = _play(run, trial, failures)
+    why = failures.get(BenchmarkTask("play", trial.name).key)
+    missing = why if run.header.terms.plan and play is None else None
+    return TrialRow(**about, **known, state="finished", reason=missing, play=play)
+
+
+def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayOutcome | None:
+    """Compare what was played with the oracle and with chance."""
+    terms = run.header.terms
+    found = run.play_of(trial) if terms.plan else None
+    if found is None:
+        return None
+    count = terms.episodes
+    usual = BenchmarkTask("oracle", trial.environment, AUTOMATIC)
+    best = run.oracle_of(trial.environment, found["planner"])
+    model, random = (side_of(found[name][:count]) for name in ("returns", "random_returns"))
+    oracle = side_of(best["returns"][:count]) if best else None
+    R = relative_return(model, oracle, random) if oracle else None
+    return PlayOutcome(
+        episodes=count,
+        returns=model.mean,
+        random=random.mean,
+        oracle=oracle.mean if oracle else None,
+        R=R,
+        R_stderr=None if oracle is None or R is None else ratio_error(R, model, oracle, random),
+        planner=found["planner"],
+        oracle_planner=best["planner"] if best else None,
+        decisions=found["decisions"],
+        failures=found["failures"],
+        reason=None if best else failures.get(usual.key, "the oracle has not played yet"),
+    )
+
+
+def side_of(returns: Sequence[float]) -> Side:
+    """Return episodes of which only the returns are known."""
+    numbered = enumerate(returns)
+    return Side([Episode(number=place, returned=value, length=0) for place, value in numbered])
+
+
+def ratio_error(R: float, model: Side, oracle: Side, random: Side) -> float | None:
+    """Return the standard error of R, to first order, over episodes with the same starts."""
+    chance = np.array(random.returns)
+    gains, best = np.array(model.returns) - chance, np.array(oracle.returns) - chance
+    errors = (gains - R * best) / best.mean()
+    return mean_of(errors.tolist()).stderr
+
+
+def groups_of(rows: Sequence[TrialRow]) -> list[TrialGroup]:
+    """Gather rows; where there are several kinds of environments, also all together."""
+    gathered: dict[tuple[str, str, str], list[TrialRow]] = defaultdict(list)
+    kinds = {row.group for row in rows if row.group}
+    for row in rows:
+        for kind in [row.group, *([ALL] if len(kinds) > 1 else [])]:
+            if kind:
+                gathered[kind, row.strategy, row.model].append(row)
+    keys = sorted(gathered, key=lambda key: ORDER.index(key[0]))
+    return [_group(*key, gathered[key]) for key in keys]
+
+
+def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> TrialGroup:
+    """Put the jobs of a group together."""
+    done = [row for row in rows if row.state == "finished"]
+    means: dict[str, Estimate | None] = {}
+    for split in SPLITS:
+        for part in PARTS:
+            scores = {row.job: getattr(row, split) for row in done}
+            means[f"{split}_{part}"] = _mean(
+                done, lambda row, part=part, scores=scores: getattr(scores[row.job], part, None)
+            )
+        ceilings = {row.job: (row.ceiling or {}).get(split) for row in done}
+        means[f"{split}_ceiling"] = _mean(
+            done, lambda row, of=ceilings: getattr(of[row.job], "accuracy", None)
+        )
+    means["R"] = _mean(done, lambda row: row.play.R if row.play else None)
+    environments = list(dict.fromkeys(row.environment for row in done))
+    seeds = _seeds(done)
+    return TrialGroup(
+        group=kind,
+        strategy=strategy,
+        model=model,
+        over=f"{_count(str(len(environments)), 'environment')} x {_count(seeds, 'seed')}",
+        seeds=seeds,
+        jobs=len(rows),
+        finished=len(done),
+        failed=sum(row.state == "failed" for row in rows),
+        solved=sum(bool(row.solved) for row in done),
+        environments=environments,
+        means=means,
+        completions=sum(row.completions for row in done),
+        tokens=_sum([row.tokens for row in done]),
+        cost=_sum([row.cost for row in done]),
+        seconds=sum(row.seconds or 0.0 for row in done),
+    )
+
+
+def _mean(rows: Iterable[TrialRow], value: Callable[[TrialRow], float | None]) -> Estimate | None:
+    """Estimate the mean of something, where it is known."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        known = value(row)
+        if known is not None:
+            values[row.environment].append(known)
+    return Estimate.of(values)
+
+
+def _seeds(rows: Iterable[TrialRow]) -> str:
+    """Say how many seeds there are of each environment."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        seeds[row.environment].add(row.seed)
+    counts = sorted({len(some) for some in seeds.values()}) or [0]
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _count(number: str, thing: str) -> str:
+    """Name a number of things."""
+    return f"{number} {thing}" + ("" if number == "1" else "s")
+
+
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    """Add numbers up, None when one is unknown."""
+    known = [value for value in values if value is not None]
+    total: Number = sum(known)
+    return total if len(known) == len(values) else None

@@ -1,0 +1,207 @@
+"""A process of a benchmark: `python -m cwm_cli.bench.worker FOLDER KIND NAME [PLANNER]`.
+
+It does one task, and ends when whoever started it does. What it found is in the folder
+before it ends with exit code 0; it may be repeated at any time.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from cwm_cli.agents.collecting import default_dataset
+from cwm_cli.agents.playing import plan
+from cwm_cli.agents.synthesizing import Choices, Order, open_job
+from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Trial
+from cwm_cli.bench.executor import ERROR, Command, end_with_starter
+from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import PaperMetric
+from cwm_cli.registry import default, environment, find
+from cwm_cli.worlds import EnvironmentModel
+
+ACCESS = "CWM_BENCHMARK_ACCESS"
+"""The environment variable with what a process has to know and nobody writes down."""
+
+Group = Literal["discrete", "continuous", "text"]
+
+
+class TaskWork(NamedTuple):
+    """A task, and all that is known about it."""
+
+    run: BenchmarkRun
+    task: BenchmarkTask
+    access: BenchmarkAccess
+
+    @property
+    def trial(self) -> Trial:
+        """The trial that the task is for."""
+        trials = self.run.config.trials
+        return next(trial for trial in trials if trial.name == self.task.name)
+
+    def command(self) -> Command:
+        """Return the command that does the task."""
+        words = (sys.executable, "-m", "cwm_cli.bench.worker", str(self.run.folder))
+        return Command(
+            name=self.task.key,
+            words=(*words, *filter(None, self.task)),
+            log=self.run.log_file(self.task),
+            environment={ACCESS: self.access.model_dump_json()},
+            held=(self.run.lock_descriptor,),
+        )
+
+
+def group_of(observation_space: Space, action_space: Space) -> Group:
+    """Tell what kind of environment it is: with text to read, or by its actions."""
+    if any(leaf.space.kind == "text" for leaf in observation_space.leaves("")):
+        return "text"
+    floats = any(leaf.space.is_float for leaf in action_space.leaves(""))
+    return "continuous" if floats else "discrete"
+
+
+def prepare(work: TaskWork) -> None:
+    """Make an environment, and record its data."""
+    name = work.task.name
+    spec = environment(name)
+    with closing(spec.make()) as env:
+        group = group_of(space_of(env.observation_space), space_of(env.action_space, "actions"))
+    cached, _ = default_dataset(spec, data_seed=work.run.config.data_seed)
+    dataset = Dataset.load(cached)
+    dataset.save(work.run.data_file(name))
+    facts = {
+        "environment": spec.id,
+        "group": group,
+        "digest": dataset.digest,
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "versions": dict(spec.versions()),
+    }
+    work.run.keep(work.task, facts)
+
+
+def search(work: TaskWork) -> None:
+    """Search for a program of an environment, new or continued."""
+    run, trial, config = work.run, work.trial, work.run.config
+    options = config.options_of(trial.strategy)
+    if config.needs_programs:
+        file = run.program_folder(trial.environment) / "best.py"
+        options.append(f"backend.{find('backend', config.backend).starts_from}={file}")
+    choices = _choices(work)._replace(
+        strategy=trial.strategy,
+        backend=config.backend,
+        model=trial.model,
+        options=options,
+        flags=work.access.flags(config),
+        seed=trial.seed,
+    )
+    _search(work, trial.environment, choices, run.trial_folder(trial))
+
+
+def write(work: TaskWork) -> None:
+    """Have a program of an environment written from data, for a backend that starts from one."""
+    folder = work.run.program_folder(work.task.name)
+    _search(work, work.task.name, _choices(work)._replace(budget=1), folder)
+
+
+def ceiling(work: TaskWork) -> None:
+    """Find out what the true environment scores on its own data."""
+    dataset = Dataset.load(work.run.data_file(work.task.name))
+    metric, truth = PaperMetric.of(dataset.train), EnvironmentModel(environment(work.task.name))
+    parts = {"train": dataset.train, "test": dataset.test}
+    scores = {name: metric.ceiling(truth, rows) for name, rows in parts.items()}
+    found = {name: score.model_dump() if score else None for name, score in scores.items()}
+    work.run.keep(work.task, found)
+
+
+def play(work: TaskWork) -> None:
+    """Play by planning in the best program of a trial; the oracle plays in a task of its own."""
+    digest = work.run.digest(work.trial)
+    found = plan(
+        work.run.trial_folder(work.trial),
+        episodes=work.run.header.terms.episodes,
+        max_steps=work.run.config.max_steps,
+        allow_gap=work.access.accepted,
+    )
+    work.run.keep(work.task, found.as_json() | {"program_digest": digest})
+
+
+def oracle(work: TaskWork) -> None:
+    """Play by planning in an environment itself; what is played is kept in the benchmark."""
+    found = plan(
+        env=work.task.name,
+        real_env=True,
+        planner=work.task.planner,
+        episodes=work.run.header.terms.episodes,
+        max_steps=work.run.config.max_steps,
+        folder=work.run.folder / "oracles",
+    )
+    work.run.keep(work.task, found.as_json())
+
+
+TASKS: Mapping[str, Callable[[TaskWork], None]] = {
+    "prepare": prepare,
+    "write": write,
+    "search": search,
+    "play": play,
+    "ceiling": ceiling,
+    "oracle": oracle,
+}
+
+
+def _choices(work: TaskWork) -> Choices:
+    """Return what all searches have in common; the others are those of the offline backend."""
+    config, terms = work.run.config, work.run.header.terms
+    return Choices(
+        strategy=default("strategy"),
+        backend=default("backend"),
+        model="",
+        options=[],
+        flags={},
+        metric=config.metric,
+        seed=0,
+        parallel=1,
+        max_cost=terms.max_cost,
+        budget=terms.budget,
+        tools=config.tools,
+        accepted=work.access.accepted,
+    )
+
+
+def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
+    """Search as `cwm synthesize` does; the result has the published score as well."""
+    file = work.run.data_file(name)
+    dataset = Dataset.load(file)
+    with open_job(
+        Order(environment(name), {}, dataset, str(file), choices), folder=folder
+    ) as job:
+        try:
+            for _ in job.nodes():
+                pass
+        except CwmError as error:
+            job.run.log(f"stopped: {error}")
+            raise
+        job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
+        money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
+        job.run.save_result(job.finish().as_json() | money)
+
+
+def main() -> None:
+    """Do the task that the command line names."""
+    end_with_starter()
+    folder, *task = sys.argv[1:]
+    access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
+    work = TaskWork(BenchmarkRun.load(Path(folder)), BenchmarkTask(*task), access)
+    try:
+        TASKS[work.task.kind](work)
+    except CwmError as error:
+        sys.exit(f"{ERROR}{' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    main()
