@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.published import ENTROPY
-from cwm_cli.bench.suites import CWMB
+from cwm_cli.bench.configuration import SUITES
 
-DISCRETE = (*CWMB[:6], *CWMB[18:])
+DISCRETE = (*SUITES["cwmb"][:6], *SUITES["cwmb"][18:])
 THOROUGH = ("Pendulum-v1", "Reacher-v5", "InvertedPendulum-v5", "HalfCheetah-v5")
 """Continuous environments with 2000 steps of the model per decision, not 500."""
 
 FIRST_STEPS = 100
 """Steps of an episode in MuJoCo but for `THOROUGH`, and in HalfCheetah."""
 
-MODELS = (*CWMB[:6], "Pendulum-v1", "FrozenLake-v1", "MountainCarContinuous-v0")
+MODELS = (*SUITES["cwmb"][:6], "Pendulum-v1", "FrozenLake-v1", "MountainCarContinuous-v0")
 
 
 class Way(NamedTuple):
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=Path("runs/oracles.jsonl"))
     arguments = parser.parse_args()
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
-    for env in arguments.envs or (MODELS if arguments.models else CWMB):
+    for env in arguments.envs or (MODELS if arguments.models else SUITES["cwmb"]):
         for way in _ways(env):
             key = [env, way.name, "model" if arguments.models else "oracle"]
             found = _kept(arguments.file, key)

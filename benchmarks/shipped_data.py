@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cwm_cli.agents.collecting import record, shipped_name
-from cwm_cli.bench.suites import CWMB
+from cwm_cli.bench.configuration import SUITES
 from cwm_cli.registry import environment
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("envs", nargs="*", help="ids; all that ship unless any is given")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args(arguments)
-    for env in chosen.envs or [env for env in CWMB if env not in LARGE]:
+    for env in chosen.envs or [env for env in SUITES["cwmb"] if env not in LARGE]:
         file = chosen.folder / shipped_name(env)
         began = time.monotonic()
         record(environment(env)).save(file)

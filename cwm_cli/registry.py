@@ -58,6 +58,7 @@ BASES: Mapping[Kind, str] = {
     "world model": "cwm_cli.worlds:WorldModel",
     "contract": "cwm_cli.worlds:Contract",
     "metric": "cwm_cli.evaluation:Metric",
+    "executor": "cwm_cli.bench.executor:Executor",
     "run kind": "cwm_cli.runs.store:Run",
     "policy": "cwm_cli.agents.policies:Policy",
 }
@@ -74,7 +75,11 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "world model": "cwm_cli.worlds:WORLD_MODELS",
     "contract": "cwm_cli.worlds:CONTRACTS",
     "metric": "cwm_cli.evaluation:METRICS",
-    "run kind": {"search": "cwm_cli.runs.searches:SearchRun"},
+    "executor": {"local": "cwm_cli.bench.executor:LocalProcesses"},
+    "run kind": {
+        "search": "cwm_cli.runs.searches:SearchRun",
+        "benchmark": "cwm_cli.bench.run:BenchmarkRun",
+    },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 from io import StringIO
 
 import psutil
@@ -13,24 +14,29 @@ from rich.console import Console
 
 from conftest import Shell
 from cwm_cli.agents.contests import Mean, relative_return
-from cwm_cli.bench.configuration import Access, Configuration, Header, Terms, Trial, changes, slug
-from cwm_cli.bench.folder import Folder
-from cwm_cli.bench.groups import groups_of
-from cwm_cli.bench.options import check, options_of
-from cwm_cli.bench.overview import Overview, Standing
-from cwm_cli.bench.report import Report
-from cwm_cli.bench.rows import Play, Row, ratio_error, side_of
-from cwm_cli.bench.running import Benchmark
-from cwm_cli.bench.tables import Grid, group_grids
-from cwm_cli.bench.tail import Tail
-from cwm_cli.bench.tasks import left
-from cwm_cli.bench.work import TASKS, Work, group_of
+from cwm_cli.bench.benchmarking import BenchmarkWork, TrialStanding
+from cwm_cli.bench.configuration import (
+    BenchmarkAccess,
+    BenchmarkConfig,
+    BenchmarkHeader,
+    BenchmarkTerms,
+    Trial,
+    slug,
+)
+from cwm_cli.bench.executor import Command, LocalProcesses
+from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
+from cwm_cli.bench.run import BenchmarkRun, TaskRecord
+from cwm_cli.bench.tables import group_grids
+from cwm_cli.bench.worker import TASKS, TaskWork, group_of
 from cwm_cli.cli.runs import report
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.searches import JOURNAL
-from cwm_cli.views.benchmark import chosen, overview
+from cwm_cli.registry import find
+from cwm_cli.runs.report import Grid
+from cwm_cli.runs.searches import JOURNAL, JournalTail
+from cwm_cli.runs.store import BusyError
+from cwm_cli.views.benchmark import BenchmarkView, chosen
 from cwm_cli.views.grids import GridTable, chunks
 from processes import wait_until
 
@@ -151,11 +157,11 @@ def test_a_report_draws_what_the_benchmark_printed(played, capsys):
     shell, done = played
     facts = json.loads(done.stdout)
     folder = shell.folder / facts["run"]
-    report(folder, json=False)
+    report([folder], json=False)
     shown = capsys.readouterr().out
     assert "CliffWalking-v1" in shown
     assert done.stderr.endswith(shown)
-    report(folder, json=True)
+    report([folder], json=True)
     assert json.loads(capsys.readouterr().out) == facts
     assert json.loads((folder / "result.json").read_text()) == facts
     lines = list(csv.DictReader(StringIO((folder / "table.csv").read_text())))
@@ -170,11 +176,11 @@ def test_a_report_draws_what_the_benchmark_printed(played, capsys):
 def test_a_report_of_a_single_run_shows_its_scores(played, capsys):
     shell, done = played
     row = json.loads(done.stdout)["rows"][0]
-    report(shell.folder / row["run"], json=False)
+    report([shell.folder / row["run"]], json=False)
     shown = capsys.readouterr().out
     assert "CliffWalking-v1" in shown
     assert f"{row['test']['accuracy']:.3f}" in shown
-    report(shell.folder / row["run"], json=True)
+    report([shell.folder / row["run"]], json=True)
     assert json.loads(capsys.readouterr().out)["test"] == row["test"]
 
 
@@ -183,7 +189,7 @@ def test_the_same_command_continues_and_does_nothing_twice(played):
     shell, done = played
     facts = json.loads(done.stdout)
     folder = shell.folder / facts["run"]
-    kept = [file for file in folder.rglob("*.json*") if file.parent.name != "failures"]
+    kept = list(folder.rglob("*.json*"))
     before = {file: file.stat().st_mtime_ns for file in kept if file.parent != folder}
     again = shell(*PLAYED)
     assert f"{folder} continues" in again.stderr
@@ -191,41 +197,71 @@ def test_the_same_command_continues_and_does_nothing_twice(played):
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-@together
-def test_other_choices_are_refused_by_name_and_other_terms_are_not(played):
-    shell, done = played
-    folder = Folder(shell.folder / json.loads(done.stdout)["run"])
-    header = folder.header()
-    changed = {"seeds": 2, "options": ("exploration=0.3",)}
-    other = header.configuration.model_copy(update=changed)
-    words = r"seeds \(1, not 2\); options \(none, not exploration=0.3\): choose another --run"
+def header_of(config, **terms):
+    return BenchmarkHeader(config=config, terms=BenchmarkTerms(**terms), created="now")
+
+
+SIMPLE = BenchmarkConfig(environments=("CliffWalking-v1",), strategies=("gif-mcts",), backend="b")
+
+
+def test_a_folder_of_other_choices_or_in_use_or_with_something_else_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(BenchmarkRun, "patience", 0.1)
+    run = BenchmarkRun.begin(tmp_path / "b", header_of(SIMPLE))
+    other = SIMPLE.model_copy(update={"seeds": 2, "options": ("exploration=0.3",)})
+    words = r"another seeds \(1, not 2\), options \(none, not exploration=0.3\): choose another"
     with pytest.raises(CwmError, match=words):
-        folder.begin(header.model_copy(update={"configuration": other}))
-    assert folder.header() == header
-    terms = header.terms.model_copy(update={"budget": 7})
-    assert folder.begin(header.model_copy(update={"terms": terms})).terms.budget == 7
-    assert folder.begin(header) == header
-
-
-def test_a_folder_with_something_else_and_one_that_is_in_use_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("cwm_cli.bench.folder.PATIENCE_SECONDS", 0.1)
-    folder, header = (
-        Folder(tmp_path),
-        Header(configuration=SIMPLE, terms=Terms(), version="1", created="now"),
-    )
-    (tmp_path / "letter.txt").touch()
+        BenchmarkRun.begin(run.folder, header_of(other))
+    again = BenchmarkRun.begin(run.folder, header_of(SIMPLE, budget=7))
+    with again:
+        again.update(header_of(SIMPLE, budget=7))
+        with pytest.raises(BusyError, match="another process is working on"), run:
+            pass
+    assert BenchmarkRun.load(run.folder).header.terms.budget == 7
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "letter.txt").touch()
     with pytest.raises(CwmError, match="holds something else: choose another --run"):
-        folder.begin(header)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
-    with (
-        folder.locked(),
-        pytest.raises(CwmError, match="another process is working on"),
-        folder.locked(),
-    ):
-        pass
+        BenchmarkRun.begin(tmp_path / "c", header_of(SIMPLE))
 
 
-SIMPLE = Configuration(environments=("CliffWalking-v1",), strategies=("gif-mcts",), backend="b")
+def test_what_failed_is_told_until_it_is_done(tmp_path):
+    with BenchmarkRun.begin(tmp_path / "b", header_of(SIMPLE)) as run:
+        run.append(TaskRecord(task="prepare-CliffWalking-v1", reason="no rocks"))
+        run.append(TaskRecord(task="search-x"))
+    assert run.failures() == {"prepare-CliffWalking-v1": "no rocks"}
+    (row,) = rows_of(run)
+    assert (row.state, row.reason) == ("failed", "no rocks")
+    with run:
+        run.append(TaskRecord(task="prepare-CliffWalking-v1"))
+    assert run.failures() == {}
+    assert run.summary().done == "0/1 jobs"
+
+
+class TestExecutor:
+    def test_commands_run_at_a_time_and_say_why_they_failed(self, tmp_path):
+        scripts = {
+            "fine": "print(1)",
+            "told": "import sys; print('noise'); sys.exit('Error: no rocks')",
+            "raised": "1 / 0",
+            "killed": "import os; os.kill(os.getpid(), 9)",
+        }
+        executor, reasons = LocalProcesses(parallel=2), {}
+        todo = list(scripts)
+        while todo or len(reasons) < len(scripts):
+            while todo and executor.has_room():
+                name = todo.pop(0)
+                words = (sys.executable, "-c", scripts[name])
+                executor.start(Command(name, words, tmp_path / "logs" / name))
+            reasons |= dict(executor.wait())
+        executor.close()
+        assert reasons == {
+            "fine": None,
+            "told": "no rocks",
+            "raised": "ZeroDivisionError: division by zero",
+            "killed": "its process was ended by SIGKILL",
+        }
+        assert (tmp_path / "logs" / "fine").read_text() == "1\n"
 
 
 def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
@@ -247,7 +283,7 @@ def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
 def test_mistakes_are_told_once_and_not_by_every_job(changed, words):
     asked = SIMPLE.model_copy(update={"backend": "induction", **changed})
     with pytest.raises(CwmError, match=words.replace("?", "[?]")):
-        check(asked, Access())
+        asked.check(BenchmarkAccess().flags(asked))
 
 
 @pytest.mark.slow
@@ -284,7 +320,7 @@ def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, cap
     second = journal.read_bytes()
     assert second.startswith(first)
     assert second.count(b"\n") < 5, "it was stopped too late"
-    report(folder, json=True)
+    report([folder], json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["rows"][0]["state"] == "unfinished"
     assert found["rows"][0]["completions"] == second.count(b"\n")
@@ -324,27 +360,27 @@ def test_simulated_proposals_break_an_induced_program_and_are_called_so(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", cache["XDG_CACHE_HOME"])
     asked = SIMPLE.model_copy(update={"backend": "simulated", "options": ("errors=2",)})
-    terms = Terms(budget=2, ceilings=True)
-    folder = Folder(tmp_path / "s")
-    header = folder.begin(Header(configuration=asked, terms=terms, version="1", created="now"))
+    caveat = find("backend", "simulated").caveat
+    header = header_of(asked, budget=2, ceilings=True).model_copy(update={"caveat": caveat})
+    run = BenchmarkRun.begin(tmp_path / "s", header)
     done = []
-    while tasks := left(folder, header, ()):
+    while tasks := run.left():
         done.append(tasks[0].kind)
         assert len(done) < 5
-        TASKS[tasks[0].kind](Work(folder, header, tasks[0], Access()))
+        TASKS[tasks[0].kind](TaskWork(run, tasks[0], BenchmarkAccess()))
     assert done == ["prepare", "write", "search", "ceiling"]
 
-    (row,) = Report.of(folder).rows
-    induced = json.loads(read(folder.path / "programs" / "CliffWalking-v1", "result.json"))
+    (row,) = rows_of(run)
+    induced = json.loads(read(run.folder / "programs" / "CliffWalking-v1", "result.json"))
     assert row.original.model_dump() == induced["train"]
     assert row.ceiling["test"].accuracy == 1.0
-    options = json.loads(read(folder.path / row.job, "run.json"))["config"]["options"]
-    assert options["backend"]["program"] == str(folder.program("CliffWalking-v1") / "best.py")
-    Report.of(folder).save()
-    report(folder.path, json=False)
+    options = json.loads(read(run.folder / row.job, "run.json"))["config"]["options"]
+    assert options["backend"]["program"] == str(run.program_folder("CliffWalking-v1") / "best.py")
+    BenchmarkRun.report([run]).save(run.folder)
+    report([run.folder], json=False)
     for text in (
         capsys.readouterr().out,
-        *(read(folder.path, name) for name in ("table.md", "table.csv", "result.json")),
+        *(read(run.folder, name) for name in ("table.md", "table.csv", "result.json")),
     ):
         assert "simulated proposals, not a language model's" in text
 
@@ -378,8 +414,10 @@ def score(accuracy, floor=0.5):
 def row(environment, seed, accuracy=None, R=None, **more):
     """Make up a job, failed if it has no accuracy."""
     mean = Mean(0.0, None)
-    play = Play(episodes=1, returns=mean, random=mean, R=R, planner="x", decisions=1, failures=0)
-    return Row(
+    play = PlayOutcome(
+        episodes=1, returns=mean, random=mean, R=R, planner="x", decisions=1, failures=0
+    )
+    return TrialRow(
         job=f"{environment}-{seed}",
         environment=environment,
         **{"group": "discrete", "strategy": "s", "model": "", **more},
@@ -462,29 +500,27 @@ def test_the_error_of_R_is_that_of_a_ratio_over_paired_episodes():
 
 
 def test_options_go_to_the_strategies_that_have_them():
-    chosen = Configuration(
+    chosen = BenchmarkConfig(
         environments=("A",),
         strategies=("gif-mcts", "zero-shot"),
         backend="induction",
         options=("exploration=0.2", "memory_mb=600"),
     )
-    check(chosen, Access())
-    assert options_of(chosen, "gif-mcts") == ["exploration=0.2", "memory_mb=600"]
-    assert options_of(chosen, "zero-shot") == ["memory_mb=600"]
+    chosen.check({})
+    assert chosen.options_of("gif-mcts") == ["exploration=0.2", "memory_mb=600"]
+    assert chosen.options_of("zero-shot") == ["memory_mb=600"]
     with pytest.raises(CwmError, match="unknown option"):
-        check(chosen.model_copy(update={"options": ("nothing=1",)}), Access())
+        chosen.model_copy(update={"options": ("nothing=1",)}).check({})
 
 
 def test_jobs_have_names_that_no_other_job_has():
-    chosen = Configuration(
+    chosen = BenchmarkConfig(
         environments=("a/b", "a:b"), strategies=("s", "t"), models=("m/1", "m-1"), backend="b"
     )
     names = [trial.name for trial in chosen.trials]
     assert len(set(names)) == len(names) == 8
     assert all("/" not in name and ":" not in name for name in names)
     assert slug("CartPole-v1") == "CartPole-v1"
-    differing = chosen.model_copy(update={"seeds": 3, "models": ("",)})
-    assert list(changes(chosen, differing)) == ["models (m/1, m-1, not none)", "seeds (1, not 3)"]
 
 
 def test_kinds_of_environments_are_told_by_their_spaces():
@@ -500,7 +536,7 @@ def test_a_journal_that_grows_is_read_line_by_line(tmp_path):
     def line(score, cost):
         return json.dumps({"node": {"verdict": {"score": score}, "usage": {"cost": cost}}}) + "\n"
 
-    tail = Tail(tmp_path)
+    tail = JournalTail(tmp_path)
     tail.read()
     assert (tail.completions, tail.best, tail.cost) == (0, None, 0.0)
     with (tmp_path / JOURNAL).open("a") as journal:
@@ -516,7 +552,7 @@ def test_a_journal_that_grows_is_read_line_by_line(tmp_path):
 
 
 def standing(number, state):
-    return Standing(Trial("E", "s", "", number), state, 1, 0.5, 0.0, None, None)
+    return TrialStanding(Trial("E", "s", "", number), state, 1, 0.5, 0.0, None, None)
 
 
 def test_jobs_at_work_and_failed_ones_stay_on_a_small_screen():
@@ -531,23 +567,21 @@ def test_jobs_at_work_and_failed_ones_stay_on_a_small_screen():
 
 def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
     asked = SIMPLE.model_copy(update={"seeds": 20, "environments": ("\x1b[2J", "Walker2d-v5")})
-    header = Header(configuration=asked, terms=Terms(), version="1", created="now")
-    folder = Folder(tmp_path)
-    with folder.locked() as lock:
-        benchmark = Benchmark(folder, folder.begin(header), Access(), 1, lock)
-        state = Overview(benchmark)
+    with BenchmarkRun.begin(tmp_path / "\x1b[1mtitle", header_of(asked)) as run:
+        work = BenchmarkWork(run, BenchmarkAccess(), LocalProcesses())
         first, second = asked.trials[0], asked.trials[20]
-        benchmark.failed["prepare-" + slug(first.environment)] = "no such\x07 thing"
-        folder.run(second).mkdir()
+        work.failed["prepare-" + slug(first.environment)] = "no such\x07 thing"
+        run.trial_folder(second).mkdir()
         settled = {"solved": True, "completions": 1, "program": "p"}
-        (folder.run(second) / "result.json").write_text(json.dumps(settled))
-        state.saw()
+        (run.trial_folder(second) / "result.json").write_text(json.dumps(settled))
+        work._look()
         console = Console(file=StringIO(), force_terminal=True, width=60, height=12)
-        with overview(state, title="\x1b[1mtitle", console=console, erase=False):
-            pass
+        view = BenchmarkView(console=console)
+        view.begins(work)
+        view.ends()
     drawn = ESCAPES.sub("", console.file.getvalue()).replace("\r", "")
     assert "\x07" not in drawn
-    lines = drawn.split("[1mtitle\n")[1].splitlines()[:10]
+    lines = drawn.split("[1mtitle\n")[-1].splitlines()[:10]
     assert all(len(line) <= 60 for line in lines)
     assert sum("failed  no such" in line for line in lines) == 7
     assert any(line.startswith("not shown: ") and "1 finished" in line for line in lines)

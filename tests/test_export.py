@@ -509,7 +509,7 @@ class Adder(Backend):
 class TestOthers:
     def test_a_benchmark_is_refused_with_a_run_of_it(self, cwm):
         (cwm.folder / "many").mkdir()
-        (cwm.folder / "many" / "benchmark.json").write_text("{}")
+        (cwm.folder / "many" / "run.json").write_text('{"kind": "benchmark"}')
         assert refused(cwm, "many").endswith("many is a benchmark of many runs: export one of them")
         run_of(cwm.folder / "many" / "one", "x = 1\n")
         assert refused(cwm, "many").endswith("export one of them, such as many/one")

@@ -4,12 +4,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.bench.suites import CWMB
+from cwm_cli.bench.configuration import SUITES
 from cwm_cli.registry import environment
 from cwm_gymnasium import mujoco_lanes, mujoco_rewards
 from cwm_gymnasium.rewinding import rewinder
 
-NEWEST = [name for name in CWMB if name.endswith("-v5")]
+NEWEST = [name for name in SUITES["cwmb"] if name.endswith("-v5")]
 OLDER = [name.replace("v5", "v4") for name in NEWEST if name != "Pusher-v5"]
 ENDING = ("Pendulum", "Double", "Hopper", "Walker", "Humanoid-", "Ant")
 

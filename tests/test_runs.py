@@ -297,3 +297,39 @@ class TestListing:
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(CwmError, match="is no run"):
             remove(tmp_path)
+
+
+def test_the_command_lists_shows_compares_and_removes_runs(cwm, run):
+    other = CONFIG.model_copy(update={"seed": 1})
+    header = HEADER.model_copy(update={"config": other})
+    with SearchRun.start(cwm.folder / "runs" / "two", header, FILES) as second:
+        second.learn(record(0))
+        second.save_result({"solved": False})
+    (cwm.folder / "runs" / "bad").mkdir()
+    (cwm.folder / "runs" / "bad" / "run.json").write_text("{")
+
+    def told(*words):
+        done = cwm.inside("runs", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    listed = {found["run"]: found for found in told("list", "runs", str(run.folder))["runs"]}
+    assert listed["runs/two"]["best"] == 0.0
+    assert listed[str(run.folder)]["completions"] == 3
+    assert "cannot be read" in listed["runs/bad"]["reason"]
+    table = cwm.inside("runs", "list").stdout
+    assert "X-v0" in table
+    assert "cannot be" in table
+    assert told("show", "runs/two")["header"]["config"]["seed"] == 1
+    assert "0.000" in cwm.inside("runs", "show", "runs/two").stdout
+    assert told("report", "runs/two")["solved"] is False
+    assert told("diff", str(run.folder), "runs/two")["settings"] == {"seed": [0, 1]}
+    assert "seed" in cwm.inside("runs", "diff", str(run.folder), "runs/two").stdout
+    with second:
+        refused = cwm.inside("runs", "rm", "runs/two")
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert "another process is working on runs/two" in refused.stderr
+    assert told("rm", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
+    assert list((cwm.folder / "runs").iterdir()) == []
+    missing = cwm.inside("runs", "show", "nowhere")
+    assert missing.stderr == "Error: nowhere is no run: `cwm runs list` shows the runs here\n"

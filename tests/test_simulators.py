@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.bench.suites import CWMB
+from cwm_cli.bench.configuration import SUITES
 from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.simulators.values import content
@@ -21,7 +21,7 @@ from cwm_cli.planning.model import key
 from cwm_cli.planning.planner import Situation
 from cwm_cli.registry import environment
 
-NAMES = [*CWMB, "FrozenLake-v1", "MountainCarContinuous-v0"]
+NAMES = [*SUITES["cwmb"], "FrozenLake-v1", "MountainCarContinuous-v0"]
 
 
 class Piece:

@@ -5,6 +5,7 @@
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def benchmark(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat
     )
     opened = _opened(header, None if run is None else Path(run), new=new)
-    verb = "continues" if opened.is_begun else "started"
+    verb = "continues" if opened.is_continued else "started"
     with opened:
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.folder} {verb}", "Run")
@@ -191,6 +192,7 @@ class BenchmarkWork:
     _tried: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
     _known: dict[Trial, _Known] = field(default_factory=dict, init=False)
     _tails: dict[Trial, JournalTail] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         trials = self.run.config.trials
@@ -207,7 +209,7 @@ class BenchmarkWork:
                 if not self.running:
                     return
                 for ended in self.executor.wait():
-                    del self.running[ended.name]
+                    self.running = {k: v for k, v in self.running.items() if k != ended.name}
                     event = self._over(self._tried[ended.name], ended.reason)
                     self._look()
                     yield event
@@ -216,8 +218,12 @@ class BenchmarkWork:
             self.running = {}
 
     def standings(self) -> list[TrialStanding]:
-        """Return how far every job is; the journals of searches are read while they grow."""
-        return [self._standing(trial) for trial in self.run.config.trials]
+        """Return how far every job is; the journals of searches are read while they grow.
+
+        A view may ask in a thread of its own.
+        """
+        with self._lock:
+            return [self._standing(trial) for trial in self.run.config.trials]
 
     def _begin(self) -> Iterator[TaskEvent]:
         """Start commands as long as there is room and something to do."""
@@ -241,11 +247,12 @@ class BenchmarkWork:
 
     def _look(self) -> None:
         """Find out what every job is doing now."""
-        for trial, tail in self._tails.items():
-            state, known = self._state(trial), self._known.get(trial)
-            if known is None or known.state != state:
-                tail.read()
-                self._known[trial] = _Known(state, tail.completions)
+        with self._lock:
+            for trial, tail in self._tails.items():
+                state, known = self._state(trial), self._known.get(trial)
+                if known is None or known.state != state:
+                    tail.read()
+                    self._known[trial] = _Known(state, tail.completions)
 
     def _standing(self, trial: Trial) -> TrialStanding:
         """Return how far a job is."""

@@ -1,7 +1,7 @@
 """What the jobs of a benchmark came to: a row for each, and means over those of a kind."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -229,16 +229,12 @@ def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> Tr
     done = [row for row in rows if row.state == "finished"]
     means: dict[str, Estimate | None] = {}
     for split in SPLITS:
+        scored = [(row, getattr(row, split)) for row in done]
         for part in PARTS:
-            scores = {row.job: getattr(row, split) for row in done}
-            means[f"{split}_{part}"] = _mean(
-                done, lambda row, part=part, scores=scores: getattr(scores[row.job], part, None)
-            )
-        ceilings = {row.job: (row.ceiling or {}).get(split) for row in done}
-        means[f"{split}_ceiling"] = _mean(
-            done, lambda row, of=ceilings: getattr(of[row.job], "accuracy", None)
-        )
-    means["R"] = _mean(done, lambda row: row.play.R if row.play else None)
+            means[f"{split}_{part}"] = _mean((row, getattr(s, part, None)) for row, s in scored)
+        ceilings = ((row, (row.ceiling or {}).get(split)) for row in done)
+        means[f"{split}_ceiling"] = _mean((row, s.accuracy if s else None) for row, s in ceilings)
+    means["R"] = _mean((row, row.play.R if row.play else None) for row in done)
     environments = list(dict.fromkeys(row.environment for row in done))
     seeds = _seeds(done)
     return TrialGroup(
@@ -260,13 +256,12 @@ def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> Tr
     )
 
 
-def _mean(rows: Iterable[TrialRow], value: Callable[[TrialRow], float | None]) -> Estimate | None:
+def _mean(known: Iterable[tuple[TrialRow, float | None]]) -> Estimate | None:
     """Estimate the mean of something, where it is known."""
     values: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        known = value(row)
-        if known is not None:
-            values[row.environment].append(known)
+    for row, value in known:
+        if value is not None:
+            values[row.environment].append(value)
     return Estimate.of(values)
 
 

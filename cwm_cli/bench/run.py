@@ -135,10 +135,7 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         elif not self.is_settled(result):
             yield BenchmarkTask("search", trial.name)
         elif (
-            self.header.terms.plan
-            and result
-            and result["program"]
-            and self.play_of(trial) is None
+            self.header.terms.plan and result and result["program"] and self.play_of(trial) is None
         ):
             yield BenchmarkTask("play", trial.name)
 

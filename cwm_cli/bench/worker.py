@@ -4,16 +4,18 @@ It does one task, and ends when whoever started it does. What it found is in the
 before it ends with exit code 0; it may be repeated at any time.
 """
 
+import json
 import os
+import runpy
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cwm_cli.agents.collecting import default_dataset
-from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Trial
 from cwm_cli.bench.executor import ERROR, Command, end_with_starter
@@ -122,26 +124,36 @@ def ceiling(work: TaskWork) -> None:
 def play(work: TaskWork) -> None:
     """Play by planning in the best program of a trial; the oracle plays in a task of its own."""
     digest = work.run.digest(work.trial)
-    found = plan(
-        work.run.trial_folder(work.trial),
-        episodes=work.run.header.terms.episodes,
-        max_steps=work.run.config.max_steps,
-        allow_gap=work.access.accepted,
-    )
-    work.run.keep(work.task, found.as_json() | {"program_digest": digest})
+    run = str(work.run.trial_folder(work.trial))
+    found = _plan(work, work.trial.environment, "--run", run, "--no-oracle")
+    work.run.keep(work.task, found | {"program_digest": digest})
 
 
 def oracle(work: TaskWork) -> None:
     """Play by planning in an environment itself; what is played is kept in the benchmark."""
-    found = plan(
-        env=work.task.name,
-        real_env=True,
-        planner=work.task.planner,
-        episodes=work.run.header.terms.episodes,
-        max_steps=work.run.config.max_steps,
-        folder=work.run.folder / "oracles",
-    )
-    work.run.keep(work.task, found.as_json())
+    home = work.run.folder / "oracles"
+    home.mkdir(exist_ok=True)
+    os.chdir(home)  # where `runs/plans` is then
+    found = _plan(work, work.task.name, "--real-env", "--planner", work.task.planner)
+    work.run.keep(work.task, found)
+
+
+def _plan(work: TaskWork, name: str, *arguments: str) -> dict[str, Any]:
+    """Run `cwm plan` in this process, as a user would, and return what it prints as JSON."""
+    episodes = ["--episodes", str(work.run.header.terms.episodes), "--json"]
+    longest = work.run.config.max_steps
+    episodes += ["--max-steps", str(longest)] if longest else []
+    gaps = [word for gap in work.access.accepted for word in ("--allow-gap", gap)]
+    sys.argv = ["cwm", "plan", "--env", name, *arguments, *episodes, *gaps]
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            runpy.run_module("cwm_cli", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code:
+            raise
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found
 
 
 TASKS: Mapping[str, Callable[[TaskWork], None]] = {
@@ -177,9 +189,7 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
     """Search as `cwm synthesize` does; the result has the published score as well."""
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
-    with open_job(
-        Order(environment(name), {}, dataset, str(file), choices), folder=folder
-    ) as job:
+    with open_job(Order(environment(name), {}, dataset, str(file), choices), folder=folder) as job:
         try:
             for _ in job.nodes():
                 pass

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cwm_cli.cli.answering import answering
+from cwm_cli.cli.runs import print_report
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
@@ -19,12 +19,7 @@ from cwm_cli.cli.shared import (
     TemperatureOption,
     ToolOption,
 )
-from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.views.lines import complain
-
-if TYPE_CHECKING:
-    from cwm_cli.bench.report import Report
-    from cwm_cli.bench.running import Benchmark
+from cwm_cli.errors import CwmError
 
 
 def benchmark(
@@ -90,6 +85,9 @@ def benchmark(
         Path | None,
         typer.Option("--run", metavar="DIR", help="Folder of all runs; continued if it exists."),
     ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="Where jobs run: local, or what a plugin offers.")
+    ] = "local",
     new: Annotated[
         bool, typer.Option("--new", help="Start another benchmark even if one can be continued.")
     ] = False,
@@ -104,103 +102,36 @@ def benchmark(
 
     Example: cwm benchmark --env CartPole-v1 --env Acrobot-v1 --strategy gif-mcts --seeds 3
     """
-    import os
-    import time
+    from cwm_cli.bench.benchmarking import benchmark as compare
+    from cwm_cli.views.benchmark import BenchmarkView
 
-    from cwm_cli import __version__
-    from cwm_cli.bench.configuration import Access, Configuration, Header, Terms
-    from cwm_cli.bench.opening import choose_folder
-    from cwm_cli.bench.options import check
-    from cwm_cli.bench.report import Report
-    from cwm_cli.bench.running import Benchmark
-
-    answers, models = answering(backend, model or [])
-    configuration = Configuration(
-        environments=_environments(suite, env),
-        strategies=tuple(dict.fromkeys(strategy or ["gif-mcts"])),
-        models=models,
-        backend=answers,
+    result = compare(
+        suite,
+        envs=env or (),
+        strategies=strategy or (),
+        models=model or (),
+        backend=backend,
+        options=option or (),
         seeds=seeds,
-        options=tuple(option or ()),
-        temperature=temperature,
-        tools=tuple(sorted(set(tool or ()))),
-        metric=metric,
-        data_seed=data_seed,
+        budget=budget,
+        parallel=parallel,
+        plan=plan,
+        episodes=episodes,
         max_steps=max_steps,
+        ceilings=ceilings,
+        metric=metric,
+        max_cost=max_cost,
+        data_seed=data_seed,
+        api_base=api_base,
+        temperature=temperature,
+        tools=tool or (),
+        allow_gap=allow_gap or (),
+        run=run,
+        new=new,
+        executor=executor,
+        observer=BenchmarkView(json=json),
     )
-    terms = Terms(budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings)
-    access = Access(api_base=api_base, accepted=tuple(allow_gap or ()))
-    check(configuration, access)
-    header = Header(
-        configuration=configuration,
-        terms=terms,
-        version=__version__,
-        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    )
-    folder = choose_folder(header, named=run, new=new)
-    with folder.locked() as lock:
-        verb = "continues" if folder.is_benchmark else "started"
-        header = folder.begin(header)
-        complain(f"{folder.path} {verb}", kind="Run")
-        at_once = parallel or max(1, (os.cpu_count() or 1) // 2)
-        _work(Benchmark(folder, header, access, at_once, lock), json=json)
-        report = Report.of(folder)
-        report.save()
-    print_report(report, json=json)
-    _fail_if_all_failed(report)
-
-
-def print_report(report: Report, *, json: bool) -> None:
-    """Print the tables of a benchmark, or one JSON object."""
-    import json as jsonlib
-
-    from cwm_cli.cli.shared import console
-    from cwm_cli.views.grids import report_parts
-
-    out = console(json=json)
-    for part in report_parts(report):
-        out.print(part)
-    if json:
-        typer.echo(jsonlib.dumps(report.as_object()))
-
-
-def _work(benchmark: Benchmark, *, json: bool) -> None:
-    """Do what is left to do under the live view; whatever ends it, what was found is kept."""
-    import sys
-
-    from rich.console import Console
-
-    from cwm_cli.bench.overview import Overview
-    from cwm_cli.views.benchmark import overview
-
-    state = Overview(benchmark)
-    title = f"cwm benchmark · {benchmark.folder.path.name}"
-    console = Console(stderr=True)
-    erase = json or sys.stdout.isatty()
-    try:
-        with overview(state, title=title, console=console, erase=erase) as view:
-            for event in benchmark.run():
-                view.saw(event)
-    except KeyboardInterrupt:
-        path = benchmark.folder.path
-        raise KeyboardInterrupt(
-            f"interrupted: the same command continues {path}; "
-            f"`cwm runs report {path}` shows what there is"
-        ) from None
-
-
-def _environments(suite: str, env: list[str] | None) -> tuple[str, ...]:
-    """Return the environments, each once."""
-    from cwm_cli.bench.suites import CWMB
-
-    suites = {"cwmb": CWMB}
-    if not env and suite not in suites:
-        raise UnknownNameError("suite", suite, suites)
-    return tuple(dict.fromkeys(env or suites[suite]))
-
-
-def _fail_if_all_failed(report: Report) -> None:
-    """End with an error where nothing was found at all."""
-    if all(row.state == "failed" for row in report.rows):
-        reason = report.rows[0].reason
-        raise CwmError(f"every job failed; the first: {reason} (the same command tries again)")
+    print_report(result.report, json=json)
+    if result.why_nothing:
+        words = f"every job failed; the first: {result.why_nothing}"
+        raise CwmError(f"{words} (the same command tries again)")

@@ -119,15 +119,17 @@ def synthesize(
 
 def _environment(env: str | None, idx: int | None) -> str:
     """Return the id that was asked for, by name or by position in the benchmark."""
-    from cwm_cli.bench.suites import CWMB
+    from cwm_cli.bench.configuration import SUITES
+
+    known = SUITES["cwmb"]
 
     if (env is None) == (idx is None):
         raise CwmError("name one environment: --env CartPole-v1, or --idx 3")
     if env is not None:
         return env
-    if idx is not None and idx < len(CWMB):
-        return CWMB[idx]
-    raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(CWMB) - 1}")
+    if idx is not None and idx < len(known):
+        return known[idx]
+    raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(known) - 1}")
 
 
 def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> str | None:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cwm_cli import __version__
-from cwm_cli.bench.tables import money, share
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Score
 from cwm_cli.export.names import Names
 from cwm_cli.export.publishing import MARK, template
 from cwm_cli.export.world import World
+from cwm_cli.runs.report import money, share
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean

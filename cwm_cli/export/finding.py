@@ -5,12 +5,12 @@ from pathlib import Path
 from cwm_apps.exporting import solutions_of
 from cwm_apps.folder import TASK
 from cwm_apps.folder import Folder as AppsFolder
-from cwm_cli.bench.folder import Folder as BenchmarkFolder
 from cwm_cli.errors import CwmError
 from cwm_cli.export.package import package_of
 from cwm_cli.export.publishing import Export
 from cwm_cli.runs.listing import run_folders
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import HEADER, kind_of
 
 
 def export_of(folder: Path) -> Export:
@@ -18,8 +18,8 @@ def export_of(folder: Path) -> Export:
     apps = AppsFolder(folder)
     if apps.is_apps:
         return solutions_of(apps)
-    if BenchmarkFolder(folder).is_benchmark:
-        names = (f", such as {run}" for run in run_folders(folder))
+    if (folder / HEADER).exists() and kind_of(folder) == "benchmark":
+        names = (f", such as {run}" for run in run_folders(folder) if run != folder)
         example = next(names, "")
         raise CwmError(f"{folder} is a benchmark of many runs: export one of them{example}")
     run = SearchRun.load(folder)

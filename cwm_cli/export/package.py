@@ -5,7 +5,6 @@ import sys
 from importlib.metadata import packages_distributions
 from importlib.resources import files
 
-from cwm_cli.bench.folder import Folder
 from cwm_cli.errors import CwmError
 from cwm_cli.export.card import Findings, card
 from cwm_cli.export.names import Names, names_of
@@ -56,7 +55,7 @@ def _findings(run: SearchRun, program: bytes) -> Findings:
     best = max(same, key=lambda node: node.verdict.score)
     if best.verdict.is_bug or not program.strip():
         raise CwmError(f"{run.folder} has no program that runs yet: continue it first")
-    result = Folder(run.folder).result(run.folder)
+    result = run.result()
     is_over = result is not None and result.get("completions") == len(nodes)
     return Findings(nodes, best, result if is_over else None)
 

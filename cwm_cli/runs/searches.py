@@ -113,14 +113,18 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
     def report(cls, runs: Sequence["SearchRun"]) -> RunReport:
         """Return the scores of a search."""
         base = super().report(runs)
-        found = runs[0].result() or {}
+        about, found = runs[0].summary(), runs[0].result() or {}
         scores = {
             title: Score.model_validate(found[part])
             for part, title in PARTS.items()
             if found.get(part)
         }
-        grids = [_scores(scores)] if scores else []
-        return RunReport(base.title, grids, facts=base.facts)
+        return RunReport(
+            title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
+            grids=[_scores(scores)] if scores else [],
+            notes=[f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}"],
+            facts=base.facts,
+        )
 
 
 @dataclass

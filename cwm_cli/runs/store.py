@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import flat, read_header, read_object, replace
-from cwm_cli.runs.report import RunReport, RunSummary
+from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")
@@ -194,6 +194,11 @@ class Run(Generic[H, R]):
         """The choices that make the run what it is."""
         return self.header.config
 
+    @property
+    def is_continued(self) -> bool:
+        """Whether the run was there before."""
+        return self._new is None
+
     def __enter__(self) -> Self:
         """Lock the run and cut off what a crash left of the last line of its journal."""
         self._lock = _locked(self.folder, self.patience)
@@ -270,6 +275,10 @@ class Run(Generic[H, R]):
                     raise CwmError(f"{self.folder / event.file} was changed: restore it")
                 dataset = dataset.extended(rows)
         return dataset
+
+    def grids(self) -> Sequence[Grid]:
+        """Return the tables that `cwm runs show` prints: by default those of the report."""
+        return self.report([self]).grids
 
     def result(self) -> dict[str, Any] | None:
         """Read what the run came to, none if it did not yet."""

@@ -292,6 +292,8 @@ class Backend:
     needs_model: ClassVar[bool] = False
     from_data: ClassVar[bool] = False
     can_score: ClassVar[bool] = False
+    starts_from: ClassVar[str] = ""
+    caveat: ClassVar[str] = ""
 
     def complete(self, request: Request) -> Completion:
         """Answer; raises `CwmError` for what the user can mend, such as a refused key."""

@@ -1,76 +1,88 @@
 """Follow the jobs of a benchmark: a line per job that changes, or a line when one is over."""
 
-from __future__ import annotations
-
-import threading
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
+from cwm_cli.bench.benchmarking import BenchmarkWork, TaskEvent, TrialStanding
+from cwm_cli.views.lines import Lines
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, printable
 
-if TYPE_CHECKING:
-    from cwm_cli.bench.overview import Overview, Standing
-    from cwm_cli.bench.running import Event
-
 GAP = "  "
 
 
-class View(Protocol):
-    """Follows a benchmark."""
+class BenchmarkView(Lines):
+    """Follows `benchmark`: a picture on a terminal, plain lines elsewhere.
 
-    def saw(self, event: Event) -> None:
+    The last picture stays if something ends the benchmark early, and if it is not to be
+    erased for a report to take its place.
+    """
+
+    def __init__(self, *, json: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._erase = json or sys.stdout.isatty()
+        self._stack = ExitStack()
+        self._shown: _Shown | None = None
+
+    def begins(self, work: object) -> None:
+        """Open the picture, or begin to print lines."""
+        if not isinstance(work, BenchmarkWork):
+            return
+        if not self._console.is_interactive or self._console.options.ascii_only:
+            self._shown = BenchmarkLines(work, self._console)
+            return
+        self._shown = screen = BenchmarkScreen(work, self._console)
+        display = self._stack.enter_context(screen.pane.display())
+        self._stack.enter_context(printed_above(self._console))
+        display.refresh()
+
+        def settle(failed: type[BaseException] | None, *_: object) -> None:
+            display.transient = self._erase and failed is None
+
+        self._stack.push(settle)
+
+    def advanced(self, event: object) -> None:
+        """Take in that a task was begun or is over."""
+        if self._shown is not None and isinstance(event, TaskEvent):
+            self._shown.saw(event)
+
+    def ends(self) -> None:
+        """Close the picture."""
+        self._stack.__exit__(*sys.exc_info())
+        self._shown = None
+
+
+class _Shown(Protocol):
+    """What is shown of a benchmark."""
+
+    def saw(self, event: TaskEvent) -> None:
         """Take in that a task was begun or is over."""
 
 
-class Column(NamedTuple):
-    """A column: its head, and whether it is aligned to the right."""
-
-    head: str
-    right: bool = False
-
-
-@contextmanager
-def overview(state: Overview, *, title: str, console: Console, erase: bool) -> Iterator[View]:
-    """Follow a benchmark: a picture on a terminal, plain lines elsewhere.
-
-    The last picture stays if something ends the benchmark early, and if it is
-    not to be erased for a report to take its place.
-    """
-    if not console.is_interactive or console.options.ascii_only:
-        yield Lines(state, console)
-        return
-    screen = Screen(state, title=title, console=console)
-    with screen.pane.display() as display, printed_above(console):
-        display.refresh()
-        yield screen
-        display.transient = erase
-
-
-class Lines:
+class BenchmarkLines:
     """Prints a line when a job has taken a step: for files and pipes."""
 
-    def __init__(self, state: Overview, console: Console) -> None:
-        self._state = state
+    def __init__(self, work: BenchmarkWork, console: Console) -> None:
+        self._work = work
         self._console = console
         self._started = time.monotonic()
-        self._told = {line.trial: line.state for line in state.standings()}
+        self._told = {line.trial: line.state for line in work.standings()}
         self._over = self._all = 0
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: TaskEvent) -> None:
         """Print what failed, and the jobs that are over or that a process begins to work on."""
-        self._state.saw()
         task = event.task
         if event.reason:
             self._print(printable(f"{task.kind} {task.name} failed: {event.reason}"))
-        lines = self._state.standings()
+        lines = self._work.standings()
         self._over, self._all = sum(line.is_over for line in lines), len(lines)
         for line in lines:
             changed = self._told.get(line.trial) != line.state
@@ -78,11 +90,11 @@ class Lines:
                 self._print(self._words(line))
             self._told[line.trial] = line.state
 
-    def _words(self, line: Standing) -> str:
+    def _words(self, line: TrialStanding) -> str:
         """Put a job into words."""
         best = "" if line.best is None else f" {line.best:.3f}"
         words = f"[{self._over}/{self._all}] {printable(line.trial.name)}: {line.state}{best}"
-        budget = self._state.benchmark.header.terms.budget
+        budget = self._work.run.header.terms.budget
         spent = f"{line.completions}/{budget}" if line.completions else ""
         parts = [words, spent, duration(time.monotonic() - self._started)]
         return GAP.join(part for part in parts if part)
@@ -91,36 +103,30 @@ class Lines:
         self._console.print(Text(words), soft_wrap=True)
 
 
-class Screen:
-    """Draws a line per job below a title, and a bar; what does not fit is counted.
+class BenchmarkScreen:
+    """Draws a line per job below a title, and a bar; what does not fit is counted."""
 
-    rich's thread draws while another takes in what happens, hence the lock.
-    """
-
-    def __init__(self, state: Overview, *, title: str, console: Console) -> None:
+    def __init__(self, work: BenchmarkWork, console: Console) -> None:
         self.pane = Pane(self._lines, console, margin=ECHO)
-        self._state = state
-        self._title = printable(title)
+        self._work = work
+        self._title = printable(f"cwm benchmark · {work.run.folder.name}")
         self._started = time.monotonic()
-        self._lock = threading.Lock()
-        self._over_before = sum(line.is_over for line in state.standings())
+        self._over_before = sum(line.is_over for line in work.standings())
 
-    def saw(self, event: Event) -> None:
-        """Take in that a task was begun or is over."""
-        with self._lock:
-            self._state.saw()
+    def saw(self, event: TaskEvent) -> None:
+        """Do nothing: the picture is drawn again and again."""
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Put all into words."""
-        with self._lock:
-            standings = self._state.standings()
-        budget = self._state.benchmark.header.terms.budget
+        standings = self._work.standings()
         shown, hidden = chosen(standings, max(1, height - 3))
-        table = _table(shown, standings, budget)
-        rest = [Text(_counts("not shown", hidden), "dim")] if hidden else []
+        table = _table(shown, standings, self._work.run.header.terms.budget)
+        counts = Counter(line.state for line in hidden)
+        words = ", ".join(f"{count} {state}" for state, count in counts.items())
+        rest = [Text(f"not shown: {words}", "dim")] if hidden else []
         return [Text(self._title, "bold"), *table, *rest, self._progress(standings, width)]
 
-    def _progress(self, standings: Sequence[Standing], width: int) -> Text:
+    def _progress(self, standings: Sequence[TrialStanding], width: int) -> Text:
         """Draw how many jobs are over, and how long the others may take."""
         over = sum(line.is_over for line in standings)
         spent = time.monotonic() - self._started
@@ -133,7 +139,9 @@ class Screen:
         return bar(over, len(standings), " " + " · ".join(words), width)
 
 
-def chosen(standings: Sequence[Standing], room: int) -> tuple[list[Standing], list[Standing]]:
+def chosen(
+    standings: Sequence[TrialStanding], room: int
+) -> tuple[list[TrialStanding], list[TrialStanding]]:
     """Choose the jobs that are shown, in their order, and return the others.
 
     Those at work come first, then those that failed, those to come, and what
@@ -141,14 +149,13 @@ def chosen(standings: Sequence[Standing], room: int) -> tuple[list[Standing], li
     """
     if len(standings) <= room:
         return list(standings), []
-    ranked = sorted(range(len(standings)), key=lambda place: _rank(standings[place], place))
-    visible = set(ranked[: max(1, room - 1)])
     places = range(len(standings))
+    visible = set(sorted(places, key=lambda place: _rank(standings[place], place))[: room - 1 or 1])
     shown = [standings[place] for place in places if place in visible]
     return shown, [standings[place] for place in places if place not in visible]
 
 
-def _rank(line: Standing, place: int) -> tuple[int, int]:
+def _rank(line: TrialStanding, place: int) -> tuple[int, int]:
     """Order jobs by how much there is to see of them."""
     if line.is_working:
         return 0, place
@@ -157,63 +164,54 @@ def _rank(line: Standing, place: int) -> tuple[int, int]:
     return (1 if line.is_over else 2), place
 
 
-def _counts(words: str, standings: Sequence[Standing]) -> str:
-    """Say how many jobs are in which state."""
-    counts = Counter(line.state for line in standings)
-    return f"{words}: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+class _Column(NamedTuple):
+    """A column: its head, its cells, and whether it is aligned to the right."""
+
+    head: str
+    cells: list[str]
+    right: bool = False
+
+    def aligned(self) -> list[str]:
+        """Return head and cells of one width."""
+        width = max(map(len, (self.head, *self.cells)))
+        lines = (self.head, *self.cells)
+        return [line.rjust(width) if self.right else line.ljust(width) for line in lines]
 
 
-def _table(shown: Sequence[Standing], every: Sequence[Standing], budget: int) -> list[Text]:
+def _table(
+    shown: Sequence[TrialStanding], every: Sequence[TrialStanding], budget: int
+) -> list[Text]:
     """Write jobs as lines under heads; what all have in common has no column."""
-    columns = [Column("environment")]
-    varying = [
-        name
-        for name in ("strategy", "model", "seed")
-        if len({getattr(line.trial, name) for line in every}) > 1
+    names = ["environment"]
+    for name in ("strategy", "model", "seed"):
+        if len({getattr(line.trial, name) for line in every}) > 1:
+            names.append(name)
+    columns = [
+        _Column(name, [printable(str(getattr(line.trial, name))) for line in shown])
+        for name in names
     ]
-    columns += [Column(name) for name in varying]
-    columns += [
-        Column("state"),
-        *(Column(head, True) for head in ("best", "spent", "cost", "left")),
-    ]
-    cells = [_cells(line, varying, budget) for line in shown]
-    widths = [
-        max(len(text) for text in (column.head, *(line[place] for line in cells)))
-        for place, column in enumerate(columns)
-    ]
-    heads = _aligned([column.head for column in columns], columns, widths)
-    lines = [Text(heads, "dim")]
-    for line, words in zip(shown, cells, strict=True):
-        text = Text(_aligned(words, columns, widths), _style(line))
-        if line.reason:
-            text.append(GAP + printable(line.reason))
-        lines.append(text)
-    return lines
-
-
-def _style(line: Standing) -> str:
-    """Return how a job is drawn."""
-    if line.is_working:
-        return "bold"
-    if not line.is_over:
-        return ""
-    return "green" if line.is_finished else "red"
-
-
-def _cells(line: Standing, varying: Sequence[str], budget: int) -> list[str]:
-    """Write what is known of a job."""
-    trial = [printable(str(getattr(line.trial, name))) for name in ("environment", *varying)]
-    best = "" if line.best is None else f"{line.best:.3f}"
-    spent = f"{line.completions}/{budget}" if line.completions or line.is_working else ""
-    cost = "?" if line.cost is None else f"${line.cost:.2f}" if line.cost else ""
-    left = "" if line.left_seconds is None else duration(line.left_seconds)
-    return [*trial, line.state, best, spent, cost, left]
-
-
-def _aligned(words: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    """Align the cells of a line."""
-    cells = (
-        word.rjust(width) if column.right else word.ljust(width)
-        for word, column, width in zip(words, columns, widths, strict=True)
+    columns.append(_Column("state", [line.state for line in shown]))
+    facts = zip(*(_facts(line, budget) for line in shown), strict=True)
+    heads = ("best", "spent", "cost", "left")
+    columns += [_Column(head, list(cells), True) for head, cells in zip(heads, facts, strict=True)]
+    head, *lines = (
+        GAP.join(cells).rstrip() for cells in zip(*(c.aligned() for c in columns), strict=True)
     )
-    return GAP.join(cells).rstrip()
+    texts = [Text(head, "dim")]
+    for line, words in zip(shown, lines, strict=True):
+        style = "bold" if line.is_working else ""
+        if line.is_over:
+            style = "green" if line.is_finished else "red"
+        reason = GAP + printable(line.reason) if line.reason else ""
+        texts.append(Text(words, style).append(reason))
+    return texts
+
+
+def _facts(line: TrialStanding, budget: int) -> tuple[str, str, str, str]:
+    """Write what is known of a job."""
+    return (
+        "" if line.best is None else f"{line.best:.3f}",
+        f"{line.completions}/{budget}" if line.completions or line.is_working else "",
+        "?" if line.cost is None else f"${line.cost:.2f}" if line.cost else "",
+        "" if line.left_seconds is None else duration(line.left_seconds),
+    )

@@ -15,29 +15,24 @@ from rich.text import Text
 from cwm_cli.views.words import printable
 
 if TYPE_CHECKING:
-    from cwm_cli.bench.tables import Grid
+    from cwm_cli.runs.report import Grid
 
 BETWEEN = 3
 """Columns of the terminal between two of a table, and around it."""
 
 
-class Report(Protocol):
+class _Report(Protocol):
     """Tables below a title, and what is to be said of them."""
 
     @property
-    def title(self) -> str:
-        """What is reported on."""
-
+    def title(self) -> str: ...
     @property
-    def grids(self) -> Sequence[Grid]:
-        """The tables."""
-
+    def grids(self) -> Sequence[Grid]: ...
     @property
-    def notes(self) -> Sequence[str]:
-        """What is to be said of the tables."""
+    def notes(self) -> Sequence[str]: ...
 
 
-def report_parts(report: Report) -> Iterator[RenderableType]:
+def report_parts(report: _Report) -> Iterator[RenderableType]:
     """Yield what is printed of a report, as it is written to its folder."""
     yield Text(printable(report.title), "bold")
     for grid in report.grids:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_apps.scoring import Interval, Outcome, PassAt, Summary, summary
-from cwm_cli.bench.tables import UNKNOWN, Grid, money, share
 from cwm_cli.runs.files import replace
+from cwm_cli.runs.report import UNKNOWN, Grid, money, share
 from cwm_cli.text import clean
 
 ALL = "all"

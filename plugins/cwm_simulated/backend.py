@@ -40,6 +40,12 @@ class Simulated(Backend):
     estimated from the length of the texts, and nothing costs anything.
     """
 
+    starts_from = "program"
+    caveat = (
+        "These are simulated proposals, not a language model's: the backend `simulated` makes "
+        "errors in a program that was induced from data, and repairs some."
+    )
+
     model: str = ""
     program: str = ""
     """File of the correct program."""
