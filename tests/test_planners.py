@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from pathlib import Path
 from textwrap import dedent
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from candidates import open_session, plan_at
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import (
@@ -27,6 +29,8 @@ from cwm_cli.planning import (
 )
 from cwm_cli.planning.model import Step
 from cwm_cli.planning.planner import Situation
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.messages import PlanningJob
 
 KNOWN = {name: find_planner(name) for name in PLANNERS}
 REAL = space_of(spaces.Box(-1, 1, (2,)))
@@ -191,6 +195,42 @@ def test_only_valid_actions_are_chosen() -> None:
     for name in serving(KNOWN, FEW):
         found = KNOWN[name]().plan(Line(FEW), [at(0, valid=(-1, 0)), at(0, valid=(-1,))])
         assert found == [[0], [-1]], name
+
+
+MOVES = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+
+    def step(self, action):
+        return self.place, float(action), False
+"""
+
+HEAD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cwm_cli.planning import Planner
+
+"""
+
+
+def test_a_planner_of_a_plugin_plans_in_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = dedent((Planner.__doc__ or "").partition("next reward:\n\n")[2])
+    (tmp_path / "greedy_plugin.py").write_text(HEAD + example)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    address = "greedy_plugin:Greedy"
+    greedy = find_planner(address)
+    assert greedy().plan(Line(FEW), [at(3), at(3, valid=(-1, 0))]) == [[1], [0]]
+    assert greedy.rank(FEW, FEW) is None
+    with Sandbox(Limits(wall_seconds=30)) as sandbox:
+        sandbox.prepare(PlanningJob.handler, address)
+        both = (space_of(spaces.Box(-9, 9, (1,))), FEW)
+        with open_session(sandbox, MOVES, both, planners=[(address, {})]) as session:
+            assert plan_at(session, np.zeros(1, np.float32)).actions == [1]
 
 
 # Decisions of several episodes.

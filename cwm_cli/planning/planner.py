@@ -64,7 +64,8 @@ class Planner:
     decision, for as many episodes at once as are played side by side.
 
     It runs in the process of the program, where only numpy and the standard
-    library can be imported. All that is random comes from `Situation.rng`, and what is
+    library can be imported; workers that were prepared with the address of a planner
+    import it when they start. All that is random comes from `Situation.rng`, and what is
     planned for a situation does not depend on those beside it.
 
     A planner that takes the action of the highest next reward:

@@ -31,8 +31,8 @@ from cwm_cli.sandbox.messages import (
     encode_reply,
 )
 
-KNOWN = {name: find_planner(name) for name in PLANNERS}
-"""Planners by name, imported before a program is confined with them."""
+for _name in PLANNERS:
+    find_planner(_name)  # imported before a program is confined with it
 
 
 class PlanningHandler(Handler[PlanningJob]):
@@ -44,7 +44,7 @@ class PlanningHandler(Handler[PlanningJob]):
         """Answer questions until nobody asks any more."""
         job = self.job
         form = formed(program.load(), job, job.form, program.counter)
-        planners = [KNOWN[name](**options) for name, options in job.planners]
+        planners = [find_planner(name)(**options) for name, options in job.planners]
 
         def begin(moment: Moment) -> None:
             reseed(job.seed, moment.episode, moment.decision)
