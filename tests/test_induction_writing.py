@@ -22,8 +22,8 @@ from cwm_induction.attempts import (
     EquationAttempt,
     InductionTask,
     UnchangedAttempt,
-    answers,
     attempts,
+    proposals,
     real,
 )
 from cwm_induction.backend import Induction
@@ -215,11 +215,11 @@ class TestAttempts:
 
         def found(*tries):
             task = InductionTask(car, mask, 0, 0, Effort(800, 60.0))
-            return answers(list(tries), task)
+            return proposals(list(tries), task)
 
         both = found(EquationAttempt(), UnchangedAttempt())
         [alone] = [
-            answers([EquationAttempt()], InductionTask(car, mask, 0, 0, Effort(400, 60.0)))[0]
+            proposals([EquationAttempt()], InductionTask(car, mask, 0, 0, Effort(400, 60.0)))[0]
         ]
         assert both[0].program == alone.program
         assert both[1].program == found(UnchangedAttempt())[0].program

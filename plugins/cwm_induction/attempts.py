@@ -1,4 +1,8 @@
-"""Two attempts at the same time, on a core each where there are two."""
+"""Ways to come to a program: rules for whole numbers, equations for real ones, memory, nothing.
+
+An attempt is given a task, and proposes a program and further attempts that this suggests.
+Two are made at the same time, on a core each where there are two.
+"""
 
 import ast
 import os
@@ -6,7 +10,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 from typing import NamedTuple, Protocol
@@ -26,7 +30,18 @@ from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.writing.statements import EmissionError
 
-_PROGRAM = '''class Environment:
+DEFAULT = Hypothesis()
+
+WITHOUT = {
+    "mechanics": Hypothesis(mechanics=False),
+    "regimes": Hypothesis(regimes=False),
+}
+"""What is tried where one of these families was used and not everything is right."""
+
+SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
+"""What is tried where the equations that were found cannot be put in order."""
+
+UNCHANGED = '''class Environment:
     """A model in which nothing changes, for transitions that no rule was found for.
 
     The reward is the most common one of {count} transitions, and no episode ends.
@@ -43,76 +58,6 @@ _PROGRAM = '''class Environment:
         """Predict that nothing changes."""
         return self.observation, {reward!r}, False
 '''
-
-
-def unchanged(data: Dataset) -> str:
-    """Return the program for a dataset of any spaces."""
-    rewards = Counter(data.columns["rewards"].tolist())
-    reward = rewards.most_common(1)[0][0] if rewards else 0.0
-    return _PROGRAM.format(count=len(data), reward=reward)
-
-
-def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:
-    """Return the share of rows of a vector of numbers in which each part is wrong."""
-    columns = data.columns
-    reward = np.abs(predictions["rewards"] - columns["rewards"])
-    size = 1 + np.abs(columns["rewards"])
-    shares = {
-        "reward": float((reward > MATCH * size).mean()),
-        "terminated": float((predictions["terminations"] != columns["terminations"]).mean()),
-    }
-    samples = Samples.of(data, held_back)
-    behind = latents(samples)
-    seen = predictions["next_observations"].reshape(samples.after.shape)
-    wrong = np.abs(seen - samples.after) > MATCH * (1 + np.abs(samples.after))
-    for component, share in enumerate(wrong[samples.smooth].mean(0).tolist()):
-        owner = behind.owner(component)
-        shares[owner] = max(shares.get(owner, 0.0), share)
-    return shares
-
-
-def wrong_rows(predictions: Columns, data: Dataset) -> Array:
-    """Return the mask of the rows that are not predicted in every part."""
-    matches = match(predictions, data)
-    return matches.losses(data.columns["terminations"]) > 0
-
-
-def culprit(move: Move) -> frozenset[str]:
-    """Return the part that the failing line of a program computes, if that can be told."""
-    failure = move.verdict.failure if move.verdict else None
-    if failure is None or failure.line is None:
-        return frozenset()
-    names = assigned_at(move.program, failure.line)
-    return frozenset(name.removesuffix("_next") for name in names)
-
-
-def assigned_at(program: str, line: int) -> set[str]:
-    """Return the names that the statement at a line of a program sets."""
-    try:
-        tree = ast.parse(program)
-    except SyntaxError:
-        return set()
-    return set(_targets(node for node in ast.walk(tree) if _covers(node, line)))
-
-
-def _covers(node: ast.AST, line: int) -> bool:
-    """Whether a node is a simple assignment that extends over a line."""
-    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-        return False
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def _targets(nodes: Iterable[ast.AST]) -> Sequence[str]:
-    names = [name for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)]
-    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
-
-
-DEFAULT = Hypothesis()
-WITHOUT = {
-    "mechanics": Hypothesis(mechanics=False),
-    "regimes": Hypothesis(regimes=False),
-}
-SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
 
 
 @dataclass(frozen=True)
@@ -210,6 +155,13 @@ class UnchangedAttempt:
         return Proposal(unchanged(task.data))
 
 
+def unchanged(data: Dataset) -> str:
+    """Return the program in which nothing changes, for a dataset of any spaces."""
+    rewards = Counter(data.columns["rewards"].tolist())
+    reward = rewards.most_common(1)[0][0] if rewards else 0.0
+    return UNCHANGED.format(count=len(data), reward=reward)
+
+
 def attempts(data: Dataset) -> Iterator[Attempt]:
     """Yield what to try for a new program, the likeliest first."""
     if has_rules(data):
@@ -232,9 +184,9 @@ def improvements(task: InductionTask, program: str, predictions: Columns) -> Ite
             yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong[:1])))
             yield EquationAttempt(replace(DEFAULT, deeper=frozenset(wrong)))
     if has_rules(task.data):
-        rows = wrong_rows(predictions, task.data)
-        if rows.any():
-            yield MemoryAttempt(program, rows)
+        wrong_rows = match(predictions, task.data).losses(task.data.columns["terminations"]) > 0
+        if wrong_rows.any():
+            yield MemoryAttempt(program, wrong_rows)
 
 
 def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
@@ -270,16 +222,54 @@ def real(data: Dataset) -> Arrangement:
     return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
 
 
-class _Made(NamedTuple):
-    """An answer, the work units that it took, and whether time ran out on the way."""
+def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:
+    """Return the share of rows of a vector of numbers in which each part is wrong."""
+    columns = data.columns
+    reward = np.abs(predictions["rewards"] - columns["rewards"])
+    size = 1 + np.abs(columns["rewards"])
+    shares = {
+        "reward": float((reward > MATCH * size).mean()),
+        "terminated": float((predictions["terminations"] != columns["terminations"]).mean()),
+    }
+    samples = Samples.of(data, held_back)
+    behind = latents(samples)
+    seen = predictions["next_observations"].reshape(samples.after.shape)
+    wrong = np.abs(seen - samples.after) > MATCH * (1 + np.abs(samples.after))
+    for component, share in enumerate(wrong[samples.smooth].mean(0).tolist()):
+        owner = behind.owner(component)
+        shares[owner] = max(shares.get(owner, 0.0), share)
+    return shares
 
-    answer: Proposal
+
+def culprit(move: Move) -> frozenset[str]:
+    """Return the part that the failing line of a program computes, if that can be told."""
+    failure = move.verdict.failure if move.verdict else None
+    if failure is None or failure.line is None:
+        return frozenset()
+    try:
+        nodes = list(ast.walk(ast.parse(move.program)))
+    except SyntaxError:
+        return frozenset()
+    assigning = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+    return frozenset(
+        name.id.removesuffix("_next")
+        for node in nodes
+        if isinstance(node, assigning) and node.lineno <= failure.line <= (node.end_lineno or 0)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    )
+
+
+class _Made(NamedTuple):
+    """A proposal, the work units that it took, and whether time ran out on the way."""
+
+    proposal: Proposal
     spent: float
     capped: bool
 
 
-def answers(attempts: list[Attempt], task: InductionTask) -> list[Proposal]:
-    """Return the answers to one or two attempts, each made with an equal part of the effort.
+def proposals(attempts: list[Attempt], task: InductionTask) -> list[Proposal]:
+    """Return the proposals of one or two attempts, each made with an equal part of the effort.
 
     They are the same on any number of cores.
     """
@@ -288,18 +278,18 @@ def answers(attempts: list[Attempt], task: InductionTask) -> list[Proposal]:
     if second and (os.cpu_count() or 1) > 1:
         done = _side_by_side(attempts, first, second[0])
     else:
-        done = [made(*pair) for pair in zip(attempts, [first, *second], strict=True)]
+        done = [_make(*pair) for pair in zip(attempts, [first, *second], strict=True)]
     effort.units -= sum(one.spent for one in done)
     effort.capped = effort.capped or any(one.capped for one in done)
-    return [one.answer for one in done]
+    return [one.proposal for one in done]
 
 
-def made(attempt: Attempt, task: InductionTask) -> _Made:
+def _make(attempt: Attempt, task: InductionTask) -> _Made:
     """Make an attempt; numbers out of range are part of it and no news."""
     before = task.effort.units
     with np.errstate(all="ignore"):
-        answer = attempt(task)
-    return _Made(answer, before - task.effort.units, task.effort.capped)
+        proposal = attempt(task)
+    return _Made(proposal, before - task.effort.units, task.effort.capped)
 
 
 def _side_by_side(
@@ -323,16 +313,16 @@ def _side_by_side(
             start_new_session=True,
         )
     try:
-        first = made(attempts[0], here)
+        first = _make(attempts[0], here)
         text, _ = process.communicate()
     finally:
         process.kill()
         process.wait()
-    return [first, pickle.loads(text) if text else made(attempts[1], there)]  # noqa: S301  # ours
+    return [first, pickle.loads(text) if text else _make(attempts[1], there)]  # noqa: S301  # ours
 
 
 def main() -> None:
     """Make the attempt that is read from stdin, and write what came of it to stdout."""
     attempt, task = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the process that began this
-    done = made(attempt, replace(task, effort=task.effort.alone()))
+    done = _make(attempt, replace(task, effort=task.effort.alone()))
     sys.stdout.buffer.write(pickle.dumps(done))

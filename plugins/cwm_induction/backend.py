@@ -1,4 +1,7 @@
-"""The backend `induction`: answers from the transitions of the problem instead of its messages."""
+"""The backend `induction`: answers from the transitions of the problem instead of its messages.
+
+Valid actions are no part of what is induced: the most common ones are added to the program.
+"""
 
 import time
 from collections import Counter
@@ -13,12 +16,19 @@ from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
-from cwm_induction.portfolio import JudgedProgram, Portfolio
+from cwm_induction.portfolio import Portfolio
 from cwm_induction.writing.finishing import broken, remarked, renamed, unnamed, unremarked
 
-_BEGINS = "class Transitions(Environment):"
+UNITS = 4_000
+"""Work units for one completion: about 20 seconds of one core."""
 
-_PROGRAM = '''
+HOPELESS = 0.25
+"""Share of what lies above a constant prediction below which equations are given up."""
+
+BEGINS = "class Transitions(Environment):"
+"""Where what is added to name valid actions begins."""
+
+PROGRAM = '''
 
 {begins}
     """What follows from an observation and an action."""
@@ -31,33 +41,6 @@ class Environment(Transitions):
         """Predict the valid actions as well."""
         return (*super().step(action), {actions})
 '''
-
-
-def without(request: Request, problem: WorldModelProblem) -> Request:
-    """Ask for a program that says nothing about valid actions."""
-    columns = {name: part for name, part in problem.dataset.columns.items() if name != VALID}
-    program = request.move.program.partition(f"\n\n{_BEGINS}")[0]
-    return request._replace(
-        problem=replace(problem, dataset=replace(problem.dataset, columns=columns)),
-        move=request.move._replace(program=program),
-    )
-
-
-def named(program: str, data: Dataset) -> str:
-    """Add the most common valid actions to what a program answers."""
-    masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
-    [(actions, count)] = masks.most_common(1)
-    text = _PROGRAM.format(
-        begins=_BEGINS, share=count / len(data), count=len(data), actions=list(actions)
-    )
-    return program.rstrip() + "\n" + text
-
-
-UNITS = 4_000
-"""Work units for one completion: about 20 seconds of one core."""
-
-HOPELESS = 0.25
-"""Share of what lies above a constant prediction below which equations are given up."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +81,11 @@ class Induction(Backend):
 
     def _program(self, request: Request, problem: WorldModelProblem) -> tuple[str, str, bool]:
         """Return a sentence on what was found, the program, and whether that is all to expect."""
-        if problem.dataset.has_valid_actions:
-            plain = without(request, problem)
-            found, program, final = self._program(plain, cast(WorldModelProblem, plain.problem))
-            return found, named(program, problem.dataset[problem.dataset.fitted]), final
         fit = problem.dataset[problem.dataset.fitted]
+        if problem.dataset.has_valid_actions:
+            plain = _without_valid_actions(request, problem)
+            found, program, final = self._program(plain, cast(WorldModelProblem, plain.problem))
+            return found, _with_valid_actions(program, fit), final
         move = request.move._replace(program=unnamed(unremarked(request.move.program)))
         effort = Effort(UNITS, self.seconds, request.tell)
         best = Portfolio(problem, fit, request._replace(move=move), effort).best()
@@ -110,16 +93,34 @@ class Induction(Backend):
             return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
-        program = remarked(broken(renamed(best.program, names)), _remark(best, fit))
+        remark = (
+            f"It predicts {best.exact:.1%} of {_rows(fit)} in every part; "
+            f"its accuracy on them is {best.fit:.3f}."
+        )
+        program = remarked(broken(renamed(best.program, names)), remark)
         found = f"This program predicts {best.exact:.1%} of {_rows(fit)}."
         return found, program, best.above < HOPELESS and not has_rules(fit)
 
 
-def _remark(best: JudgedProgram, fit: Dataset) -> str:
-    """Say how right a program is."""
-    share = f"It predicts {best.exact:.1%} of {_rows(fit)} in every part"
-    return f"{share}; its accuracy on them is {best.fit:.3f}."
-
-
 def _rows(data: Dataset) -> str:
     return f"the {len(data)} transitions that may be fitted to"
+
+
+def _without_valid_actions(request: Request, problem: WorldModelProblem) -> Request:
+    """Ask for a program that says nothing about valid actions."""
+    columns = {name: part for name, part in problem.dataset.columns.items() if name != VALID}
+    program = request.move.program.partition(f"\n\n{BEGINS}")[0]
+    return request._replace(
+        problem=replace(problem, dataset=replace(problem.dataset, columns=columns)),
+        move=request.move._replace(program=program),
+    )
+
+
+def _with_valid_actions(program: str, data: Dataset) -> str:
+    """Add the most common valid actions to what a program answers."""
+    masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
+    [(actions, count)] = masks.most_common(1)
+    text = PROGRAM.format(
+        begins=BEGINS, share=count / len(data), count=len(data), actions=list(actions)
+    )
+    return program.rstrip() + "\n" + text

@@ -15,40 +15,22 @@ from cwm_induction.attempts import (
     Attempt,
     InductionTask,
     Proposal,
-    answers,
     attempts,
     culprit,
     fixes,
     improvements,
+    proposals,
 )
 from cwm_induction.effort import Effort
 
 CHECK_SHARE = 0.2
 """Share of the fit part, in whole trajectories, that is held back to choose between programs."""
 
+MOST_OVER = 1.5
+"""How much of that share may be held back at most, so that a long trajectory stays in."""
+
 FEWEST_EPISODES = 4
 """Trajectories below which single rows are held back instead."""
-
-
-def held_back(fit: Dataset, seed: int) -> np.ndarray:
-    """Return the mask of the rows that equations are not fitted to: whole trajectories.
-
-    One that is most of the data is not among them.
-    """
-    rng = np.random.default_rng([seed, len(fit)])
-    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
-    if len(episodes) < FEWEST_EPISODES:
-        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
-        return np.isin(np.arange(len(fit)), chosen)
-    held: list[int] = []
-    count = 0
-    for episode in rng.permutation(len(episodes)).tolist():
-        fits = count + sizes[episode] <= 1.5 * CHECK_SHARE * len(fit)
-        if count < CHECK_SHARE * len(fit) and fits:
-            held.append(episodes[episode])
-            count += int(sizes[episode])
-    return np.isin(fit.columns["episodes"], held or episodes[sizes == sizes.min()][:1])
-
 
 KNOWN_MORE = 0.02
 """What a program may gain from the rows held back that the one which is judged never saw."""
@@ -98,9 +80,9 @@ class Portfolio:
             if best is not None and not self.effort.spend(0):
                 break
             size = AT_ONCE if best is not None else 1
-            for answer in answers(waiting[:size], self.task):
-                waiting += answer.more
-                found = self._judged(answer)
+            for proposal in proposals(waiting[:size], self.task):
+                waiting += proposal.more
+                found = self._judged(proposal)
                 if found is not None and (best is None or found.rank > best.rank):
                     best = found
             del waiting[:size]
@@ -122,26 +104,46 @@ class Portfolio:
             yield from fixes(self.fit, culprit(move))
         yield from attempts(self.fit)
 
-    def _judged(self, answer: Proposal) -> JudgedProgram | None:
+    def _judged(self, proposal: Proposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""
-        if answer.program in ("", self.request.move.program):
+        if proposal.program in ("", self.request.move.program):
             return None
-        predictions = self._predictions(answer.program)
+        predictions = self._predictions(proposal.program)
         if predictions is None:
             return None
         whole = self.problem.metric.score(predictions, self.fit)
         above = 1.0 if whole.normalised is None else whole.normalised
-        judged = self._predictions(answer.judged) if answer.judged else predictions
+        judged = self._predictions(proposal.judged) if proposal.judged else predictions
         mask = self.task.held_back
         if judged is None or not mask.any():
-            return JudgedProgram(answer.program, 0.0, whole.accuracy, above, whole.exact)
+            return JudgedProgram(proposal.program, 0.0, whole.accuracy, above, whole.exact)
         part = {name: column[mask] for name, column in judged.items()}
         checked = self.problem.metric.score(part, self.fit[mask]).accuracy
-        bonus = KNOWN_MORE if answer.judged else 0.0
+        bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
-        return JudgedProgram(answer.program, held_back, whole.accuracy, above, whole.exact)
+        return JudgedProgram(proposal.program, held_back, whole.accuracy, above, whole.exact)
 
     def _predictions(self, program: str) -> Columns | None:
         """Run a program on the fit part; None when it fails."""
         predictions = self.problem.sandbox.predict(program, self.fit, seed=self.problem.seed)
         return predictions.columns if predictions.failure is None else None
+
+
+def held_back(fit: Dataset, seed: int) -> np.ndarray:
+    """Return the mask of the rows that equations are not fitted to: whole trajectories.
+
+    One that is most of the data is not among them.
+    """
+    rng = np.random.default_rng([seed, len(fit)])
+    episodes, sizes = np.unique(fit.columns["episodes"], return_counts=True)
+    if len(episodes) < FEWEST_EPISODES:
+        chosen = rng.permutation(len(fit))[: int(CHECK_SHARE * len(fit))]
+        return np.isin(np.arange(len(fit)), chosen)
+    held: list[int] = []
+    count = 0
+    for episode in rng.permutation(len(episodes)).tolist():
+        fits = count + sizes[episode] <= MOST_OVER * CHECK_SHARE * len(fit)
+        if count < CHECK_SHARE * len(fit) and fits:
+            held.append(episodes[episode])
+            count += int(sizes[episode])
+    return np.isin(fit.columns["episodes"], held or episodes[sizes == sizes.min()][:1])

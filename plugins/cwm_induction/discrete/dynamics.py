@@ -281,10 +281,15 @@ class _Plan:
         self, factored: FactoredTransitions, sizes: Sizes, *, full: bool
     ) -> "_Exceptions":
         """Return what nominal moves do not explain."""
-        noise = self.seen.disagreement(after=False)
+        seen = self.seen
         return _Exceptions(
-            factored, self.ends[1], self.seen.count, noise, sizes, self.variant, full
+            factored, self.ends[1], seen.count, self._noise, sizes, self.variant, full
         )
+
+    @cached_property
+    def _noise(self) -> float:
+        """How often equal situations disagree by nature."""
+        return self.seen.disagreement(after=False)
 
 
 class _FoundExceptions(NamedTuple):

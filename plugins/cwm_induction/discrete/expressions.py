@@ -147,7 +147,7 @@ class Speaker:
                 yield f"{name} != {self.spelled(bound.column, value)}"
 
 
-def broken(start: str, expression: str, end: str = "") -> list[str]:
+def bracketed(start: str, expression: str, end: str = "") -> list[str]:
     """Write an expression in brackets over several lines if it is too long for one."""
     if len(start) + len(expression) + len(end) <= WIDTH:
         return [start + expression + end]
@@ -242,7 +242,7 @@ def chain(
         if condition.label or number:
             value = values.get(condition.label)
             assign = "pass" if value is None else f"{target} = {value}"
-            lines += [*broken(f"{word} ", condition.expression, ":"), f"    {assign}"]
+            lines += [*bracketed(f"{word} ", condition.expression, ":"), f"    {assign}"]
             word = "elif"
     return lines
 

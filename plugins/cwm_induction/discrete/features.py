@@ -95,8 +95,10 @@ class FactoredTransitions(NamedTuple):
     def _related(self, column: RuleColumn) -> np.ndarray:
         """Return the values of a column about several factors, or about the change of one."""
         old, new, factor, other = self.old, self.new, column.factor, column.other
-        several, values = new[:, column.cell], np.zeros(len(new))
+        values: np.ndarray
         match column.kind:
+            case "same":
+                values = (new == old).all(axis=1)
             case "pick":
                 values = pick(old, factor, column.cell)
             case "meets":
@@ -106,15 +108,14 @@ class FactoredTransitions(NamedTuple):
             case "gap":
                 values = new[:, factor] - new[:, other] + column.size // 2
             case "total" | "sum":
-                values = several.sum(axis=1)
+                values = new[:, column.cell].sum(axis=1)
             case "count":
-                values = np.count_nonzero(several == other, axis=1)
+                values = np.count_nonzero(new[:, column.cell] == other, axis=1)
             case "alike":
-                values = np.logical_not(np.diff(several, axis=1).any(axis=1))
-            case "rising":
-                values = np.logical_not((np.diff(several, axis=1) < 0).any(axis=1))
+                values = np.logical_not(np.diff(new[:, column.cell], axis=1).any(axis=1))
             case _:
-                values = (new == old).all(axis=1)
+                falls = np.diff(new[:, column.cell], axis=1) < 0
+                values = np.logical_not(falls.any(axis=1))
         return values
 
     def pool(self, columns: tuple[RuleColumn, ...], sizes: "Sizes") -> RuleInputs:
@@ -247,16 +248,19 @@ class Sizes(NamedTuple):
     def _of_factors(self, factored: FactoredTransitions, kind: str) -> Iterator[RuleColumn]:
         """Yield a column for every factor where it varies and differs from plainer ones."""
         for factor, radix in enumerate(self.radices):
-            states = factored.old, factored.aimed, factored.new
-            old, aimed, new = (part[:, factor] for part in states)
-            says = {
-                "old": (old != old[0]).any(),
-                "new": (new != old).any(),
-                "change": (new != old).any(),
-                "aimed": (aimed != new).any() and (aimed != old).any(),
-                "edge": (aimed != old).any(),
-            }
-            if says[kind]:
+            old, aimed, new = (
+                part[:, factor] for part in (factored.old, factored.aimed, factored.new)
+            )
+            match kind:
+                case "old":
+                    says = (old != old[0]).any()
+                case "new" | "change":
+                    says = (new != old).any()
+                case "aimed":
+                    says = (aimed != new).any() and (aimed != old).any()
+                case _:
+                    says = (aimed != old).any()
+            if says:
                 signed = kind in ("edge", "change")
                 yield RuleColumn(kind, factor, radix * 2 - 1 if signed else radix)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.discrete.dynamics import FactorDynamics
-from cwm_induction.discrete.expressions import broken, part_of_action, picked
+from cwm_induction.discrete.expressions import bracketed, part_of_action, picked
 from cwm_induction.discrete.features import FactoredTransitions, Sizes, pick
 from cwm_induction.discrete.rule_search import (
     MOST_WEIGHT,
@@ -247,7 +247,7 @@ class RewardFormula(NamedTuple):
                 part = f"(action == {action})" + (f" * {part}" if part != "1" else "")
             sign = "-" if weight < 0 else "+"
             total = f"{total} {sign} {part}" if total else f"-{part}" if weight < 0 else part
-        return broken("reward = ", total)
+        return bracketed("reward = ", total)
 
 
 def fit_formula(

@@ -14,7 +14,7 @@ from cwm_induction.discrete.expressions import (
     Speaker,
     action_lines,
     assignments,
-    broken,
+    bracketed,
     chain,
     listed,
     mentions,
@@ -95,7 +95,7 @@ def _folded(answer: str) -> list[str]:
         return textwrap.wrap(
             f"return {answer}", WIDTH, subsequent_indent="    ", break_long_words=False
         )
-    return broken("return ", answer)
+    return bracketed("return ", answer)
 
 
 def factor_names(dynamics: FactorDynamics) -> list[str]:
@@ -197,8 +197,8 @@ class _Writer:
             moves.append(f"new_{name} = {move.bounded_text(f'target_{name}' if cut else target)}")
         if cut:
             sides = f"({listed(moving, 'new_')}) != ({listed(moving, 'target_')})"
-            moves += broken("outside = ", sides)
-        stop = [] if blocked == "False" else broken("if ", blocked, ":")
+            moves += bracketed("outside = ", sides)
+        stop = [] if blocked == "False" else bracketed("if ", blocked, ":")
         stop += [f"    {listed(moving, 'new_')} = {listed(moving)}"] if stop else []
         return moves, [*stop, *self._exceptions()]
 
@@ -238,22 +238,22 @@ class _Writer:
         names = [self.names[i] for i in self.changing]
         if len(names) == 1:
             return [f"unchanged = new_{names[0]} == {names[0]}"]
-        return broken("unchanged = ", f"({listed(names, 'new_')}) == ({listed(names)})")
+        return bracketed("unchanged = ", f"({listed(names, 'new_')}) == ({listed(names)})")
 
     def _outcomes(self) -> list[str]:
         """Write when the episode ends and what is rewarded, in the order that was found."""
         found = self.model.outcomes
         ends = self.speaker.ends(found.done.rules, always=found.always)
-        parts = [broken("terminated = ", ends), self._reward()]
+        parts = [bracketed("terminated = ", ends), self._reward()]
         if found.reward_first:
             parts.reverse()
         lines = [line for part in parts for line in part]
         flags, text = self.dynamics.sizes.flags, "\n".join(lines)
         if mentions(text, "total_before"):
             before = " + ".join(self.names[flag] for flag in flags)
-            lines = [*broken("total_before = ", before), *lines]
+            lines = [*bracketed("total_before = ", before), *lines]
         if mentions(text, "total"):
-            lines = [*broken("total = ", " + ".join(map(self._after, flags))), *lines]
+            lines = [*bracketed("total = ", " + ".join(map(self._after, flags))), *lines]
         return lines
 
     def _reward(self) -> list[str]:

@@ -1,4 +1,9 @@
-"""Breaks the long lines of a program where a person would: before operators, after commas."""
+"""What a program gets once it is found: names for its variables, a remark, lines of a width.
+
+Names come from what the environment's description says. They are given to a program that
+is written already, so that nothing that is predicted can depend on them. Long lines are
+broken where a person would: before operators, after commas.
+"""
 
 import ast
 import builtins
@@ -9,12 +14,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 LONGEST = 32
+"""Characters of a name at most; what is described at more length keeps its number."""
+
+LINE = 96
+"""Characters of a line at most."""
+
+DOCSTRING_WIDTH = 92
+"""Characters of a docstring's line, without its indentation."""
+
+OPERATORS = ((" or ",), (" and ",), (" + ", " - "))
+"""Between what an expression may be broken, the weakest bond first."""
+
 _VARIABLE = re.compile(r"\bx(\d+)(?!\d)")
 _READ = re.compile(r"^ +(\w+) = observation\[(\d+)\]$", re.MULTILINE)
 _ANGLE = re.compile(r"\b(\w+) = np\.arctan2\(observation\[(\d+)\], observation\[(\d+)\]\)")
 _PREPOSITIONS = "of|along|on|in|at|from|to|with|around|about|between|for|by|per"
 _SMALL = {"the", "a", "an", "its", "is", "and"}
 _WAVES = re.compile(r"\b(cosine|sine|cos|sin)\b( of\b)?", re.IGNORECASE)
+_REMARK = re.compile(r'\n\n    It predicts .*?\n    """', re.DOTALL)
 
 
 def renamed(program: str, documented: Sequence[str]) -> str:
@@ -26,8 +43,10 @@ def renamed(program: str, documented: Sequence[str]) -> str:
             both = [identifier(_WAVES.sub("", documented[int(n)])) for n in (sine, cosine)]
             names[angle] = both[0] if both[0] == both[1] else ""
     names = {old: new for old, new in names.items() if new}
-    chosen = set(names.values())
-    free = len(chosen) == len(names) and not chosen & _names_in(program)
+    nodes, chosen = list(ast.walk(ast.parse(program))), set(names.values())
+    used = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    used |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    free = len(chosen) == len(names) and not chosen & used
     return _replaced(program, names) if free else program
 
 
@@ -37,13 +56,6 @@ def unnamed(program: str) -> str:
     angles = [angle for angle, _, _ in _ANGLE.findall(program)]
     names |= {angle: f"angle{number}" for number, angle in enumerate(angles)}
     return _replaced(program, {old: new for old, new in names.items() if old != new})
-
-
-def _names_in(program: str) -> set[str]:
-    """Return the names that a program uses for anything."""
-    nodes = list(ast.walk(ast.parse(program)))
-    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    return arguments | {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _replaced(program: str, names: Mapping[str, str]) -> str:
@@ -63,7 +75,8 @@ def identifier(text: str) -> str:
     """Turn a description such as "velocity of the cart along x" into `cart_velocity`."""
     plain = re.sub(r"\(.*?\)|\[.*?\]|\*\*|`|\$", " ", text.replace("\\", " ")).lower()
     phrases = re.split(rf"\b(?:{_PREPOSITIONS})\b", plain)
-    words = [list(_words(phrase)) for phrase in phrases]
+    found = [re.findall(r"[a-z0-9]+", phrase) for phrase in phrases]
+    words = [[word for word in phrase if word not in _SMALL] for phrase in found]
     words = [phrase for phrase in words if phrase]
     if not words:
         return ""
@@ -71,17 +84,6 @@ def identifier(text: str) -> str:
     usable = chosen.isidentifier() and len(chosen) <= LONGEST and chosen.isascii()
     reserved = keyword.iskeyword(chosen) or chosen in dir(builtins)
     return chosen if usable and not reserved else ""
-
-
-def _words(phrase: str) -> Iterator[str]:
-    """Yield the words that say something."""
-    for word in re.findall(r"[a-z0-9]+", phrase):
-        if word not in _SMALL:
-            yield word
-
-
-TEXT_WIDTH = 92
-_REMARK = re.compile(r'\n\n    It predicts .*?\n    """', re.DOTALL)
 
 
 def remarked(program: str, remark: str) -> str:
@@ -102,19 +104,14 @@ def remarked(program: str, remark: str) -> str:
 
 def _refilled(paragraph: str) -> str:
     """Fill the lines of a paragraph anew if one of them is too long."""
-    if max(map(len, paragraph.splitlines()), default=0) <= TEXT_WIDTH + 4:
+    if max(map(len, paragraph.splitlines()), default=0) <= DOCSTRING_WIDTH + 4:
         return paragraph
-    return textwrap.indent(textwrap.fill(" ".join(paragraph.split()), TEXT_WIDTH), "    ")
+    return textwrap.indent(textwrap.fill(" ".join(paragraph.split()), DOCSTRING_WIDTH), "    ")
 
 
 def unremarked(program: str) -> str:
     """Undo `remarked`, but for where the docstring ends."""
     return _REMARK.sub('\n    """', program, count=1)
-
-
-WIDTH = 96
-OPERATORS = ((" or ",), (" and ",), (" + ", " - "))
-"""Between what an expression may be broken, the weakest bond first."""
 
 
 def broken(program: str) -> str:
@@ -127,7 +124,7 @@ def _broken(line: str) -> Iterator[str]:
     """Yield the parts of a line, or the line itself if it is short or of another form."""
     indent = line[: len(line) - len(line.lstrip())]
     lead, expression, end = _statement(line.strip())
-    if len(line) <= WIDTH or not expression or "#" in expression:
+    if len(line) <= LINE or not expression or "#" in expression:
         yield line
         return
     first, *others = _laid(expression, indent, inside=False)
@@ -152,7 +149,7 @@ def _statement(text: str) -> tuple[str, str, str]:
 
 def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[str]:
     """Yield the lines of an expression, `inside` brackets or not, with a comma behind it."""
-    if inside and len(indent) + len(text) < WIDTH:
+    if inside and len(indent) + len(text) < LINE:
         yield indent + text + comma
         return
     items = list(_split(text, (", ",)))
@@ -166,7 +163,7 @@ def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[
         for item in items:
             yield from _laid(item, indent, inside=True, comma=",")
     elif parts:
-        *lines, last = _filled(parts, WIDTH - len(indent) - 1)
+        *lines, last = _filled(parts, LINE - len(indent) - 1)
         for line in lines:
             yield from _fitted(line, indent, "")
         yield from _fitted(last, indent, comma)
@@ -176,7 +173,7 @@ def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[
 
 def _fitted(text: str, indent: str, comma: str) -> Iterator[str]:
     """Yield a line, unwrapped if it is long by itself."""
-    if len(indent) + len(text) < WIDTH:
+    if len(indent) + len(text) < LINE:
         yield indent + text + comma
     else:
         yield from _unwrapped(text, indent, comma)
