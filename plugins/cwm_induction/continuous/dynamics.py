@@ -27,7 +27,7 @@ from cwm_induction.continuous.variables import Variable, indicators, inputs_of, 
 from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
 from cwm_induction.flows.fitting import FlowData
-from cwm_induction.flows.schemes import Flow
+from cwm_induction.flows.flow import Flow
 from cwm_induction.mechanics.fitting import fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, joints_of

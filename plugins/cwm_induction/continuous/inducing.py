@@ -21,7 +21,6 @@ from cwm_induction.continuous.rules import Feature, Threshold, condition
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
-from cwm_induction.flows.schemes import add_flow, next_in_flow
 from cwm_induction.mechanics.text import MechanicsText
 from cwm_induction.rewards.reward import Reward, reward_of
 from cwm_induction.writing.rounding import literal
@@ -93,7 +92,7 @@ class ProgramWriter:
         if self.findings.dynamics.mechanics is not None:
             self._mechanics.write()
         if self.findings.dynamics.flow is not None:
-            add_flow(self.findings.dynamics.flow, program)
+            self.findings.dynamics.flow.add_to(program)
         for variable in self.findings.latents.variables:
             program.statements.append(Statement(f"{variable.name} = {variable.source}"))
         for variable in self.findings.latents.variables:
@@ -119,7 +118,7 @@ class ProgramWriter:
         """Yield the statements that set a variable's next value."""
         found, name = self.findings.dynamics, variable.name
         if found.flow is not None and name in found.flow.names:
-            yield self._assigned(variable, next_in_flow(found.flow, name), "")
+            yield self._assigned(variable, found.flow.next_of(name), "")
         elif found.mechanics is not None and name in found.mechanics.names:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
         elif name in found.regimes:

@@ -294,8 +294,7 @@ def derived(
     value = _value(target, rows, chain, effort)
     if value is None:
         return None
-    own = Term(variable.name, variable.now, 1.0)
-    formula = Formula((*value.terms, own), (*value.weights, -1.0))
+    formula = value.less(Term(variable.name, variable.now, 1.0))
     held = variable.agrees(formula.values(len(samples)), usable & ~samples.learn)
     return formula if held else None
 

@@ -105,15 +105,16 @@ def slopes(
     return derivatives
 
 
-def importance(residuals: Residuals, point: Array, active: Array) -> Array:
-    """Return how much the fit would lose without each active parameter (Hassibi, 1993)."""
+def by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
+    """Return the active parameters, those that the fit would miss least first (Hassibi, 1993)."""
     rest = residuals(point[None])[0]
     jacobian = slopes(residuals, point, rest, active).reshape(len(active), -1).T
     scale = 1 / (np.linalg.norm(jacobian, axis=0) + 1e-300)
     scaled = jacobian * scale
     inverse = np.linalg.inv(scaled.T @ scaled + 1e-12 * np.eye(len(active)))
-    loss: Array = point[active] ** 2 / (np.diag(inverse) * scale**2)
-    return loss
+    loss = point[active] ** 2 / (np.diag(inverse) * scale**2)
+    order: Array = active[np.argsort(loss, kind="stable")]
+    return order
 
 
 def _believed(rest: Array, options: SolverOptions) -> Array:

@@ -47,6 +47,10 @@ class Formula:
         """What it costs to believe in this formula."""
         return sum(term.cost for term in self.terms)
 
+    def less(self, term: Term) -> "Formula":
+        """Return the formula less a term."""
+        return Formula((*self.terms, term), (*self.weights, -1.0))
+
     def values(self, rows: int) -> Array:
         """Return the sum in every row."""
         total = np.zeros(rows)

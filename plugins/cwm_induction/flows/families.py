@@ -22,7 +22,7 @@ from cwm_induction.continuous.regression import Formula, SearchLimits, Target, e
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn, Term, library
 from cwm_induction.flows.fitting import FieldFit, FlowData, averages_of, evaluator, field_of
-from cwm_induction.flows.schemes import Flow, Scheme, SchemeStage, advanced, schemes
+from cwm_induction.flows.flow import Flow, Scheme, SchemeStage, advanced, schemes
 
 CALM = 0.6
 """Share of the rows, those that change least, in which atoms are looked for."""

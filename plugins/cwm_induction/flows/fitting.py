@@ -24,7 +24,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn, Term, library, polynomial
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
-from cwm_induction.flows.schemes import Field, Flow, Rates, Scheme, SchemeStage, advanced, schemes
+from cwm_induction.flows.flow import Field, Flow, Rates, Scheme, SchemeStage, advanced, schemes
 
 LEARN_ROWS = 300
 """Rows that a field is fitted to: every round computes all terms at every stage in each."""

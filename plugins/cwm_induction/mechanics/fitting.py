@@ -1,4 +1,9 @@
-"""Fitting mechanisms through the integrator: which angles, which integrator, which numbers."""
+"""Fitting mechanisms through the integrator: which angles, which integrator, which numbers.
+
+Forms are tried from the simplest on, each from a start that needs no integrator; the numbers
+of the best are left out and shortened as far as nothing is lost. Rows at the end of a way that
+it does not explain get a limit that pushes back.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +14,8 @@ import numpy as np
 
 from cwm_induction.continuous.least_squares import (
     RIGHT,
-    Residuals,
     SolverOptions,
-    importance,
+    by_importance,
     minimise,
 )
 from cwm_induction.continuous.samples import Array, Samples
@@ -22,51 +26,19 @@ from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start
 from cwm_induction.writing.rounding import rounded
 
+MOST_JOINTS = 3
+"""Coordinates of the largest mechanism: one more would have three times as many waves."""
 
-def simplified(
-    motion: Motion,
-    form: Mechanism,
-    integrator: Integrator,
-    point: Array,
-    effort: Share,
-) -> Array:
-    """Return parameters, many of them 0, whose largest error is about the same."""
+LEARN_ROWS = 260
+"""Rows that numbers are fitted to, and the next those that a fit is judged by."""
 
-    def residuals(points: Array) -> Array:
-        return motion.residuals(form, integrator, points)
+CHECK_ROWS = 300
 
-    def error(trial: Array) -> float:
-        return float(np.abs(residuals(trial[None])).max())
+MOST_FORMS = 3
+"""Forms that are fitted, of those that start near."""
 
-    limit = max(1.5 * error(point), 0.3)
-    active = np.array([i for i in range(len(point)) if i != form.unit])
-    size, order = max(len(active) // 2, 1), _by_importance(residuals, point, active)
-    while size >= 1 and len(active) > 1 and effort.spend(0):
-        size = min(size, len(active) - 1)
-        fewer = np.sort(order[size:])
-        trial = np.where(np.isin(np.arange(len(point)), [*fewer, form.unit]), point, 0.0)
-        trial = minimise(residuals, trial, fewer, effort, SolverOptions(12, 1e-4))
-        if error(trial) <= limit:
-            active, point, order = fewer, trial, _by_importance(residuals, trial, fewer)
-        else:
-            size //= 2
-    point = minimise(residuals, point, active, effort, SolverOptions(10, 1e-6))
-    limit = max(1.2 * error(point), 0.2)
-    for index in active.tolist():
-        for digits in range(1, 8):
-            trial = point.copy()
-            trial[index] = rounded(point[index], digits)
-            if error(trial) <= limit:
-                point = trial
-                break
-    return point
-
-
-def _by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
-    """Return the active parameters, those that the fit would miss least first."""
-    order: Array = active[np.argsort(importance(residuals, point, active), kind="stable")]
-    return order
-
+REACH = 20.0
+"""A row that is off by so many times the median is one in which something else happens."""
 
 ENOUGH = 3
 """Rows beyond a limit from which its spring is fitted, too; with fewer only where it begins."""
@@ -74,86 +46,9 @@ ENOUGH = 3
 PACES = (2.0, 1.0, 4.0)
 """Parts of a step that the spring of a limit takes, critically damped."""
 
-
-def limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:
-    """Return the mechanism with the limit that explains most of the rows it has wrong, if any."""
-    wrong = _wrong(found, motion)
-    best, least = found, 0.7 * float(wrong.sum())
-    for joint in range(found.form.coordinates):
-        way = np.abs(np.stack([motion.q, motion.q + motion.turn])[:, :, joint]).max(0)
-        far = way > 0.9 * way.max()
-        if wrong.any() and not wrong.all() and far[wrong].mean() > 0.8:
-            near = motion.rows(np.flatnonzero(wrong | far))
-            tried = _Push(found, near, joint, way[wrong], float(way[~wrong].max()), effort).fitted()
-            if _wrong(tried, motion).sum() < least:
-                best, least = tried, float(_wrong(tried, motion).sum())
-    return best
-
-
-@dataclass(frozen=True)
-class _Push:
-    """Fits the limit of one joint to rows near the end of its way.
-
-    `beyond` says how far the joint went in the rows to explain, `free` how far
-    in the others.
-    """
-
-    found: Mechanics
-    motion: Motion
-    joint: int
-    beyond: Array
-    free: float
-    effort: Share
-
-    def fitted(self) -> Mechanics:
-        """Return the mechanism with the limit that leaves the fewest rows wrong."""
-        first, early, middle = np.quantile(self.beyond, (0.0, 0.2, 0.5)).tolist()
-        part = self.found.time / self.found.integrator.parts
-        fits: list[tuple[int, int, Array]] = []
-        for pace, end in product(PACES, (self.free, 0.9999 * first, early, middle)):
-            rate = 1 / (pace * part * HARD)
-            point = self._minimised(np.log([end, rate**2, 2 * rate, self._ease()]))
-            rest = np.abs(self._residuals(point[None])[0])
-            fits.append((int((rest > 4).any(1).sum()), len(fits), point))
-            if fits[-1][0] < 0.2 * len(self.beyond) or not self.effort.spend(0):
-                break
-        return replace(self.found, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
-
-    def _minimised(self, point: Array) -> Array:
-        """Fit the end, then everything if there are rows enough."""
-        believed = 1 - 0.2 * len(self.beyond) / len(self.motion.q)
-        for active in (1, 4) if len(self.beyond) >= ENOUGH else (1,):
-            options = SolverOptions(20, 1e-2, believed)
-            point = minimise(self._residuals, point, np.arange(active), self.effort, options)
-        return point
-
-    def _ease(self) -> float:
-        """Return the acceleration of the joint by a unit of force on it, all joints at 0."""
-        form, rest = self.found.form, np.zeros((1, 1, self.found.form.coordinates))
-        mass = form.mass(form.arrays(self.found.point[None]), rest)
-        return float(np.linalg.inv(mass)[0, 0, self.joint, self.joint])
-
-    def _residuals(self, points: Array) -> Array:
-        """Return the errors for the logarithms of the numbers of a limit."""
-        limit = Limit(self.joint, *np.exp(np.clip(points.T[:, :, None], -30, 30)))
-        copies = np.repeat(self.found.point[None], len(points), 0)
-        form, integrator = self.found.form, self.found.integrator
-        return self.motion.residuals(form, integrator, copies, (limit,))
-
-
-def _wrong(found: Mechanics, motion: Motion) -> Array:
-    wrong: Array = (np.abs(found.residuals(motion)) > 4).any(1)
-    return wrong
-
-
-MOST_JOINTS = 3
-LEARN_ROWS = 260
-CHECK_ROWS = 300
-MOST_FORMS = 3
-REACH = 20.0
-"""A row that is off by so many times the median is one in which something else happens."""
-
 ONE_JUMP = (Integrator("explicit", 1), Integrator("semi-implicit", 1))
+"""Integrators that move coordinates by the velocity before or after a step."""
+
 SMOOTH = (
     Integrator("Runge-Kutta", 2),
     Integrator("Runge-Kutta", 1),
@@ -163,6 +58,38 @@ SMOOTH = (
     Integrator("semi-implicit", 4),
     Integrator("semi-implicit", 5),
 )
+"""Integrators that move coordinates by velocities in between, the likeliest first."""
+
+
+def fit(
+    samples: Samples,
+    joints: Sequence[Joint],
+    inputs: Sequence[NamedColumn],
+    time: float,
+    rng: np.random.Generator,
+    effort: Share,
+) -> Mechanics | None:
+    """Return the best mechanism for these joints, or None when none comes near."""
+    free = np.all([v.free for joint in joints for v in joint], axis=0)
+    usable = samples.smooth & free
+    learn = rng.permutation(np.flatnonzero(usable & samples.learn))[:LEARN_ROWS]
+    check = np.flatnonzero(usable & ~samples.learn)[:CHECK_ROWS]
+    if len(joints) > MOST_JOINTS or len(learn) < 20 or len(check) < 4:
+        return None
+    motion = Motion.of(joints, inputs, time)
+    fitting = _Fitting(
+        motion.rows(learn), motion.rows(check), tuple(joints), tuple(inputs), rng, effort
+    )
+    best = fitting.chosen()
+    if best is None or best.right < 0.2:
+        return None
+    if best.right <= 0.6:
+        return best
+    best = fitting.refined(best)
+    ends = best.explains(motion)[free & samples.terminated]
+    usable |= free & (ends.mean() > 0.5 if len(ends) else False)
+    rows = motion.rows(np.flatnonzero(usable))
+    return fitting.judged(_limited(best, rows, effort))
 
 
 @dataclass(frozen=True)
@@ -231,14 +158,14 @@ class _Fitting:
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):
                 break
-        return max(fits, key=_rank)
+        return max(fits, key=lambda found: (found.right > 0.8, -found.median))
 
     def refined(self, found: Mechanics) -> Mechanics:
         """Leave out and round numbers, then judge again."""
         form, integrator = found.form, found.integrator
         off = np.abs(self.learn.residuals(form, integrator, found.point[None])[0]).max(1)
         learn = self.learn.rows(np.flatnonzero(off <= max(RIGHT, REACH * float(np.median(off)))))
-        point = simplified(learn, form, integrator, found.point, self.effort)
+        point = _simplified(learn, form, integrator, found.point, self.effort)
         return self._found(form, integrator, point, SolverOptions(0))
 
     def _found(
@@ -253,50 +180,12 @@ class _Fitting:
             options,
         )
         time, joints, inputs = self.learn.time, self.joints, self.inputs
-        return self._judged(Mechanics(form, point, integrator, time, joints, inputs))
+        return self.judged(Mechanics(form, point, integrator, time, joints, inputs))
 
-    def limited(self, found: Mechanics, motion: Motion) -> Mechanics:
-        """Add a limit that pushes back, then judge again."""
-        return self._judged(limited(found, motion, self.effort))
-
-    def _judged(self, found: Mechanics) -> Mechanics:
+    def judged(self, found: Mechanics) -> Mechanics:
+        """Say of a mechanism how right it is on the rows held back."""
         rest = np.abs(found.residuals(self.check))
-        return replace(found, right=float((rest <= 4).mean()), median=float(np.median(rest)))
-
-
-def _rank(found: Mechanics) -> tuple[bool, float]:
-    """Return what fits are compared by."""
-    return found.right > 0.8, -found.median
-
-
-def fit(
-    samples: Samples,
-    joints: Sequence[Joint],
-    inputs: Sequence[NamedColumn],
-    time: float,
-    rng: np.random.Generator,
-    effort: Share,
-) -> Mechanics | None:
-    """Return the best mechanism for these joints, or None when none comes near."""
-    free = np.all([v.free for joint in joints for v in joint], axis=0)
-    usable = samples.smooth & free
-    learn = rng.permutation(np.flatnonzero(usable & samples.learn))[:LEARN_ROWS]
-    check = np.flatnonzero(usable & ~samples.learn)[:CHECK_ROWS]
-    if len(joints) > MOST_JOINTS or len(learn) < 20 or len(check) < 4:
-        return None
-    motion = Motion.of(joints, inputs, time)
-    fitting = _Fitting(
-        motion.rows(learn), motion.rows(check), tuple(joints), tuple(inputs), rng, effort
-    )
-    best = fitting.chosen()
-    if best is None or best.right < 0.2:
-        return None
-    if best.right <= 0.6:
-        return best
-    best = fitting.refined(best)
-    ends = (np.abs(best.residuals(motion)) <= 4).all(1)[free & samples.terminated]
-    usable |= free & (ends.mean() > 0.5 if len(ends) else False)
-    return fitting.limited(best, motion.rows(np.flatnonzero(usable)))
+        return replace(found, right=float((rest <= RIGHT).mean()), median=float(np.median(rest)))
 
 
 def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
@@ -314,3 +203,111 @@ def _forms(joints: Sequence[Joint], inputs: int) -> Iterator[Mechanism]:
     yield from plain
     if count <= 2:
         yield from (replace(form, harmonics=2) for form in plain)
+
+
+def _simplified(
+    motion: Motion,
+    form: Mechanism,
+    integrator: Integrator,
+    point: Array,
+    effort: Share,
+) -> Array:
+    """Return parameters, many of them 0, whose largest error is about the same."""
+
+    def residuals(points: Array) -> Array:
+        return motion.residuals(form, integrator, points)
+
+    def error(trial: Array) -> float:
+        return float(np.abs(residuals(trial[None])).max())
+
+    limit = max(1.5 * error(point), 0.3)
+    active = np.array([i for i in range(len(point)) if i != form.unit])
+    size, order = max(len(active) // 2, 1), by_importance(residuals, point, active)
+    while size >= 1 and len(active) > 1 and effort.spend(0):
+        size = min(size, len(active) - 1)
+        fewer = np.sort(order[size:])
+        trial = np.where(np.isin(np.arange(len(point)), [*fewer, form.unit]), point, 0.0)
+        trial = minimise(residuals, trial, fewer, effort, SolverOptions(12, 1e-4))
+        if error(trial) <= limit:
+            active, point, order = fewer, trial, by_importance(residuals, trial, fewer)
+        else:
+            size //= 2
+    point = minimise(residuals, point, active, effort, SolverOptions(10, 1e-6))
+    limit = max(1.2 * error(point), 0.2)
+    for index in active.tolist():
+        for digits in range(1, 8):
+            trial = point.copy()
+            trial[index] = rounded(point[index], digits)
+            if error(trial) <= limit:
+                point = trial
+                break
+    return point
+
+
+def _limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:
+    """Return the mechanism with the limit that explains most of the rows it has wrong, if any."""
+    wrong = ~found.explains(motion)
+    best, least = found, 0.7 * float(wrong.sum())
+    for joint in range(found.form.coordinates):
+        way = np.abs(np.stack([motion.q, motion.q + motion.turn])[:, :, joint]).max(0)
+        far = way > 0.9 * way.max()
+        if wrong.any() and not wrong.all() and far[wrong].mean() > 0.8:
+            near = motion.rows(np.flatnonzero(wrong | far))
+            tried = _LimitFit(
+                found, near, joint, way[wrong], float(way[~wrong].max()), effort
+            ).fitted()
+            left = float((~tried.explains(motion)).sum())
+            if left < least:
+                best, least = tried, left
+    return best
+
+
+@dataclass(frozen=True)
+class _LimitFit:
+    """Fits the limit of one joint to rows near the end of its way.
+
+    `beyond` says how far the joint went in the rows to explain, `free` how far
+    in the others.
+    """
+
+    found: Mechanics
+    motion: Motion
+    joint: int
+    beyond: Array
+    free: float
+    effort: Share
+
+    def fitted(self) -> Mechanics:
+        """Return the mechanism with the limit that leaves the fewest rows wrong."""
+        first, early, middle = np.quantile(self.beyond, (0.0, 0.2, 0.5)).tolist()
+        part = self.found.time / self.found.integrator.parts
+        fits: list[tuple[int, int, Array]] = []
+        for pace, end in product(PACES, (self.free, 0.9999 * first, early, middle)):
+            rate = 1 / (pace * part * HARD)
+            point = self._minimised(np.log([end, rate**2, 2 * rate, self._ease()]))
+            rest = np.abs(self._residuals(point[None])[0])
+            fits.append((int((rest > RIGHT).any(1).sum()), len(fits), point))
+            if fits[-1][0] < 0.2 * len(self.beyond) or not self.effort.spend(0):
+                break
+        return replace(self.found, limits=(Limit(self.joint, *np.exp(min(fits)[2]).tolist()),))
+
+    def _minimised(self, point: Array) -> Array:
+        """Fit the end, then everything if there are rows enough."""
+        believed = 1 - 0.2 * len(self.beyond) / len(self.motion.q)
+        for active in (1, 4) if len(self.beyond) >= ENOUGH else (1,):
+            options = SolverOptions(20, 1e-2, believed)
+            point = minimise(self._residuals, point, np.arange(active), self.effort, options)
+        return point
+
+    def _ease(self) -> float:
+        """Return the acceleration of the joint by a unit of force on it, all joints at 0."""
+        form, rest = self.found.form, np.zeros((1, 1, self.found.form.coordinates))
+        mass = form.mass(form.arrays(self.found.point[None]), rest)
+        return float(np.linalg.inv(mass)[0, 0, self.joint, self.joint])
+
+    def _residuals(self, points: Array) -> Array:
+        """Return the errors for the logarithms of the numbers of a limit."""
+        limit = Limit(self.joint, *np.exp(np.clip(points.T[:, :, None], -30, 30)))
+        copies = np.repeat(self.found.point[None], len(points), 0)
+        form, integrator = self.found.form, self.found.integrator
+        return self.motion.residuals(form, integrator, copies, (limit,))

@@ -8,6 +8,7 @@ from typing import Self
 
 import numpy as np
 
+from cwm_induction.continuous.least_squares import RIGHT
 from cwm_induction.continuous.regression import Formula, SearchLimits, exact, solve
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, product
@@ -40,9 +41,9 @@ class Kinematics:
         with np.errstate(all="ignore"):
             moved = found.form.step(found.point[None], motion.q, motion.v, motion.u, stepping)
         off = np.abs(found.residuals(motion))
-        free = [variable.free for joint in found.joints for variable in joint]
-        off = np.where(np.stack(free, 1)[:, _interleaved(len(found.joints))], off, 0)
-        right: Array = off.max(1) <= 4
+        free = [joint.position.free for joint in found.joints]
+        free += [joint.velocity.free for joint in found.joints]
+        right: Array = np.where(np.stack(free, 1), off, 0).max(1) <= RIGHT
         return cls(found, Moved(*(part[0] for part in moved)), right)
 
     def component(
@@ -62,8 +63,7 @@ class Kinematics:
             )
             if formula is None:
                 continue
-            own = Term(variable.name, variable.now, 1.0)
-            change = Formula((*formula.terms, own), (*formula.weights, -1.0))
+            change = formula.less(Term(variable.name, variable.now, 1.0))
             if variable.matches(change.values(len(samples)))[check].mean() > 0.95:
                 return change
         return None
@@ -122,8 +122,3 @@ def _unexplained(terms: Sequence[Term], rewards: Array, rows: Array) -> float:
     """Return what all terms together leave of the rewards."""
     matrix = np.stack([term.values[rows] for term in terms], 1)
     return float(np.abs(matrix @ solve(matrix, rewards[rows]) - rewards[rows]).max(initial=0))
-
-
-def _interleaved(joints: int) -> list[int]:
-    """Return the order that turns (position, velocity) of every joint into all positions first."""
-    return [*range(0, 2 * joints, 2), *range(1, 2 * joints, 2)]

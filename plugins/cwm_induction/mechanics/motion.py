@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cwm_induction.continuous.least_squares import RIGHT
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable
@@ -99,6 +100,11 @@ class Mechanics:
         every = motion.residuals(self.form, self.integrator, self.point[None], self.limits)
         own: Array = every[0]
         return own
+
+    def explains(self, motion: Motion) -> Array:
+        """Mask of the rows in which all errors are small enough."""
+        mask: Array = (np.abs(self.residuals(motion)) <= RIGHT).all(1)
+        return mask
 
     @property
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writing a mechanism as a method of the program."""
+"""Writing a mechanism as a method of the program, and its integrator as statements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,59 +8,6 @@ from cwm_induction.mechanics.mechanism import HARD, SOFT, THICKNESS, Parameter
 from cwm_induction.mechanics.motion import Mechanics
 from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import Program, Statement, mentioned
-
-
-def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
-    """Write a combination of angles."""
-    parts = [(float(f), [name]) for f, name in zip(factors, names, strict=True) if f]
-    return sum_text(parts).replace(".0 *", " *")
-
-
-Summand = tuple[float, list[str]]
-"""A weight and the factors that it multiplies."""
-
-
-def sum_text(summands: "Iterator[Summand] | Sequence[Summand]") -> str:
-    """Write a sum of products."""
-    text = ""
-    for weight, factors in summands:
-        size = [] if abs(weight) == 1 else [literal(abs(weight))]
-        joined = " * ".join([*size, *factors])
-        sign = "-" if weight < 0 else "+"
-        text += f" {sign} {joined}" if text else ("-" if weight < 0 else "") + joined
-    return text or "0.0"
-
-
-def identifier(phase: str) -> str:
-    """Turn a combination of angles into a part of a constant's name."""
-    words = phase.replace(" - ", "_MINUS_").replace(" + ", "_PLUS_").replace(" * ", "_TIMES_")
-    return words.replace("-", "MINUS_").upper()
-
-
-def solution(joints: int) -> list[str]:
-    """Write the solution of the linear system."""
-    if joints == 1:
-        return ["return np.array([force_0 / mass_00])"]
-    if joints == 2:
-        return [
-            "determinant = mass_00 * mass_11 - mass_01**2",
-            "acceleration_0 = (mass_11 * force_0 - mass_01 * force_1) / determinant",
-            "acceleration_1 = (mass_00 * force_1 - mass_01 * force_0) / determinant",
-            "return np.array([acceleration_0, acceleration_1])",
-        ]
-    return [f"return np.linalg.solve({matrix(joints)}, {forces(range(joints))})"]
-
-
-def matrix(joints: int) -> str:
-    """Write the mass matrix."""
-    rows = [", ".join(f"mass_{min(i, j)}{max(i, j)}" for j in range(joints)) for i in range(joints)]
-    return "np.array([" + ", ".join(f"[{row}]" for row in rows) + "])"
-
-
-def forces(joints: Sequence[int]) -> str:
-    """Write the vector of forces."""
-    return "np.array([" + ", ".join(f"force_{i}" for i in joints) + "])"
-
 
 _RUNGE_KUTTA = """a1 = {push}(q, v{u})
 v2 = v + h / 2 * a1
@@ -72,8 +19,6 @@ stage = q + h * v3
 a4 = {push}(stage, v4{u})
 q = q + h / 6 * (v + 2 * v2 + 2 * v3 + v4)
 v = v + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)"""
-_SEMI_IMPLICIT = """v = v + h * {push}(q, v{u})
-q = q + h * v"""
 _PUSH = f"""depth = np.clip(q[{{i}}], -{{end}}, {{end}}) - q[{{i}}]
 share = min(abs(depth) / {THICKNESS}, 1)
 bend = 2 * share**2 if share < 0.5 else 1 - 2 * (1 - share) ** 2
@@ -82,12 +27,14 @@ response = np.linalg.solve(mass, np.array([{{unit}}]))
 push = {{stiffness}} * hard * depth - {{damping}} * v[{{i}}] - a[{{i}}]
 push = push / (response[{{i}}] + {{give}} * (1 - hard) / hard)
 a = a + (push if push * depth > 0 else 0.0) * response"""
-_EXPLICIT = "q, v = q + h * v, v + h * {push}(q, v{u})"
 _RULES = {
-    "explicit": _EXPLICIT,
-    "semi-implicit": _SEMI_IMPLICIT,
+    "explicit": "q, v = q + h * v, v + h * {push}(q, v{u})",
+    "semi-implicit": "v = v + h * {push}(q, v{u})\nq = q + h * v",
     "Runge-Kutta": _RUNGE_KUTTA,
 }
+
+Summand = tuple[float, list[str]]
+"""A weight and the factors that it multiplies."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +91,7 @@ class MechanicsText:
         pairs = [(i, j) for i in joints for j in joints if i <= j]
         lines = [f"mass_{i}{j} = {self._mass(i, j)}" for i, j in pairs]
         lines += [f"force_{i} = {self._force(i)}" for i in joints]
-        lines += solution(len(joints)) if not self.found.limits else self._limited()
+        lines += _solution(len(joints)) if not self.found.limits else self._limited()
         used = mentioned(" ".join(lines))
         unpack = [
             f"{variable.name} = {vector}[{index}]"
@@ -159,7 +106,7 @@ class MechanicsText:
     def _limited(self) -> list[str]:
         """Write the solution, and how the limits change it."""
         joints = range(len(self.found.joints))
-        lines = [f"mass = {matrix(len(joints))}", f"a = np.linalg.solve(mass, {forces(joints)})"]
+        lines = [f"mass = {_matrix(len(joints))}", f"a = np.linalg.solve(mass, {_forces(joints)})"]
         for limit in self.found.limits:
             i = limit.joint
             name = self.found.joints[i].position.name.upper()
@@ -188,10 +135,10 @@ class MechanicsText:
                 if parameter in self._values:
                     factor = [] if k == 0 else [f"np.{wave}({self._phase(k)})"]
                     summands.append((1.0, [self._name(parameter), *factor]))
-        return sum_text(summands)
+        return _sum_text(summands)
 
     def _force(self, i: int) -> str:
-        return sum_text([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
+        return _sum_text([*self._simple_forces(i), *self._potential(i), *self._centrifugal(i)])
 
     def _simple_forces(self, i: int) -> Iterator[Summand]:
         """Yield what does not depend on the masses or the potential."""
@@ -264,10 +211,58 @@ class MechanicsText:
             joints = names[place[0]] if word != "potential" else ""
         parts = [word.upper(), joints]
         if word == "potential" or (word == "mass" and place[0]):
-            parts += [wave.upper(), identifier(self._phase(place[0]))]
+            parts += [wave.upper(), _identifier(self._phase(place[0]))]
         elif word == "push" and len(self.found.inputs) > 1:
             parts.append(str(place[1]))
         unit = parameter == self.found.form.parameters[self.found.form.unit]
         comment = "The unit: data show only the ratios of masses and forces." if unit else ""
         name = "_".join(part for part in parts if part)
         return self.program.constant(name, literal(self._values[parameter]), comment)
+
+
+def phase_text(factors: Iterable[float], names: Sequence[str]) -> str:
+    """Write a combination of angles."""
+    parts = [(float(f), [name]) for f, name in zip(factors, names, strict=True) if f]
+    return _sum_text(parts).replace(".0 *", " *")
+
+
+def _sum_text(summands: Iterable[Summand]) -> str:
+    """Write a sum of products."""
+    text = ""
+    for weight, factors in summands:
+        size = [] if abs(weight) == 1 else [literal(abs(weight))]
+        joined = " * ".join([*size, *factors])
+        sign = "-" if weight < 0 else "+"
+        text += f" {sign} {joined}" if text else ("-" if weight < 0 else "") + joined
+    return text or "0.0"
+
+
+def _identifier(phase: str) -> str:
+    """Turn a combination of angles into a part of a constant's name."""
+    words = phase.replace(" - ", "_MINUS_").replace(" + ", "_PLUS_").replace(" * ", "_TIMES_")
+    return words.replace("-", "MINUS_").upper()
+
+
+def _solution(joints: int) -> list[str]:
+    """Write the solution of the linear system."""
+    if joints == 1:
+        return ["return np.array([force_0 / mass_00])"]
+    if joints == 2:
+        return [
+            "determinant = mass_00 * mass_11 - mass_01**2",
+            "acceleration_0 = (mass_11 * force_0 - mass_01 * force_1) / determinant",
+            "acceleration_1 = (mass_00 * force_1 - mass_01 * force_0) / determinant",
+            "return np.array([acceleration_0, acceleration_1])",
+        ]
+    return [f"return np.linalg.solve({_matrix(joints)}, {_forces(range(joints))})"]
+
+
+def _matrix(joints: int) -> str:
+    """Write the mass matrix."""
+    rows = [", ".join(f"mass_{min(i, j)}{max(i, j)}" for j in range(joints)) for i in range(joints)]
+    return "np.array([" + ", ".join(f"[{row}]" for row in rows) + "])"
+
+
+def _forces(joints: Sequence[int]) -> str:
+    """Write the vector of forces."""
+    return "np.array([" + ", ".join(f"force_{i}" for i in joints) + "])"
