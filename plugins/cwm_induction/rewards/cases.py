@@ -14,6 +14,7 @@ from cwm_induction.rewards.terms import RewardContext
 from cwm_induction.writing.rounding import literal, rounded
 
 MOST_CASES = 8
+"""Values and formulas besides the first one after which the rest stays unexplained."""
 
 
 class RewardCase(NamedTuple):
@@ -43,16 +44,6 @@ def right(values: Array, rewards: Array) -> Array:
     return mask
 
 
-def combined(formula: Formula, cases: Sequence[RewardCase], rows: int) -> Array:
-    """Return the reward of every row; of several cases the first that holds counts."""
-    first = formula.values(rows)
-    values = first
-    for tree, other, added in reversed(cases):
-        special = other.values(rows) + (first if added else 0)
-        values = np.where(holds(tree, rows), special, values)
-    return values
-
-
 def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> list[Other]:
     """Return numbers that are paid, or added, in rows as yet unexplained, the commonest first.
 
@@ -77,13 +68,28 @@ def others(formula: Formula, samples: Samples, known: Sequence[Other] = ()) -> l
     return found
 
 
-def cases(worth: RewardContext, formula: Formula, found: Sequence[Other]) -> tuple[RewardCase, ...]:
+def in_turn(context: RewardContext, formulas: Sequence[Formula]) -> list[Other]:
+    """Return the formulas after the first, with the rows that only they explain."""
+    rewards = context.samples.rewards
+    explained = right(formulas[0].values(len(rewards)), rewards)
+    found = []
+    for formula in formulas[1:]:
+        own = right(formula.values(len(rewards)), rewards) & ~explained
+        if own.any():
+            found.append(Other(formula, False, own))
+        explained = explained | own
+    return found
+
+
+def cases(
+    context: RewardContext, formula: Formula, found: Sequence[Other]
+) -> tuple[RewardCase, ...]:
     """Learn when each of the others holds, leaving out those that cannot be told apart."""
-    rewards = worth.samples.rewards
+    rewards = context.samples.rewards
     count = len(rewards)
     first = formula.values(count)
     known = right(first, rewards) | np.any([other.rows for other in found], axis=0)
-    features = _features(worth, [formula, *(other.formula for other in found)])
+    features = _features(context, [formula, *(other.formula for other in found)])
     result = []
     for other in found:
         values = other.formula.values(count) + (first if other.added else 0)
@@ -141,10 +147,10 @@ def _differences(formulas: Sequence[Formula]) -> Iterator[Term]:
                 yield Term(text, both.values(len(both.terms[0].values)), 2.0)
 
 
-def _features(worth: RewardContext, formulas: Sequence[Formula]) -> list[Feature]:
+def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Feature]:
     """Return what rules about the reward may compare."""
-    terminated = worth.samples.terminated.astype(float)
-    moving = [v for v in worth.variables if not v.still]
+    terminated = context.samples.terminated.astype(float)
+    moving = [v for v in context.variables if not v.still]
     changes = [
         Feature(f"{v.next} - {v.name}", v.then - v.now, 2.0) for v in moving if not v.is_angle
     ]
@@ -159,7 +165,7 @@ def _features(worth: RewardContext, formulas: Sequence[Formula]) -> list[Feature
         Feature("terminated", terminated, 0.5),
         *as_features([v.next_column for v in moving], 1.0),
         *as_features([v.column for v in moving], 1.2),
-        *as_features(worth.inputs),
+        *as_features(context.inputs),
         *sizes,
         *changes,
         *[f for f in [*terms.values(), *larger] if f.text != ONE and np.ptp(f.values) > 0],

@@ -1,4 +1,8 @@
-"""What a step is worth."""
+"""What a step is worth.
+
+A reward is one formula and the cases in which it does not hold alone. Formulas are tried in an
+order, the likeliest first, until one explains nearly every row with its cases.
+"""
 
 import re
 from collections import Counter
@@ -13,126 +17,12 @@ from cwm_induction.continuous.regression import Formula, SearchLimits, Target
 from cwm_induction.continuous.rules import condition, holds
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
-from cwm_induction.continuous.variables import MATCH, Variable
+from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
 from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
-from cwm_induction.rewards.cases import RewardCase, cases, combined, constant, others, right
-from cwm_induction.rewards.formulas import formula_in, linked, most_of, pieces, pruned, turns
+from cwm_induction.rewards.cases import RewardCase, cases, constant, in_turn, others, right
+from cwm_induction.rewards.formulas import approximation, formula_in, linked, most_of, turns
 from cwm_induction.rewards.terms import MOST_COLUMNS, SHAPES, Distances, RewardContext, distances_in
-
-UNITS = 700.0
-"""Work that one family of formulas may cost."""
-
-BENT = 1.3e8
-"""Operations that it costs to try every shape of one quantity."""
-
-Found = list[Formula]
-"""A formula for most rows, and others that hold in the rest."""
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Formulas that hold along the way, then formulas that hold for the most part.
-
-    Where many rows pay the same, formulas that take turns come first (`parted`).
-    """
-
-    worth: RewardContext
-    effort: Share
-    search: SearchLimits
-    kinematics: Kinematics | None
-    parted: bool
-
-    def __iter__(self) -> Iterator[Found]:
-        """Yield what may explain the reward, the likeliest first."""
-        yield from self._changes()
-        if self.parted:
-            yield from self._pieces()
-        yield from self._sums()
-        yield from self._places()
-        yield from self._distances()
-        yield from self._functions()
-        yield from self._majorities()
-        if not self.parted:
-            yield from self._pieces()
-        yield from self._bent()
-
-    def _changes(self) -> Iterator[Found]:
-        """Yield a sum that has a change in it, which the end of an episode may cut short."""
-        terms = self.worth.changes()
-        formula = formula_in(self.worth.samples, terms, self._part(1), SearchLimits(4))
-        if formula is not None and any(" - " in term.text for term in formula.terms):
-            yield [formula]
-
-    def _sums(self) -> Iterator[Found]:
-        part = self._part(2)
-        for terms in self._libraries:
-            formula = formula_in(self.worth.samples, terms, part, self.search)
-            if formula is not None:
-                yield [formula]
-
-    def _places(self) -> Iterator[Found]:
-        """Yield formulas in the places of the parts of a mechanism."""
-        if self.kinematics is None:
-            return
-        samples, known = self.worth.samples, self.kinematics.right
-        rows = np.flatnonzero(samples.smooth & samples.learn & known)
-        for terms in self.kinematics.costs(self.worth.inputs, samples.rewards, rows):
-            formula = formula_in(samples, terms, self.effort, BACKWARD, known)
-            if formula is not None:
-                yield [formula]
-
-    def _distances(self) -> Iterator[Found]:
-        part = self._part(2)
-        for shape in SHAPES:
-            seen = Distances(self.worth, self._libraries[1], part, shape)
-            for terms in seen.libraries():
-                formula = formula_in(self.worth.samples, terms, part, self.search)
-                if formula is not None:
-                    yield [formula]
-
-    def _functions(self) -> Iterator[Found]:
-        libraries = [self._libraries[1], self._libraries[4]]
-        for formula in linked(self.worth.samples, libraries, self._part(1), self.search):
-            yield [formula]
-
-    def _majorities(self) -> Iterator[Found]:
-        part = self._part(1)
-        for terms in self._libraries:
-            formula = most_of(self.worth.samples, terms, part, self.search)
-            if formula is not None:
-                yield [formula]
-
-    def _pieces(self) -> Iterator[Found]:
-        for terms in self._libraries[1:3]:
-            found = pieces(self.worth, terms, self._part(1))
-            if found:
-                yield found
-
-    def _bent(self) -> Iterator[Found]:
-        """Yield formulas with constants inside their terms."""
-        samples, inputs = self.worth.samples, self.worth.inputs
-        tolerance = 0.25 * MATCH * (1 + np.abs(samples.rewards))
-        target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
-        part = self._part(2)
-        for columns in (self.worth.then, self.worth.now):
-            terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
-            arguments = [c for c in [*columns, *inputs] if len(np.unique(c.values)) > 2]
-            arguments = arguments[:MOST_COLUMNS]
-            if not part.spend(BENT * len(arguments)):
-                return
-            formula = Scan(terms, (), target, part).formula(arguments)
-            if formula is not None:
-                yield [formula]
-
-    @cached_property
-    def _libraries(self) -> list[list[Term]]:
-        return list(self.worth.libraries())
-
-    def _part(self, families: int) -> Share:
-        """Return what some families may spend."""
-        return Share(self.effort.whole, min(self.effort.units, families * UNITS))
-
 
 MOST_VALUES = 6
 """Rewards of at most this many values are chosen by rules."""
@@ -142,6 +32,12 @@ EXACT = 0.98
 
 USEFUL = 0.3
 """Share of rows in which an explanation has to be right to be worth more than an approximation."""
+
+UNITS = 700.0
+"""Work that one family of formulas may cost."""
+
+BENT = 1.3e8
+"""Operations that it costs to try every shape of one quantity."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +50,15 @@ class Reward:
     formula: Formula
     cases: tuple[RewardCase, ...] = ()
     right: float = 1.0
+
+    def values(self, rows: int) -> Array:
+        """Return the reward of every row; of several cases the first that holds counts."""
+        first = self.formula.values(rows)
+        values = first
+        for tree, other, added in reversed(self.cases):
+            special = other.values(rows) + (first if added else 0)
+            values = np.where(holds(tree, rows), special, values)
+        return values
 
     @property
     def is_constant(self) -> bool:
@@ -193,25 +98,125 @@ def reward_of(
     kinematics: Kinematics | None = None,
 ) -> Reward:
     """Explain the rewards; `level` 4 searches further for formulas."""
-    worth = RewardContext(samples, variables, inputs)
-    best = _with_cases(worth, [_commonest(samples)])
+    context = RewardContext(samples, variables, inputs)
+    best = _with_cases(context, [_commonest(samples)])
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
     search = SearchLimits(10, 24, 16) if level > 3 else SearchLimits()
-    for formulas in Candidates(worth, effort, search, kinematics, best.right > USEFUL):
-        found = _with_cases(worth, formulas)
+    for formulas in _Formulas(context, effort, search, kinematics, best.right > USEFUL):
+        found = _with_cases(context, formulas)
         best = max(best, found, key=lambda reward: reward.right)
         if best.right > EXACT:
             return best
     if best.right > USEFUL:
         return best
     plain = Reward(_commonest(samples))
-    return min(_judged(worth, plain), _roughly(worth), key=lambda found: _error(worth, found))
+    return min(_judged(context, plain), _roughly(context), key=lambda found: _error(context, found))
 
 
-def predicted(samples: Samples, found: Reward) -> Array:
-    """Return the reward of every row according to an explanation."""
-    return combined(found.formula, found.cases, len(samples))
+@dataclass(frozen=True)
+class _Formulas:
+    """Formulas that hold along the way, then formulas that hold for the most part.
+
+    The first of each list is for most rows, the others hold in the rest. Where many rows pay
+    the same, formulas that take turns come first (`parted`).
+    """
+
+    context: RewardContext
+    effort: Share
+    search: SearchLimits
+    kinematics: Kinematics | None
+    parted: bool
+
+    def __iter__(self) -> Iterator[list[Formula]]:
+        """Yield what may explain the reward, the likeliest first."""
+        yield from self._changes()
+        if self.parted:
+            yield from self._turns()
+        yield from self._sums()
+        yield from self._places()
+        yield from self._distances()
+        yield from self._functions()
+        yield from self._majorities()
+        if not self.parted:
+            yield from self._turns()
+        yield from self._bent()
+
+    def _changes(self) -> Iterator[list[Formula]]:
+        """Yield a sum that has a change in it, which the end of an episode may cut short."""
+        terms = self.context.changes()
+        formula = formula_in(self.context, terms, self._part(1), SearchLimits(4))
+        if formula is not None and any(" - " in term.text for term in formula.terms):
+            yield [formula]
+
+    def _sums(self) -> Iterator[list[Formula]]:
+        part = self._part(2)
+        for terms in self._libraries:
+            formula = formula_in(self.context, terms, part, self.search)
+            if formula is not None:
+                yield [formula]
+
+    def _places(self) -> Iterator[list[Formula]]:
+        """Yield formulas in the places of the parts of a mechanism."""
+        if self.kinematics is None:
+            return
+        samples, known = self.context.samples, self.kinematics.right
+        rows = np.flatnonzero(samples.smooth & samples.learn & known)
+        for terms in self.kinematics.costs(self.context.inputs, samples.rewards, rows):
+            formula = formula_in(self.context, terms, self.effort, BACKWARD, known)
+            if formula is not None:
+                yield [formula]
+
+    def _distances(self) -> Iterator[list[Formula]]:
+        part = self._part(2)
+        for shape in SHAPES:
+            seen = Distances(self.context, self._libraries[1], part, shape)
+            for terms in seen.libraries():
+                formula = formula_in(self.context, terms, part, self.search)
+                if formula is not None:
+                    yield [formula]
+
+    def _functions(self) -> Iterator[list[Formula]]:
+        libraries = [self._libraries[1], self._libraries[4]]
+        for formula in linked(self.context, libraries, self._part(1), self.search):
+            yield [formula]
+
+    def _majorities(self) -> Iterator[list[Formula]]:
+        part = self._part(1)
+        for terms in self._libraries:
+            formula = most_of(self.context, terms, part, self.search)
+            if formula is not None:
+                yield [formula]
+
+    def _turns(self) -> Iterator[list[Formula]]:
+        for terms in self._libraries[1:3]:
+            found = turns(self.context, terms, self._part(1))
+            if found:
+                yield found
+
+    def _bent(self) -> Iterator[list[Formula]]:
+        """Yield formulas with constants inside their terms."""
+        samples, inputs = self.context.samples, self.context.inputs
+        rows = samples.smooth & samples.learn
+        target = Target(samples.rewards, self.context.tolerance, rows)
+        part = self._part(2)
+        for columns in (self.context.then, self.context.now):
+            terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
+            arguments = [c for c in [*columns, *inputs] if len(np.unique(c.values)) > 2]
+            arguments = arguments[:MOST_COLUMNS]
+            if not part.spend(BENT * len(arguments)):
+                return
+            formula = Scan(terms, (), target, part).formula(arguments)
+            if formula is not None:
+                yield [formula]
+
+    @cached_property
+    def _libraries(self) -> list[list[Term]]:
+        return list(self.context.libraries())
+
+    def _part(self, families: int) -> Share:
+        """Return what some families may spend."""
+        return Share(self.effort.whole, min(self.effort.units, families * UNITS))
 
 
 def _commonest(samples: Samples) -> Formula:
@@ -219,33 +224,33 @@ def _commonest(samples: Samples) -> Formula:
     return constant(value, len(samples))
 
 
-def _with_cases(worth: RewardContext, formulas: Sequence[Formula]) -> Reward:
+def _with_cases(context: RewardContext, formulas: Sequence[Formula]) -> Reward:
     """Add what holds where the first formula does not: numbers, or else the other formulas."""
-    first, samples = formulas[0], worth.samples
-    found = _judged(worth, Reward(first, cases(worth, first, others(first, samples))))
+    first, samples = formulas[0], context.samples
+    found = _judged(context, Reward(first, cases(context, first, others(first, samples))))
     if len(formulas) == 1 or found.right > EXACT:
         return found
-    more = others(first, samples, turns(worth, formulas))
-    both = _judged(worth, Reward(first, cases(worth, first, more)))
+    more = others(first, samples, in_turn(context, formulas))
+    both = _judged(context, Reward(first, cases(context, first, more)))
     return max(found, both, key=lambda reward: reward.right)
 
 
-def _roughly(worth: RewardContext) -> Reward:
+def _roughly(context: RewardContext) -> Reward:
     """Return a linear formula of few terms for what has no exact one."""
-    columns = [*(v.column for v in worth.variables), *worth.then]
-    formula = pruned(worth.samples, library(columns, worth.inputs, 1))
+    columns = [*(v.column for v in context.variables), *context.then]
+    formula = approximation(context.samples, library(columns, context.inputs, 1))
     if not formula.terms:
-        formula = constant(float(np.median(worth.samples.rewards)), len(worth.samples))
-    return _judged(worth, Reward(formula))
+        formula = constant(float(np.median(context.samples.rewards)), len(context.samples))
+    return _judged(context, Reward(formula))
 
 
-def _judged(worth: RewardContext, found: Reward) -> Reward:
-    share = right(predicted(worth.samples, found), worth.samples.rewards).mean()
-    return replace(found, right=float(share))
+def _judged(context: RewardContext, found: Reward) -> Reward:
+    rewards = context.samples.rewards
+    return replace(found, right=float(right(found.values(len(rewards)), rewards).mean()))
 
 
-def _error(worth: RewardContext, found: Reward) -> float:
-    return float(np.abs(predicted(worth.samples, found) - worth.samples.rewards).mean())
+def _error(context: RewardContext, found: Reward) -> float:
+    return float(np.abs(found.values(len(context.samples)) - context.samples.rewards).mean())
 
 
 def _is_place(term: Term) -> bool:

@@ -39,6 +39,12 @@ class RewardContext:
     inputs: Sequence[NamedColumn]
 
     @property
+    def tolerance(self) -> Array:
+        """A quarter of the error of a reward that still counts as right."""
+        tolerance: Array = 0.25 * MATCH * (1 + np.abs(self.samples.rewards))
+        return tolerance
+
+    @property
     def now(self) -> list[NamedColumn]:
         """Values before the step."""
         return [v.column for v in self.variables]
@@ -107,8 +113,14 @@ def _powers(columns: Sequence[NamedColumn]) -> list[Term]:
 
 
 MOST_ROWS = 300
+"""Rows that points are fitted to: few coordinates need few."""
+
 MOST_PLACES = 8
+"""Coordinates that points are looked for in, two at a time; three only of five."""
+
 REFINED = 3
+"""Points to begin with that are refined."""
+
 START = 4e5
 """What it costs to try a point, however few the rows are."""
 
@@ -141,7 +153,7 @@ class Distances:
     A place is a point, followed by a rate if the shape has one.
     """
 
-    worth: RewardContext
+    context: RewardContext
     terms: Sequence[Term]
     effort: Share
     shape: DistanceShape
@@ -156,7 +168,7 @@ class Distances:
                 yield [*self.terms, *self._measured(places, self._short(places, point))]
 
     def _groups(self) -> Iterator[tuple[Variable, ...]]:
-        places = [v for v in self.worth.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
+        places = [v for v in self.context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
         for size in range(1, 1 + len(self.shape.grid[: 3 if len(places) <= 5 else 2])):
             yield from combinations(places, size)
 
@@ -231,13 +243,13 @@ class Distances:
 
     @cached_property
     def _rows(self) -> Array:
-        samples = self.worth.samples
+        samples = self.context.samples
         rows = np.flatnonzero(samples.smooth & samples.learn)
         return rows[:: max(1, len(rows) // MOST_ROWS)]
 
     @cached_property
     def _scale(self) -> Array:
-        scale: Array = 1 / (0.5 * MATCH * (1 + np.abs(self.worth.samples.rewards[self._rows])))
+        scale: Array = 1 / (0.5 * MATCH * (1 + np.abs(self.context.samples.rewards[self._rows])))
         return scale
 
     @cached_property
@@ -247,7 +259,7 @@ class Distances:
 
     @cached_property
     def _rest(self) -> Array:
-        wanted = self.worth.samples.rewards[self._rows] * self._scale
+        wanted = self.context.samples.rewards[self._rows] * self._scale
         rest: Array = wanted - self._basis @ (self._basis.T @ wanted)
         return rest
 
