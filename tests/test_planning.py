@@ -62,7 +62,7 @@ def decide(sandbox: Sandbox, text: str, times: int = 1, **options: object) -> li
 
 def session(sandbox: Sandbox, text: str, seed: int = 0, **options: object) -> Session:
     """Open a session that plans with a program for two actions."""
-    options = {"preset": "paper"} | options
+    options = {"preset": "paper", "discount": 0.0} | options  # the next reward decides
     return open_session(sandbox, text, (HERE, TWO), planners=[("mcts", options)], seed=seed)
 
 
