@@ -27,7 +27,13 @@ from cwm_induction.backend import Induction
 from cwm_induction.continuous.regression import snapped
 from cwm_induction.continuous.rules import Feature, condition, holds, learned
 from cwm_induction.writing.rounding import simplest_between, whole_degrees_between
-from cwm_induction.writing.statements import EmissionError, Program, Statement, check_names, ordered
+from cwm_induction.writing.statements import (
+    EmissionError,
+    ProgramDraft,
+    Statement,
+    check_names,
+    ordered,
+)
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -169,7 +175,7 @@ class TestEmission:
         assert Statement("q += 1").reads == {"q"}
 
     def test_what_no_result_needs_is_left_out(self):
-        program = Program(["Summary."], "np.array([x])", (1,))
+        program = ProgramDraft(["Summary."], "np.array([x])", (1,))
         program.constant("UNUSED", "1.0")
         program.constant("STEP", "2.0")
         for text in ("x = observation[0] + STEP", "idle = 1", "reward = x", "terminated = False"):
@@ -180,7 +186,7 @@ class TestEmission:
         assert "STEP = 2.0" in text
 
     def test_two_numbers_never_share_a_name(self):
-        program = Program(["Summary."], "np.array([x])", (1,))
+        program = ProgramDraft(["Summary."], "np.array([x])", (1,))
         assert program.constant("LIMIT", "1.0") == "LIMIT"
         assert program.constant("LIMIT", "2.0") == "LIMIT_2"
         assert program.constant("LIMIT", "1.0") == "LIMIT"

@@ -74,7 +74,7 @@ class InductionTask:
     effort: Effort
 
 
-class Proposal(NamedTuple):
+class ProgramProposal(NamedTuple):
     """A program, "" for none, and what else is worth trying.
 
     `judged` is the program to believe in as far as it predicts the rows held
@@ -90,7 +90,7 @@ class Proposal(NamedTuple):
 class Attempt(Protocol):
     """A way to come to a program."""
 
-    def __call__(self, task: InductionTask) -> Proposal:
+    def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program; it is not run yet."""
         ...
 
@@ -99,13 +99,13 @@ class Attempt(Protocol):
 class RuleAttempt:
     """Reads rules off whole numbers."""
 
-    def __call__(self, task: InductionTask) -> Proposal:
+    def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write rules for all rows, and where equations compete also without those held back."""
         task.effort.tell("reading rules off whole numbers")
         program = self._written(task.data, task)
         if not has_equations(task.data) or not task.held_back.any():
-            return Proposal(program)
-        return Proposal(program, judged=self._written(task.data[~task.held_back], task))
+            return ProgramProposal(program)
+        return ProgramProposal(program, judged=self._written(task.data[~task.held_back], task))
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view, rng = readable(data), np.random.default_rng(task.seed)
@@ -119,11 +119,13 @@ class MemoryAttempt:
     program: str
     wrong: Array
 
-    def __call__(self, task: InductionTask) -> Proposal:
+    def __call__(self, task: InductionTask) -> ProgramProposal:
         """Add what is to be remembered to the program."""
         view = readable(task.data)
         program = view.flattened(self.program)
-        return Proposal(view.nested(discrete.improve(program, view.flat(task.data), self.wrong)))
+        return ProgramProposal(
+            view.nested(discrete.improve(program, view.flat(task.data), self.wrong))
+        )
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class EquationAttempt:
 
     hypothesis: Hypothesis = DEFAULT
 
-    def __call__(self, task: InductionTask) -> Proposal:
+    def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program of equations, or none if they cannot be put in order."""
         task.effort.tell("looking for equations")
         view, rng = real(task.data), np.random.default_rng(task.seed)
@@ -141,18 +143,20 @@ class EquationAttempt:
             findings = induce(data, task.held_back, self.hypothesis, rng, task.effort)
             program = view.nested(write(findings))
         except (EmissionError, np.linalg.LinAlgError):
-            return Proposal("", (EquationAttempt(SIMPLE),) if self.hypothesis != SIMPLE else ())
+            return ProgramProposal(
+                "", (EquationAttempt(SIMPLE),) if self.hypothesis != SIMPLE else ()
+            )
         families = sorted(findings.dynamics.families) if self.hypothesis == DEFAULT else ()
-        return Proposal(program, tuple(EquationAttempt(WITHOUT[name]) for name in families))
+        return ProgramProposal(program, tuple(EquationAttempt(WITHOUT[name]) for name in families))
 
 
 @dataclass(frozen=True)
 class UnchangedAttempt:
     """Predicts that nothing changes, which is better than much that is wrong."""
 
-    def __call__(self, task: InductionTask) -> Proposal:
+    def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write the program."""
-        return Proposal(unchanged(task.data))
+        return ProgramProposal(unchanged(task.data))
 
 
 def unchanged(data: Dataset) -> str:
@@ -263,12 +267,12 @@ def culprit(move: Move) -> frozenset[str]:
 class _Made(NamedTuple):
     """A proposal, the work units that it took, and whether time ran out on the way."""
 
-    proposal: Proposal
+    proposal: ProgramProposal
     spent: float
     capped: bool
 
 
-def proposals(attempts: list[Attempt], task: InductionTask) -> list[Proposal]:
+def proposals(attempts: list[Attempt], task: InductionTask) -> list[ProgramProposal]:
     """Return the proposals of one or two attempts, each made with an equal part of the effort.
 
     They are the same on any number of cores.

@@ -12,7 +12,7 @@ from cwm_cli.search.contracts import unheard
 Answer = TypeVar("Answer")
 
 
-class SearchRecord(NamedTuple):
+class KnownAnswer(NamedTuple):
     """What a search found, what it spent, and the random numbers that come after it."""
 
     answer: Any
@@ -34,7 +34,7 @@ class Effort:
     units: float
     seconds: float
     tell: Callable[[str], None] = unheard
-    done: dict[object, SearchRecord] = field(default_factory=dict)
+    done: dict[object, KnownAnswer] = field(default_factory=dict)
     capped: bool = field(default=False, init=False)
     _start: float = field(default_factory=time.thread_time, init=False)
 
@@ -90,5 +90,5 @@ class Share:
             return done.answer  # type: ignore[no-any-return]
         answer = search(self)
         if self.spend(0):
-            self.whole.done[key] = SearchRecord(answer, self.spent, rng.bit_generator.state)
+            self.whole.done[key] = KnownAnswer(answer, self.spent, rng.bit_generator.state)
         return answer

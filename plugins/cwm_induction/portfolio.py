@@ -14,7 +14,7 @@ from cwm_cli.search.contracts import FIX, IMPROVE, Request
 from cwm_induction.attempts import (
     Attempt,
     InductionTask,
-    Proposal,
+    ProgramProposal,
     attempts,
     culprit,
     fixes,
@@ -104,7 +104,7 @@ class Portfolio:
             yield from fixes(self.fit, culprit(move))
         yield from attempts(self.fit)
 
-    def _judged(self, proposal: Proposal) -> JudgedProgram | None:
+    def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""
         if proposal.program in ("", self.request.move.program):
             return None

@@ -24,7 +24,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.mechanics.text import MechanicsText
 from cwm_induction.rewards.reward import Reward, reward_of
 from cwm_induction.writing.rounding import literal
-from cwm_induction.writing.statements import Program, Statement
+from cwm_induction.writing.statements import ProgramDraft, Statement
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class ProgramWriter:
         return program.text()
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> ProgramDraft:
         """The program as it grows."""
         components = ", ".join(self.findings.latents.components)
         shape = self.findings.samples.shape
-        return Program(summary(self.findings), f"np.array([{components}])", shape)
+        return ProgramDraft(summary(self.findings), f"np.array([{components}])", shape)
 
     @cached_property
     def _mechanics(self) -> MechanicsText:

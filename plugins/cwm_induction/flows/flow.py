@@ -12,7 +12,7 @@ import numpy as np
 
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.samples import Array
-from cwm_induction.writing.statements import Program, Statement, mentioned
+from cwm_induction.writing.statements import ProgramDraft, Statement, mentioned
 
 _RUNGE_KUTTA = """k1 = {rates}
 k2 = self.rates(state + k1 / {twice}{given})
@@ -84,7 +84,7 @@ class Flow:
         """What it costs to believe in this field."""
         return sum(formula.cost for formula in self.formulas)
 
-    def add_to(self, program: Program) -> None:
+    def add_to(self, program: ProgramDraft) -> None:
         """Add the method and the statement that moves `state` by a step."""
         texts = [formula.text() for formula in self.formulas]
         outside = sorted(mentioned(" ".join(texts)) - set(self.names) - {"np", "abs", "max", "min"})

@@ -7,7 +7,7 @@ from functools import cached_property
 from cwm_induction.mechanics.mechanism import HARD, SOFT, THICKNESS, Parameter
 from cwm_induction.mechanics.motion import Mechanics
 from cwm_induction.writing.rounding import literal
-from cwm_induction.writing.statements import Program, Statement, mentioned
+from cwm_induction.writing.statements import ProgramDraft, Statement, mentioned
 
 _RUNGE_KUTTA = """a1 = {push}(q, v{u})
 v2 = v + h / 2 * a1
@@ -42,7 +42,7 @@ class MechanicsText:
     """Adds a mechanism to a program: its constants, the method and the statements of a step."""
 
     found: Mechanics
-    program: Program
+    program: ProgramDraft
 
     def write(self) -> None:
         """Add everything; the next coordinates are `q`, the next velocities `v`."""

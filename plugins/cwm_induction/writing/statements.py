@@ -56,7 +56,7 @@ class Constant:
 
 
 @dataclass
-class Program:
+class ProgramDraft:
     """A world model in pieces.
 
     `result` is the expression of the next observation; `reward` and
