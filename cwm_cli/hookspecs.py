@@ -77,7 +77,7 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_importers(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer formats for `cwm data import`: functions from a file to a `Dataset`, by name."""
+        """Offer formats for `cwm data import`: subclasses of `agents.importing.Importer`."""
 
     @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:

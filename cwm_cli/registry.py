@@ -61,6 +61,7 @@ BASES: Mapping[Kind, str] = {
     "executor": "cwm_cli.bench.executor:Executor",
     "run kind": "cwm_cli.runs.store:Run",
     "policy": "cwm_cli.agents.policies:Policy",
+    "importer": "cwm_cli.agents.importing:Importer",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
@@ -83,7 +84,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 
-OPTION_KINDS: tuple[Kind, ...] = ("strategy", "backend", "problem", "planner", "policy")
+OPTION_KINDS: tuple[Kind, ...] = ("strategy", "backend", "problem", "planner", "policy", "importer")
 """Kinds whose factories are dataclasses with options."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"

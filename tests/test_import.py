@@ -21,16 +21,10 @@ from cwm_cli.agents.collecting import record
 from cwm_cli.cli import app
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.importing import (
-    MisfitError,
-    convert,
-    corrupt_first_rows,
-    fits,
-    read_buffer,
-)
-from cwm_cli.importing.arrays import plain
-from cwm_cli.importing.inert import load
 from cwm_cli.registry import environment
+from cwm_published.buffer import read_buffer
+from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
+from cwm_published.pickles import load, plain
 from recordings import cartpole
 
 CAPACITY = 7
@@ -265,7 +259,7 @@ def test_first_rows_are_left_out_on_request(publish):
 
 
 def test_a_file_of_first_rows_only_is_not_emptied(publish):
-    with pytest.raises(CwmError, match="leave out --drop-corrupt-first-rows"):
+    with pytest.raises(CwmError, match="leave out -o drop_corrupt_first_rows"):
         imported(publish(episodes_of((1, True))), "CartPole-v1", drop_corrupt_first_rows=True)
 
 
@@ -388,12 +382,12 @@ def test_a_file_that_never_ends_is_not_read():
 
 def test_more_than_memory_should_hold_is_refused(publish, monkeypatch):
     file = publish(episodes_of((4, True)))
-    monkeypatch.setattr("cwm_cli.importing.converting.MOST_NUMBERS", 4 * 9)
+    monkeypatch.setattr("cwm_published.converting.MOST_NUMBERS", 4 * 9)
     assert len(imported(file, "CartPole-v1").dataset) == 4
-    monkeypatch.setattr("cwm_cli.importing.converting.MOST_NUMBERS", 4 * 9 - 1)
+    monkeypatch.setattr("cwm_published.converting.MOST_NUMBERS", 4 * 9 - 1)
     with pytest.raises(CwmError, match="too many rows"):
         imported(file, "CartPole-v1")
-    monkeypatch.setattr("cwm_cli.importing.buffer.LARGEST", file.stat().st_size - 1)
+    monkeypatch.setattr("cwm_published.buffer.LARGEST", file.stat().st_size - 1)
     with pytest.raises(CwmError, match=r"it has [\d,]+ bytes"):
         read_buffer(file)
 
@@ -654,7 +648,7 @@ def test_a_file_is_not_replaced_by_other_transitions_unless_asked(run, publish, 
     assert "--force replaces it" in refused.stderr
     assert run(*command, "--force").exit_code == 0
     assert run(*command).exit_code == 0
-    other = run(*command, "--drop-corrupt-first-rows")
+    other = run(*command, "-o", "drop_corrupt_first_rows=true")
     assert other.exit_code == 1
     assert "holds other transitions" in other.stderr
     assert len(Dataset.load(kept)) == len(rows)
@@ -665,7 +659,7 @@ def test_the_buffer_is_never_replaced_by_what_is_read_from_it(run, publish):
     content = file.read_bytes()
     refused = run(file, "--env", "CartPole-v1", "--out", file, "--force")
     assert (refused.exit_code, file.read_bytes()) == (1, content)
-    assert "is the replay buffer itself" in refused.stderr
+    assert "is what is imported itself" in refused.stderr
 
 
 def test_a_file_of_an_older_version_is_told_where_it_fits(run, publish):
@@ -692,8 +686,8 @@ def test_what_may_be_corrupt_is_said_with_the_option_that_mends_it(run, publish)
     file = publish(planned("Hopper-v5", copied=True))
     noted = run(file, "--env", "Hopper-v5")
     assert noted.exit_code == 0
-    assert "--drop-corrupt-first-rows leaves out" in noted.stderr
-    mended = run(file, "--env", "Hopper-v5", "--drop-corrupt-first-rows", "--force")
+    assert "-o drop_corrupt_first_rows=true leaves out" in noted.stderr
+    mended = run(file, "--env", "Hopper-v5", "-o", "drop_corrupt_first_rows=true", "--force")
     assert (mended.exit_code, mended.stderr) == (0, "")
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm_cli.cli.shared import EnvArgOption, EnvOption, JsonOption, guarded, parse_env_args
+from cwm_cli.cli.shared import (
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    OptionsOption,
+    emit,
+    guarded,
+    parse_env_args,
+)
 from cwm_cli.errors import CwmError
-from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.importing import Buffer
     from cwm_cli.runs.searches import SearchRun
-
-MOST_VERSIONS = 10
-"""Versions of an environment that are tried, from 0, when a file fits none that was named."""
 
 data = typer.Typer(no_args_is_help=True, help="Read and look into recorded transitions.")
 
@@ -29,7 +31,9 @@ data = typer.Typer(no_args_is_help=True, help="Read and look into recorded trans
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(help="A replay buffer as the paper published it.", show_default=False),
+        typer.Argument(
+            help="A replay buffer as the paper published it (.pkl).", show_default=False
+        ),
     ],
     env: EnvOption,
     env_arg: EnvArgOption = None,
@@ -37,39 +41,29 @@ def import_(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
     ] = None,
-    drop_corrupt_first_rows: Annotated[
-        bool,
-        typer.Option("--drop-corrupt-first-rows", help="Leave out the first row of each episode."),
-    ] = False,
+    option: OptionsOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that holds something else.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read a published replay buffer; nothing in it is run.
+    """Read transitions from elsewhere, such as a published replay buffer; nothing in it is run.
 
     Example: cwm data import CartPole-v1.pkl --env CartPole-v1
     """
-    from cwm_cli.cli.shared import emit
-    from cwm_cli.importing import MisfitError, convert, read_buffer
+    from cwm_cli.agents.importing import import_transitions
+    from cwm_cli.views.lines import Lines
 
-    spec = find_environment(env)
-    target = out or Path(f"{file.stem}.npz")
-    if target.resolve() == file.resolve():
-        raise CwmError(f"{target} is the replay buffer itself: --out names another place")
-    buffer = read_buffer(file)
-    try:
-        dataset, limited = convert(
-            buffer,
-            spec,
-            env_args=parse_env_args(env_arg),
-            drop_corrupt_first_rows=drop_corrupt_first_rows,
-        )
-    except MisfitError as error:
-        raise CwmError(f"{error}: {_where_it_fits(buffer, spec)}") from error
-    _keep(dataset, target, force=force)
-    _remark(spec, dataset, limited)
-    emit(_facts(target, dataset), json=json)
+    result = import_transitions(
+        file,
+        env,
+        env_args=parse_env_args(env_arg),
+        options=option or (),
+        out=out,
+        force=force,
+        observer=Lines(),
+    )
+    emit(result.as_json(), json=json)
 
 
 @data.command("show")
@@ -82,80 +76,10 @@ def show(
 
     Example: cwm data show CartPole-v1.npz
     """
-    from cwm_cli.cli.shared import emit
+    from cwm_cli.agents.importing import describe
     from cwm_cli.data.dataset import Dataset
 
-    emit(_facts(file, Dataset.load(file)), json=json)
-
-
-def _facts(file: Path, dataset: Dataset) -> dict[str, Any]:
-    """Describe a dataset in a few numbers."""
-    columns = dataset.columns
-    return {
-        "file": str(file),
-        "environment": dataset.metadata.get("env"),
-        "env_args": dataset.metadata.get("env_args", {}),
-        "transitions": len(dataset),
-        "train": len(dataset.train),
-        "test": len(dataset.test),
-        "episodes": len(set(columns["episodes"].tolist())),
-        "terminations": int(columns["terminations"].sum()),
-        "mean_reward": float(columns["rewards"].mean()) if len(dataset) else None,
-        "digest": dataset.digest,
-    }
-
-
-def _keep(dataset: Dataset, file: Path, *, force: bool) -> None:
-    """Write a dataset, but over no file that holds something else."""
-    from cwm_cli.agents.collecting import writing
-    from cwm_cli.data.dataset import Dataset
-
-    if file.exists() and not force:
-        hint = "--force replaces it, --out names another"
-        try:
-            old = Dataset.load(file)
-        except CwmError as error:
-            raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
-        if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
-            raise CwmError(f"{file} is there already and holds other transitions: {hint}")
-    with writing(file):
-        dataset.save(file)
-
-
-def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
-    """Say in which other version of the environment a buffer may have been recorded."""
-    from cwm_cli.importing import fits
-    from cwm_cli.registry import environment
-
-    name = re.sub(r"-v\d+$", "", spec.id)
-    for other in (f"{name}-v{number}" for number in range(MOST_VERSIONS)):
-        try:
-            found = environment(other)
-        except CwmError:
-            continue
-        if found.id == other != spec.id and fits(buffer, found):
-            return f"it may be of {other}, name --env {other}"
-    return "name the environment it was recorded in, with --env and --env-arg"
-
-
-def _remark(spec: EnvironmentSpec, dataset: Dataset, limited: int) -> None:
-    """Say what in the data may not be what it seems."""
-    from cwm_cli.importing import corrupt_first_rows
-
-    if limited:
-        rows = "row ends" if limited == 1 else "rows end"
-        complain(
-            f"{limited} {rows} an episode just at a time limit: read as truncated, not terminated",
-            kind="Note",
-        )
-    if dataset.metadata["drop_corrupt_first_rows"]:
-        return
-    if corrupt := corrupt_first_rows(spec, dataset):
-        complain(
-            f"the first rows of about {corrupt} episodes do not follow from their observations: "
-            "--drop-corrupt-first-rows leaves out all first rows",
-            kind="Note",
-        )
+    emit(describe(file, Dataset.load(file)), json=json)
 
 
 def find_environment(name: str) -> EnvironmentSpec:

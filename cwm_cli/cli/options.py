@@ -29,7 +29,7 @@ def options(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A strategy, backend, problem, planner, policy, or sandbox. Default: all.",
+            help="A strategy, backend, problem, planner, policy, importer, or `sandbox`; else all.",
             show_default=False,
         ),
     ] = None,

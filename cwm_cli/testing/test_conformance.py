@@ -21,6 +21,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.registry import Kind, Owner, find, provided
+from cwm_cli.runs.observer import SILENT
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
@@ -415,3 +416,15 @@ def test_a_command_explains_itself(plugin: registry.Plugin) -> None:
         answer = CliRunner().invoke(app, [name, "--help"])
         assert answer.exit_code == 0, answer.output
         assert "Usage" in answer.output
+
+
+@every("importer")
+def test_an_importer_refuses_what_is_no_file_of_its_format(name: str, material: Material) -> None:
+    importer = make("importer", name, material)
+    file = material.folder / "transitions.bin"
+    for content in (b"", b"nothing of the kind", bytes(range(256)) * 8):
+        file.write_bytes(content)
+        importer.reads(file)
+        with pytest.raises(CwmError) as refused:
+            importer.read(file, material.spec, {}, SILENT)
+        assert len(str(refused.value).splitlines()) == 1

@@ -1,14 +1,19 @@
-"""Pickles read as data: whatever they name is neither imported nor made nor called.
+"""A pickle read as data: whatever it names is neither imported nor made nor called.
 
-The machine below follows the opcodes that `pickletools` takes apart. It builds
-lists, tuples and dicts, and keeps every object as an `Inert`: by which name and
-from which arguments and state it would be made. What memory it takes grows
-with the file, whatever sizes the file claims.
+`load` gives inert objects in place of what the pickle would make; `plain` reads arrays, numbers
+and dense tensors of torch from what it says of them. What memory it takes grows with the pickle
+alone.
 """
 
 import pickletools
+import re
 from collections.abc import Callable, Mapping
+from io import BytesIO
+from itertools import accumulate
+from math import prod
 from typing import IO, Any
+
+import numpy as np
 
 
 class Inert:
@@ -196,3 +201,121 @@ _ACTIONS: Mapping[str, _Action] = {
     "NEWOBJ_EX": _new_with_names,
     "BUILD": lambda machine, _: machine.build(machine.pop()),
 }
+
+
+REBUILD = "torch._utils._rebuild_tensor_v2"
+_STORAGE = "torch.storage._load_from_bytes"
+_MAGIC = 0x1950A86A20F9469CFC6C
+
+_DTYPES = {
+    "torch.DoubleStorage": "<f8",
+    "torch.FloatStorage": "<f4",
+    "torch.HalfStorage": "<f2",
+    "torch.LongStorage": "<i8",
+    "torch.IntStorage": "<i4",
+    "torch.ShortStorage": "<i2",
+    "torch.CharStorage": "<i1",
+    "torch.ByteStorage": "<u1",
+    "torch.BoolStorage": "|b1",
+}
+
+
+def tensor(arguments: tuple[Any, ...]) -> np.ndarray:
+    """Return the array of a dense tensor; other tensors are a `ValueError`."""
+    storage, offset, size, stride = arguments[:4]
+    if not isinstance(storage, Inert) or storage.name != _STORAGE or not storage.arguments:
+        raise ValueError("a tensor has no storage")
+    steps = tuple(accumulate(reversed(size[1:]), lambda a, b: a * b, initial=1))[::-1]
+    wrong = [s for n, s, step in zip(size, stride, steps) if n > 1 and s != step]  # noqa: B905
+    if wrong or min((offset, *size)) < 0:
+        raise ValueError("a tensor is not dense: save it as an array")
+    values, count = _storage(storage.arguments[0]), prod(size)
+    if offset + count > len(values):
+        raise ValueError("a tensor has more elements than its storage")
+    return values[offset : offset + count].reshape(size)
+
+
+def _storage(data: Any) -> np.ndarray:
+    """Read what torch's older format holds: five pickles, the number of elements, the elements."""
+    stream = BytesIO(data)
+    magic, _version, _system, reference, _keys = (load(stream) for _ in range(5))
+    if magic != _MAGIC:
+        raise ValueError("a tensor is in another format: save it as an array")
+    kind = reference.arguments[0][1].name
+    if kind not in _DTYPES:
+        raise ValueError(f"a tensor of {kind} is not read: save it as an array")
+    start = stream.tell()
+    count = int.from_bytes(data[start : start + 8], "little")
+    return np.frombuffer(data, _DTYPES[kind], count, start + 8)
+
+
+RECONSTRUCTED = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
+FROM_BUFFER = ("numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer")
+SCALAR = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
+BYTES = ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray")
+
+_DTYPE = re.compile(r"b1|[iuf][1248]|f16|[SU]\d{1,6}|O8?")
+
+
+def plain(value: Any) -> Any:
+    """Return the array or the number that is meant; anything else as it is.
+
+    What numpy would not have written is a `ValueError`. Arrays share the memory
+    of the file, so that many that name the same bytes take no more than one.
+    """
+    if not isinstance(value, Inert) or value.arguments is None:
+        return value
+    if value.name in RECONSTRUCTED and _names(value.arguments[:1], "numpy.ndarray"):
+        _, shape, dtype, fortran, data = value.state
+        return _array(shape, _dtype(dtype), data, order="F" if fortran else "C")
+    if value.name in FROM_BUFFER:
+        data, dtype, shape, order = value.arguments
+        return _array(shape, _dtype(dtype), data, order=order)
+    if value.name in SCALAR:
+        dtype, data = value.arguments
+        return _array((), _dtype(dtype), data, order="C")[()]
+    if value.name == REBUILD:
+        return tensor(value.arguments)
+    return value
+
+
+def _array(shape: Any, dtype: np.dtype[Any], data: Any, *, order: Any) -> np.ndarray:
+    """Put an array together; the data must be just as much as the shape takes."""
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("an array has no shape")
+    count = prod(shape)
+    if dtype.kind != "O":
+        values = np.frombuffer(_bytes(data, count * dtype.itemsize), dtype)
+        return values.reshape(shape, order=order).astype(dtype.newbyteorder("="), copy=False)
+    if not isinstance(data, list) or len(data) != count:
+        raise ValueError("an array has more or fewer elements than its shape")
+    elements = np.empty(count, object)
+    for index, element in enumerate(data):
+        elements[index] = element
+    return elements.reshape(shape)  # numpy lists objects in C order, whatever the flag says
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    """Return a dtype of numbers, text or objects; others are refused."""
+    if not _names((value,), "numpy.dtype") or not value.arguments:
+        raise ValueError("an array has no dtype")
+    code, order = value.arguments[0], value.state[1] if value.state else "|"
+    if not isinstance(code, str) or not _DTYPE.fullmatch(code) or order not in ("<", ">", "|", "="):
+        raise ValueError("an array has a dtype that is not read")
+    return np.dtype("O" if code[0] == "O" else f"{order}{code}")
+
+
+def _bytes(data: Any, size: int) -> bytes | bytearray:
+    """Return bytes of a size; old protocols write them as text, which is encoded if it fits."""
+    if isinstance(data, Inert) and data.name in BYTES:
+        data = data.arguments[0] if data.arguments else b""
+    if isinstance(data, Inert) and data.name == "_codecs.encode" and data.arguments:
+        data = data.arguments[0]
+    if not isinstance(data, bytes | bytearray | str) or len(data) != size:
+        raise ValueError("an array has more or fewer bytes than its shape")
+    return data.encode("latin-1") if isinstance(data, str) else data
+
+
+def _names(values: tuple[Any, ...], name: str) -> bool:
+    """Whether the only value is of this name."""
+    return len(values) == 1 and isinstance(values[0], Inert) and values[0].name == name

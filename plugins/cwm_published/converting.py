@@ -1,8 +1,9 @@
-"""A published replay buffer as a dataset of an environment."""
+"""A published replay buffer as a dataset of an environment: its values, its ends, its flaws."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -11,12 +12,161 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.importing.arrays import plain
-from cwm_cli.importing.buffer import Buffer, Column
-from cwm_cli.importing.fitting import fit, weight
+from cwm_cli.evaluation import AccuracyMetric, components
+from cwm_cli.worlds import EnvironmentModel
+from cwm_published.buffer import Buffer, Column
+from cwm_published.pickles import Inert, plain
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+
+def fit(value: Any, space: Space) -> Any:
+    """Return a value of the space, or raise a `ValueError` that says what is there instead."""
+    return _FITTERS[space.kind](plain(value), space)
+
+
+def weight(space: Space) -> int:
+    """Return how many numbers, or characters of text, a value of the space may hold."""
+    own = space.max_length if space.kind == "text" else prod(space.shape)
+    return sum(map(weight, space.children)) if space.children else own
+
+
+def _numbers(value: Any, space: Space) -> np.ndarray:
+    """Return a number or an array of the space's shape; both may be an array of one."""
+    array = np.asarray(_nested(value, space.shape))
+    if array.dtype.kind == "O":
+        array = np.asarray(_nested(array.tolist(), space.shape))
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{_kind(value)} is there and no numbers")
+    if array.shape != space.shape and not array.size == space.size == 1:
+        raise ValueError(f"the shape is {_shape(array.shape)} and not {_shape(space.shape)}")
+    array = array.reshape(space.shape)
+    if not space.is_float and not np.array_equal(array, np.rint(array)):
+        raise ValueError("fractions are there and not whole numbers")
+    return array
+
+
+def _nested(value: Any, shape: tuple[int, ...]) -> Any:
+    """Return lists as lists of plain numbers, to the depth of the shape."""
+    value = plain(value)
+    if isinstance(value, np.ndarray | np.generic):
+        if value.size > max(prod(shape), 1):
+            raise ValueError(f"the shape is {_shape(value.shape)} and not {_shape(shape)}")
+        return value
+    if isinstance(value, bool | int | float):
+        return value
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{_kind(value)} is there and no numbers")
+    if not shape or len(value) != shape[0]:
+        raise ValueError(f"{len(value)} values are there and not {shape[0] if shape else 'one'}")
+    return [_nested(part, shape[1:]) for part in value]
+
+
+def _bounded(value: Any, space: Space) -> np.ndarray:
+    array = _numbers(value, space)
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    if (array < low).any() or (array > high).any():
+        raise ValueError(f"{array.tolist()} is out of bounds")
+    return array
+
+
+def _discrete(value: Any, space: Space) -> int:
+    return int(_bounded(value, space))
+
+
+def _text(value: Any, space: Space) -> str:
+    value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    if not isinstance(value, str):
+        raise ValueError(f"{_kind(value)} is there and no text")
+    if len(value) > space.max_length:
+        raise ValueError(f"a text has {len(value)} and not at most {space.max_length} characters")
+    return str(value)
+
+
+def _tuple(value: Any, space: Space) -> tuple[Any, ...]:
+    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    if not listed or len(value) != len(space.children):
+        raise ValueError(f"{_kind(value)} is there and not {len(space.children)} parts")
+    return tuple(fit(part, child) for part, child in zip(value, space.children, strict=True))
+
+
+def _dict(value: Any, space: Space) -> dict[str, Any]:
+    value = value.items if isinstance(value, Inert) else value  # an OrderedDict has items
+    if not isinstance(value, dict) or value.keys() != set(space.keys):
+        raise ValueError(f"{_kind(value)} is there and no dict of {', '.join(space.keys)}")
+    parts = zip(space.keys, space.children, strict=True)
+    return {key: fit(value[key], child) for key, child in parts}
+
+
+def _kind(value: Any) -> str:
+    """Say what a value is, in words."""
+    if isinstance(value, Inert):
+        return f"an object ({value.name})"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {_shape(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "that of one number"
+
+
+_FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
+    "box": _numbers,
+    "discrete": _discrete,
+    "multidiscrete": _bounded,
+    "multibinary": _bounded,
+    "text": _text,
+    "tuple": _tuple,
+    "dict": _dict,
+}
+
+
+FEW = 0.1
+"""Share of first rows that may be off for other reasons, such as what an observation hides."""
+
+
+def corrupt_first_rows(spec: EnvironmentSpec, dataset: Dataset) -> int:
+    """Return how many first rows of episodes seem to be corrupt.
+
+    They are where the second row starts elsewhere than the first one led to,
+    or where the environment itself, stood at the observation, goes elsewhere,
+    although it predicts second rows. What is observed is a state of real
+    numbers there; in a game of chance the environment would say nothing.
+    """
+    episodes = dataset.columns["episodes"]
+    firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
+    firsts = firsts[np.append(firsts[1:], len(episodes)) - firsts > 1]
+    if not len(firsts) or not all(
+        leaf.space.is_float for leaf in dataset.observation_space.leaves("")
+    ):
+        return 0
+    broken = int((~_goes_on(dataset, firsts)).sum())
+    return max(broken, _mispredicted(spec, dataset, firsts))
+
+
+def _goes_on(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """Return for each row whether the next one starts where it led to."""
+    after: dict[str, Any] = {
+        f"next_{name}": column[rows + 1] for name, column in dataset.select("observations").items()
+    }
+    right = components(after, dataset[rows])
+    same: np.ndarray = np.all([leaf.all(axis=1) for leaf in right], axis=0)
+    return same
+
+
+def _mispredicted(spec: EnvironmentSpec, dataset: Dataset, rows: np.ndarray) -> int:
+    """Return how many rows the environment itself gets wrong, if it gets the next ones right."""
+    env_args = dataset.metadata.get("env_args", {})
+    metric = AccuracyMetric.of(dataset)
+    truth = EnvironmentModel(spec, env_args)
+    reached = [metric.reach(truth, dataset[which]) for which in (rows, rows + 1)]
+    first, second = (result.score.exact if result else 0.0 for result in reached)
+    return round((1 - first) * len(rows)) if second - first > FEW else 0
+
 
 CAP = 100
 """Step in which the published collector ended an episode that was not over."""
@@ -58,7 +208,7 @@ def convert(
         raise CwmError(f"{buffer.file} has too many rows ({len(buffer):,}): import a part of it")
     kept = np.flatnonzero(buffer.steps > int(drop_corrupt_first_rows))
     if not len(kept):
-        raise CwmError(f"{buffer.file} has first rows only: leave out --drop-corrupt-first-rows")
+        raise CwmError(f"{buffer.file} has first rows only: leave out -o drop_corrupt_first_rows")
     rows = list(_transitions(buffer, shape, kept, spec.id))
     options = {"drop_corrupt_first_rows": drop_corrupt_first_rows}
     try:

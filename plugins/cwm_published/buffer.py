@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.errors import CwmError
-from cwm_cli.importing.arrays import plain
-from cwm_cli.importing.inert import Inert, load
+from cwm_published.pickles import Inert, load, plain
 
 LARGEST = 1 << 30
 """Bytes of the largest file that is read."""

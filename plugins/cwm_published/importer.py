@@ -1,0 +1,71 @@
+"""What `cwm data import` asks about a published replay buffer."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm_cli.agents.collecting import find_environment
+from cwm_cli.agents.importing import Importer
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import Observer
+from cwm_published.buffer import Buffer, read_buffer
+from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
+
+MOST_VERSIONS = 10
+"""Versions of an environment that are tried, from 0, when a file fits none that was named."""
+
+
+@dataclass
+class PublishedBuffer(Importer):
+    """Reads a replay buffer as the paper published it; nothing in it is run."""
+
+    drop_corrupt_first_rows: bool = False
+    """Leave out the first row of each episode, which may not follow from its observation."""
+
+    def reads(self, file: Path) -> bool:
+        """Say whether it has the ending of a pickle."""
+        return file.suffix in (".pkl", ".pickle")
+
+    def read(
+        self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
+    ) -> Dataset:
+        """Read the rows, and say what in them may not be what it seems."""
+        buffer = read_buffer(file)
+        try:
+            dataset, limited = convert(
+                buffer,
+                spec,
+                env_args=env_args,
+                drop_corrupt_first_rows=self.drop_corrupt_first_rows,
+            )
+        except MisfitError as error:
+            raise CwmError(f"{error}: {_where_it_fits(buffer, spec)}") from error
+        if limited:
+            rows = "row ends" if limited == 1 else "rows end"
+            observer.note(
+                f"{limited} {rows} an episode just at a time limit: read as truncated, "
+                "not terminated"
+            )
+        if not self.drop_corrupt_first_rows and (corrupt := corrupt_first_rows(spec, dataset)):
+            observer.note(
+                f"the first rows of about {corrupt} episodes do not follow from their "
+                "observations: -o drop_corrupt_first_rows=true leaves out all first rows"
+            )
+        return dataset
+
+
+def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
+    """Say in which other version of the environment a buffer may have been recorded."""
+    name = re.sub(r"-v\d+$", "", spec.id)
+    for other in (f"{name}-v{number}" for number in range(MOST_VERSIONS)):
+        try:
+            found = find_environment(other)
+        except CwmError:
+            continue
+        if found.id == other != spec.id and fits(buffer, found):
+            return f"it may be of {other}, name --env {other}"
+    return "name the environment it was recorded in, with --env and --env-arg"
