@@ -18,7 +18,7 @@ from benchmarks.main_job import memory
 from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
 from cwm_apps.judging import LIMITS, judge
-from cwm_apps.tasks import Case, CodingTask
+from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Sandbox
 
 TESTS = 20
@@ -91,7 +91,7 @@ def problem(number: int, function: str = "") -> CodingTask:
         numbers = [number + test * step for step in range(1, 6)]
         text = f"{len(numbers)}\n{' '.join(map(str, numbers))}\n"
         total = sum(numbers)
-        cases.append(Case([numbers], total) if function else Case(text, f"{total}\n"))
+        cases.append(TaskTest([numbers], total) if function else TaskTest(text, f"{total}\n"))
     return CodingTask(number, "Add.", "introductory", tuple(cases), function=function)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from typer.testing import CliRunner
 
-from cwm_cli.cli import app
+from cwm_cli.cli import command_line
 from cwm_cli.registry import check_hooks, plugins
 from cwm_cli.sandbox import Sandbox
 from recordings import record
@@ -64,7 +64,7 @@ class Shell:
                 patch.delenv(name)
             for name, value in self.variables().items():
                 patch.setenv(name, value)
-            done = CliRunner().invoke(app, list(arguments))
+            done = CliRunner().invoke(command_line(), list(arguments))
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)

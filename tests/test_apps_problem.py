@@ -3,18 +3,18 @@
 import pytest
 
 from cwm_apps.judging import LIMITS
-from cwm_apps.problem import AppsProblem
-from cwm_apps.tasks import Case, CodingTask
+from cwm_apps.problem import CodingProblem
+from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move
 
-TESTS = tuple(Case(f"{n} {n + 1}\n", f"{2 * n + 1}\n") for n in (1, 20, 300, 4000, 50000))
+TESTS = tuple(TaskTest(f"{n} {n + 1}\n", f"{2 * n + 1}\n") for n in (1, 20, 300, 4000, 50000))
 SUM = CodingTask(id=1, question="Add $two numbers.", difficulty="interview", tests=TESTS)
 DOUBLE = CodingTask(
     id=2,
     question="Double a number.",
     difficulty="interview",
-    tests=tuple(Case([n], 2 * n) for n in (3, 44, 555, 6666)),
+    tests=tuple(TaskTest([n], 2 * n) for n in (3, 44, 555, 6666)),
     function="double",
     starter_code="class Solution:\n    def double(self, n: int) -> int:\n",
 )
@@ -42,7 +42,7 @@ def after(problem, action, program):
 
 
 def test_a_program_is_scored_by_the_public_tests_it_passes(sandbox):
-    problem = AppsProblem(SUM, sandbox)
+    problem = CodingProblem(SUM, sandbox)
     assert (problem.judge(RIGHT).score, problem.judge(RIGHT).failure) == (1.0, None)
     half = problem.judge(HALF)
     assert (half.score, half.parts, half.is_bug) == (0.5, {"tests": 0.5}, False)
@@ -52,11 +52,11 @@ def test_a_program_is_scored_by_the_public_tests_it_passes(sandbox):
 
 def test_a_program_that_memorised_the_public_tests_is_right_as_far_as_the_search_knows(sandbox):
     memory = "print({'1 2': 3, '20 21': 41}[input()])\n"
-    assert AppsProblem(SUM, sandbox).evaluate(memory).solved
+    assert CodingProblem(SUM, sandbox).judge(memory).solved
 
 
 def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
-    problem = AppsProblem(SUM, sandbox)
+    problem = CodingProblem(SUM, sandbox)
     verdict = problem.judge("")
     assert (verdict.score, verdict.failure.kind) == (0.0, "no_program")
     assert "the last answer held no program" in after(problem, FIX, "")
@@ -65,14 +65,14 @@ def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
 @pytest.mark.parametrize("task", [SUM, DOUBLE], ids=["stdin", "function"])
 @pytest.mark.parametrize("action", list((GENERATE, IMPROVE, FIX)))
 def test_no_hidden_test_is_in_any_prompt(sandbox, task, action):
-    problem = AppsProblem(task, sandbox)
+    problem = CodingProblem(task, sandbox)
     for program in ("print(0)", "def double(n): return 0", "oops(", "print(input())"):
         text = after(problem, action, program)
         assert not any(number in text for number in HIDDEN)
 
 
 def test_generate_says_what_is_read_and_shows_public_tests(sandbox):
-    text = prompt(AppsProblem(SUM, sandbox), Move(GENERATE))
+    text = prompt(CodingProblem(SUM, sandbox), Move(GENERATE))
     assert "Add $two numbers." in text
     assert "standard input" in text
     assert "20 21" in text
@@ -81,7 +81,7 @@ def test_generate_says_what_is_read_and_shows_public_tests(sandbox):
 
 
 def test_generate_names_the_function_and_its_starter_code(sandbox):
-    text = prompt(AppsProblem(DOUBLE, sandbox), Move(GENERATE))
+    text = prompt(CodingProblem(DOUBLE, sandbox), Move(GENERATE))
     assert "`double`" in text
     assert "def double(self, n: int) -> int:" in text
     assert "[44]" in text
@@ -89,7 +89,7 @@ def test_generate_names_the_function_and_its_starter_code(sandbox):
 
 
 def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
-    problem = AppsProblem(SUM, sandbox)
+    problem = CodingProblem(SUM, sandbox)
     assert "must begin" not in prompt(problem, Move(GENERATE))
     text = prompt(problem, Move(GENERATE, 0, RIGHT, None, "import sys\n"))
     assert "must begin with exactly these lines" in text
@@ -97,7 +97,7 @@ def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
 
 
 def test_improve_shows_the_first_public_test_that_fails(sandbox):
-    text = after(AppsProblem(SUM, sandbox), IMPROVE, HALF)
+    text = after(CodingProblem(SUM, sandbox), IMPROVE, HALF)
     assert "a + b if a < 20" in text
     assert "20 21" in text
     assert "41" in text
@@ -105,14 +105,19 @@ def test_improve_shows_the_first_public_test_that_fails(sandbox):
 
 
 def test_fix_shows_the_error(sandbox):
-    text = after(AppsProblem(SUM, sandbox), FIX, BROKEN)
+    text = after(CodingProblem(SUM, sandbox), FIX, BROKEN)
     assert "NameError" in text
     assert "inputt" in text
 
 
 def test_large_tests_are_left_out_of_the_examples(sandbox):
-    tests = (Case("7\n", "8\n"), Case("9" * 10**6, "1"), Case("5", "5"), Case("6", "6"))
+    tests = (
+        TaskTest("7\n", "8\n"),
+        TaskTest("9" * 10**6, "1"),
+        TaskTest("5", "5"),
+        TaskTest("6", "6"),
+    )
     task = CodingTask(id=3, question="?", difficulty="interview", tests=tests)
-    text = prompt(AppsProblem(task, sandbox), Move(GENERATE))
+    text = prompt(CodingProblem(task, sandbox), Move(GENERATE))
     assert "Expected:\n```\n8\n```" in text
     assert len(text) < 5000

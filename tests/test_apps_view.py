@@ -14,19 +14,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_apps.overview import (
+from cwm_apps.report import coding_report
+from cwm_apps.scoring import ProblemOutcome
+from cwm_apps.searching import (
     FAILED,
     JUDGING,
     SEARCHING,
     SKIPPED,
     SOLVED,
     UNSOLVED,
-    Overview,
-    Standing,
+    CodingProgress,
+    ProblemState,
 )
-from cwm_apps.report import Report
-from cwm_apps.scoring import Outcome
-from cwm_apps.view import Lines, Screen, overview
+from cwm_apps.view import CodingPicture, CodingView
 from cwm_cli.views.grids import report_parts
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 日本語 👩 [/x]" * 20
@@ -46,15 +46,15 @@ def terminal(width=80, height=24) -> Console:
     )
 
 
-def searching(number, completions=3, **known) -> Standing:
-    return Standing(number, "introductory", SEARCHING, completions, 20, **known)
+def searching(number, completions=3, **known) -> ProblemState:
+    return ProblemState(number, "introductory", SEARCHING, completions, 20, **known)
 
 
-def busy(problems=5000, over=120, working=8) -> Overview:
-    state = Overview(problems)
+def busy(problems=5000, over=120, working=8) -> CodingProgress:
+    state = CodingProgress(f"cwm apps {HOSTILE}", problems)
     for number in range(over):
         ended = (SOLVED, UNSOLVED, SKIPPED, FAILED)[number % 4]
-        state.saw(Standing(number, "interview", ended, 4, 20, 0.5, 0.01))
+        state.saw(ProblemState(number, "interview", ended, 4, 20, 0.5, 0.01))
     for number in range(over, over + working):
         state.saw(searching(number, best=0.75, cost=0.25))
     return state
@@ -62,16 +62,18 @@ def busy(problems=5000, over=120, working=8) -> Overview:
 
 def drawn(state, width, height) -> list[str]:
     console = terminal(width, height)
-    console.print(Screen(state, title=f"cwm apps {HOSTILE}", console=console).pane)
+    console.print(CodingPicture(state, console).pane)
     return ESCAPES.sub("", console.file.getvalue()).splitlines()
 
 
-def printed(*standings, problems=12) -> list[str]:
-    state, console = Overview(problems), Console(file=StringIO(), width=40)
-    view = Lines(state, console)
-    for standing in standings:
-        state.saw(standing)
-        view.saw(standing)
+def printed(*problems, of=12) -> list[str]:
+    state, console = CodingProgress("x", of), Console(file=StringIO(), width=40)
+    view = CodingView(console, erase=False)
+    view.begins(state)
+    for problem in problems:
+        state.saw(problem)
+        view.advanced(problem)
+    view.ends()
     return console.file.getvalue().splitlines()
 
 
@@ -105,54 +107,54 @@ def test_problems_in_flight_without_room_are_counted():
 
 
 def test_a_problem_moves_from_in_flight_to_done():
-    state = Overview(2)
+    state = CodingProgress("x", 2)
     state.saw(searching(7))
     state.saw(searching(7, completions=4))
     assert [line.completions for line in state.working()] == [4]
-    state.saw(Standing(7, "interview", JUDGING))
+    state.saw(ProblemState(7, "interview", JUDGING))
     assert [line.state for line in state.working()] == [JUDGING]
-    state.saw(Standing(7, "interview", SOLVED, 4, 20, 1.0, 0.5))
-    assert (state.working(), state.counts().solved, state.counts().over) == ([], 1, 1)
-    state.saw(Standing(8, "interview", UNSOLVED, cost=None))
+    state.saw(ProblemState(7, "interview", SOLVED, 4, 20, 1.0, 0.5))
+    assert (state.working(), state.counts().ended[SOLVED], state.counts().over) == ([], 1, 1)
+    state.saw(ProblemState(8, "interview", UNSOLVED, cost=None))
     assert state.counts().cost is None
     assert "cost unknown" in drawn(state, 80, 24)[-2]
 
 
 def test_threads_lose_no_problem():
-    state = Overview(4000)
+    state = CodingProgress("x", 4000)
 
     def work(first):
         for number in range(first, first + 1000):
             state.saw(searching(number))
-            state.saw(Standing(number, "interview", SOLVED))
+            state.saw(ProblemState(number, "interview", SOLVED))
 
     threads = [threading.Thread(target=work, args=(1000 * part,)) for part in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (state.counts().solved, state.working()) == (4000, [])
+    assert (state.counts().ended[SOLVED], state.working()) == (4000, [])
 
 
 def test_problems_that_were_over_before_do_not_shorten_the_time_that_is_left():
     state = busy(problems=200, over=100, working=0)
     console = terminal(200)
-    screen = Screen(state, title="x", console=console)
-    screen._started -= 60
-    assert "left" not in str(screen._lines(200, 24)[-1])
+    picture = CodingPicture(state, console)
+    picture.started -= 60
+    assert "left" not in str(picture.lines(200, 24)[-1])
     for number in range(100, 110):
         state.saw(searching(number))
-        state.saw(Standing(number, "interview", SOLVED))
-    assert str(screen._lines(200, 24)[-1]).endswith(" 110/200 · 1:00 · 9:00 left")
+        state.saw(ProblemState(number, "interview", SOLVED))
+    assert str(picture.lines(200, 24)[-1]).endswith(" 110/200 · 1:00 · 9:00 left")
 
 
 def test_elsewhere_a_line_is_printed_when_a_problem_is_over():
     assert printed(
         searching(7),
-        Standing(7, "interview", SOLVED, 4, 20, 1.0, 0.02),
-        Standing(8, "competition", UNSOLVED, 20, 20, 0.5, None),
-        Standing(9, "interview", SKIPPED, reason="no\ntests"),
-        Standing(4000, "x", SOLVED, 1, 20, 1.0),
+        ProblemState(7, "interview", SOLVED, 4, 20, 1.0, 0.02),
+        ProblemState(8, "competition", UNSOLVED, 20, 20, 0.5, None),
+        ProblemState(9, "interview", SKIPPED, reason="no\ntests"),
+        ProblemState(4000, "x", SOLVED, 1, 20, 1.0),
     ) == [
         "[1/12] 0007 interview: solved after 4 completions, $0.02",
         "[2/12] 0008 competition: unsolved after 20 completions, best 0.50, cost unknown",
@@ -162,32 +164,33 @@ def test_elsewhere_a_line_is_printed_when_a_problem_is_over():
 
 
 def test_foreign_text_cannot_reach_the_terminal_of_lines():
-    (line,) = printed(Standing(9, HOSTILE, FAILED, reason=HOSTILE))
+    (line,) = printed(ProblemState(9, HOSTILE, FAILED, reason=HOSTILE))
     assert line.startswith("[1/12] 0009 ")
     assert not set(line) & set("\x1b\x07\r\u202e")
 
 
 def test_a_file_gets_lines_and_a_terminal_the_picture():
     plain, screen = Console(file=StringIO()), terminal()
-    for console, kind in ((plain, Lines), (screen, Screen)):
-        with overview(busy(), title="x", console=console, erase=False) as view:
-            assert isinstance(view, kind)
+    for console in (plain, screen):
+        view = CodingView(console, erase=False)
+        view.begins(busy())
+        view.ends()
     assert plain.file.getvalue() == ""
     assert "120/5000" in screen.file.getvalue()
 
 
 def test_refreshing_takes_less_than_5_percent_of_a_core_whatever_is_over():
     console = terminal(80, 24)
-    screen = Screen(busy(problems=5000, over=4000, working=1000), title="x", console=console)
+    picture = CodingPicture(busy(problems=5000, over=4000, working=1000), console)
     started = time.thread_time()
     for _ in range(40):
-        console.print(screen.pane)
+        console.print(picture.pane)
     assert (time.thread_time() - started) / 40 * 4 < 0.05
 
 
 def test_the_report_fits_every_width():
     outcomes = [
-        Outcome(
+        ProblemOutcome(
             id=number,
             difficulty=("interview", HOSTILE)[number % 2],
             passed=1,
@@ -197,7 +200,7 @@ def test_the_report_fits_every_width():
         )
         for number in range(4)
     ]
-    report = Report(f"title {HOSTILE}", outcomes, skipped={3: HOSTILE}, quotes=True)
+    report = coding_report(f"title {HOSTILE}", outcomes, skipped={3: HOSTILE}, is_published=True)
     for width in (40, 200):
         console = Console(file=StringIO(), width=width)
         for part in report_parts(report):
@@ -210,23 +213,24 @@ def test_the_report_fits_every_width():
 
 
 SCRIPT = """
-import sys, time
+import time
 from rich.console import Console
-from cwm_apps.overview import Overview, Standing
-from cwm_apps.view import overview
+from cwm_apps.searching import CodingProgress, ProblemState
+from cwm_apps.view import CodingView
 
-state = Overview(60)
-with overview(state, title="problems", console=Console(stderr=True), erase=False) as view:
-    for number in range(60):
-        for step in range(3):
-            event = Standing(number, "interview", "searching", step, 20, 0.5, 0.01)
-            state.saw(event)
-            view.saw(event)
-            time.sleep(0.005)
-        print("\x1b[2J\x07\u202e" + "garbage" * 30)
-        event = Standing(number, "interview", "solved", 3, 20, 1.0, 0.01)
+state, view = CodingProgress("problems", 60), CodingView(Console(stderr=True), erase=False)
+view.begins(state)
+for number in range(60):
+    for step in range(3):
+        event = ProblemState(number, "interview", "searching", step, 20, 0.5, 0.01)
         state.saw(event)
-        view.saw(event)
+        view.advanced(event)
+        time.sleep(0.005)
+    print("\x1b[2J\x07\u202e" + "garbage" * 30)
+    event = ProblemState(number, "interview", "solved", 3, 20, 1.0, 0.01)
+    state.saw(event)
+    view.advanced(event)
+view.ends()
 """
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import shipped_problems
 from cwm_apps.judging import LIMITS, judge
 from cwm_apps.reading import Malformed, chosen, read, shipped
-from cwm_apps.tasks import Case, CodingTask, digest, from_record, to_record
+from cwm_apps.tasks import CodingTask, TaskTest, digest, from_record, to_record
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Sandbox
 
@@ -79,7 +79,7 @@ class TestForms:
         assert [task.id for task in tasks] == [2, 10, 100]
         assert len(tasks) == 3
         assert tasks[1].url == "u"
-        assert tasks[1].tests == (Case("1\n", "2\n"), Case("2\n", "4\n"))
+        assert tasks[1].tests == (TaskTest("1\n", "2\n"), TaskTest("2\n", "4\n"))
 
     def test_a_folder_of_a_split_is_found_and_two_splits_are_told_apart(self, tmp_path) -> None:
         folder(tmp_path / "test" / "3999", metadata_json=None)
@@ -164,12 +164,12 @@ class TestTasks:
         task = only(lines(tmp_path / "x.jsonl", made))
         assert task.function == "double"
         assert task.starter_code == starter
-        assert task.tests == (Case([1], 2), Case([2], [4]))
+        assert task.tests == (TaskTest([1], 2), TaskTest([2], [4]))
 
     def test_tests_may_be_an_object_and_texts_lists_of_lines(self, tmp_path) -> None:
         tests = {"inputs": [["1", "2"], "3"], "outputs": [["a", "b"], "c"], "fn_name": None}
         task = only(lines(tmp_path / "x.jsonl", record(input_output=tests)))
-        assert task.tests == (Case("1\n2", "a\nb"), Case("3", "c"))
+        assert task.tests == (TaskTest("1\n2", "a\nb"), TaskTest("3", "c"))
 
     def test_what_is_blank_or_unreadable_beside_the_tests_is_left_out(self, tmp_path) -> None:
         made = record(starter_code=" \n\t", solutions="[broken", url=None)
@@ -182,7 +182,7 @@ class TestTasks:
         tests = '{"fn_name": "f", "inputs": [[NaN], [-Infinity]], "outputs": [Infinity, NaN]}'
         task = only(lines(tmp_path / "x.jsonl", record(input_output=tests)))
         assert repr(from_record(to_record(task)).tests) == repr(task.tests)
-        assert "Case(input=[nan], output=inf)" in repr(task.tests)
+        assert "TaskTest(input=[nan], output=inf)" in repr(task.tests)
 
     @pytest.mark.parametrize(
         ("fields", "reason"),
@@ -294,8 +294,8 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
-STDIN = st.builds(Case, st.text(), st.text())
-CALLED = st.builds(Case, st.lists(VALUES, max_size=3), VALUES)
+STDIN = st.builds(TaskTest, st.text(), st.text())
+CALLED = st.builds(TaskTest, st.lists(VALUES, max_size=3), VALUES)
 
 
 def visible(text: str) -> str:

@@ -510,9 +510,9 @@ class TestOthers:
     def test_a_benchmark_is_refused_with_a_run_of_it(self, cwm):
         (cwm.folder / "many").mkdir()
         (cwm.folder / "many" / "run.json").write_text('{"kind": "benchmark"}')
-        assert refused(cwm, "many").endswith("many is a benchmark of many runs: export one of them")
+        assert refused(cwm, "many").endswith("many is a run of kind 'benchmark': export a search")
         run_of(cwm.folder / "many" / "one", "x = 1\n")
-        assert refused(cwm, "many").endswith("export one of them, such as many/one")
+        assert refused(cwm, "many").endswith("export a search, such as many/one")
 
     def test_programs_of_coding_problems_can_be_judged_elsewhere(self, cwm):
         cwm.install("adder_plugin", ADDER)
@@ -529,7 +529,7 @@ class TestOthers:
         before = json.loads(done.stdout)
         for name in ("solved", "strict_accuracy", "test_case_average"):
             assert judged[name] == before[name]
-        assert "r/problems/0010 is of one coding problem" in refused(cwm, "r/problems/0010")
+        assert "r/problems/0010 is part of a larger run: export" in refused(cwm, "r/problems/0010")
         (cwm.folder / "r" / "problems" / "0011" / "result.json").unlink()
         assert "1 problems are not finished" in export(cwm, "r")["said"]
         nothing = refused(cwm, "again")

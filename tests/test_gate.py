@@ -59,7 +59,7 @@ SCRIPT = """
 import json, sys
 from dataclasses import asdict
 from cwm_cli.sandbox import GAPS, Sandbox
-from cwm_cli.sandbox.scripts import run_script
+from cwm_apps.judging import run_script
 with Sandbox(accepted=GAPS) as sandbox:
     for program in ("import os\\nprint(os.listdir('/'))", "print(sum(range(4)))"):
         text, failure = run_script(sandbox, program)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cwm_apps.judging import CHARACTERS, LIMITS, judge
-from cwm_apps.tasks import Case, CodingTask
+from cwm_apps.judging import CHARACTERS, LIMITS, judge, run_script
+from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.scripts import run_script
 
 HASTY = Limits(wall_seconds=20.0, cpu_seconds=0.3, stall_seconds=0.3, output_bytes=1 << 16)
 
@@ -29,7 +28,7 @@ def hasty() -> Iterator[Sandbox]:
 
 
 def task_of(*tests: tuple[Any, Any], function: str = "") -> CodingTask:
-    cases = tuple(Case(*test) for test in tests)
+    cases = tuple(TaskTest(*test) for test in tests)
     return CodingTask(0, "", "interview", cases, function=function)
 
 

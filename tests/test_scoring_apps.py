@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm_apps.report import QUOTED, Report
-from cwm_apps.scoring import Outcome, interval, pass_at, pass_at_k, summary
+from cwm_apps.report import PUBLISHED, coding_report
+from cwm_apps.scoring import ProblemOutcome, interval, pass_at, pass_at_k, summary
 
 
-def outcome(number, passed=2, tests=4, difficulty="interview", public=(3, 3), **known) -> Outcome:
-    return Outcome(
+def outcome(
+    number, passed=2, tests=4, difficulty="interview", public=(3, 3), **known
+) -> ProblemOutcome:
+    return ProblemOutcome(
         id=number,
         difficulty=difficulty,
         passed=passed,
@@ -24,7 +26,7 @@ def outcome(number, passed=2, tests=4, difficulty="interview", public=(3, 3), **
     )
 
 
-def random_outcomes(count, seed=0) -> list[Outcome]:
+def random_outcomes(count, seed=0) -> list[ProblemOutcome]:
     draws = random.Random(seed)
     levels = ("competition", "introductory", "interview", "olympiad")
     return [
@@ -146,7 +148,8 @@ def test_pass_at_k_counts_the_problems_that_have_as_many_programs():
 def test_a_report_is_written_as_tables_and_as_an_object(tmp_path):
     every = random_outcomes(30)
     passes = tuple(pass_at([[True, False]], (1, 2)))
-    report = Report("a model", every, passes, {7: "no\ntests\x1b"}, quotes=True)
+    skipped = {7: "no\ntests\x1b"}
+    report = coding_report("a model", every, passes=passes, skipped=skipped, is_published=True)
     report.save(tmp_path)
     known = json.loads((tmp_path / "result.json").read_text())
     assert known["strict_accuracy"] == report.summary.strict_accuracy
@@ -163,14 +166,14 @@ def test_a_report_is_written_as_tables_and_as_an_object(tmp_path):
 
 
 def test_published_figures_are_shown_only_when_asked_for():
-    report = Report("a model", random_outcomes(3))
+    report = coding_report("a model", random_outcomes(3))
     assert len(report.grids) == 1
-    assert report.as_object()["published"] is None
-    quoting = Report("a model", random_outcomes(3), quotes=True)
-    assert len(quoting.as_object()["published"]["figures"]) == len(QUOTED)
+    assert report.as_json()["published"] is None
+    quoting = coding_report("a model", random_outcomes(3), is_published=True)
+    assert len(quoting.as_json()["published"]["figures"]) == len(PUBLISHED)
     assert any("own" in note and "tests" in note for note in quoting.notes)
 
 
 def test_a_run_that_judged_nothing_can_be_reported(tmp_path):
-    Report("nothing", (), skipped={1: "no tests"}).save(tmp_path)
+    coding_report("nothing", (), skipped={1: "no tests"}).save(tmp_path)
     assert json.loads((tmp_path / "result.json").read_text())["strict_accuracy"] is None

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cwm_apps.judging import run_script
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import LONGEST_PROGRAM
-from cwm_cli.sandbox.scripts import run_script
 
 
 @pytest.fixture(scope="module")

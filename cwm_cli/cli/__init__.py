@@ -1,12 +1,12 @@
 """The `cwm` command line."""
 
 import sys
+from functools import cache
 from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
-from cwm_apps.command import apps
 from cwm_cli import __version__
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
@@ -35,7 +35,6 @@ COMMANDS = (
     plan,
     bench_speed,
     benchmark,
-    apps,
     options,
     doctor,
     plugins,
@@ -60,16 +59,22 @@ def _options(
 ) -> None: ...
 
 
-def main() -> None:
-    """Run the command line with the commands of every plugin."""
+@cache
+def command_line() -> typer.Typer:
+    """Return the command line with the commands of every plugin."""
     from cwm_cli.registry import plugins as load
 
+    found = load()
+    for warning in found.warnings:
+        complain(warning, kind="Warning")
+    found.manager.hook.cwm_commands(app=app, api=shared)
+    return app
+
+
+def main() -> None:
+    """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
             stream.reconfigure(errors="replace")
     with boundary():
-        found = load()
-        for warning in found.warnings:
-            complain(warning, kind="Warning")
-        found.manager.hook.cwm_commands(app=app, api=shared)
-        app()
+        command_line()()

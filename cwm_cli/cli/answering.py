@@ -16,11 +16,6 @@ HINT = (
     "--model PROVIDER/NAME asks a language model"
 )
 
-LANGUAGE_MODEL = (
-    "coding problems need a language model: "
-    "add --model PROVIDER/NAME, such as --model openai/gpt-5 (needs cwm-cli[llm])"
-)
-
 POOR = 0.9
 """Share of what lies above the floor below which a result is poor."""
 
@@ -35,16 +30,6 @@ def answering(backend: str | None, models: Sequence[str]) -> tuple[str, tuple[st
     if not (backend or named):
         complain(HINT, kind="Note")
     return backend or ("litellm" if named else OFFLINE), named or ("",)
-
-
-def asking(backend: str | None, model: str | None) -> tuple[str, str]:
-    """Choose the backend and the model where nothing but a language model can answer."""
-    if backend == OFFLINE:
-        raise CwmError(f"the backend {OFFLINE!r} works from transitions, and {LANGUAGE_MODEL}")
-    if not (backend or model or os.environ.get("CWM_MODEL")):
-        raise CwmError(f"no model named: {LANGUAGE_MODEL}")
-    answers, (named,) = answering(backend, [model or ""])
-    return answers, named
 
 
 def advice(backend: str, score: "Score | None") -> str | None:

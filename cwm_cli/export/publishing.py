@@ -17,7 +17,6 @@ MARK = "<!-- written by `cwm runs export` -->"
 OWN = (
     "README.md",
     "pyproject.toml",
-    "solutions.json",
     "*world_model",
     "*world_model.egg-info",  # what installing it leaves there, and `build`
     "build",
@@ -48,7 +47,7 @@ def template(name: str, package: str = __package__) -> Template:
 def publish(export: Export, folder: Path) -> None:
     """Write the files of an export; a folder that holds something else is refused."""
     folder = folder.resolve()
-    _check_place(folder)
+    _check_place(folder, {Path(name).parts[0] for name in export.files})
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("part", "old"))
     rmtree(partial, ignore_errors=True)  # of an export that was killed
     try:
@@ -61,7 +60,7 @@ def publish(export: Export, folder: Path) -> None:
         rmtree(partial, ignore_errors=True)
 
 
-def _check_place(folder: Path) -> None:
+def _check_place(folder: Path, own: set[str]) -> None:
     """Refuse to write over anything but an earlier export."""
     if not folder.exists():
         return
@@ -71,7 +70,7 @@ def _check_place(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir())
     readme = folder / "README.md"
     is_export = readme.is_file() and MARK in readme.read_text(encoding="utf-8", errors="replace")
-    others = [name for name in names if not any(fnmatch(name, own) for own in OWN)]
+    others = [name for name in names if not any(fnmatch(name, each) for each in (*OWN, *own))]
     if names and (others or not is_export):
         raise CwmError(f"{folder} holds something else ({(others or names)[0]}): {hint}")
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
     from cwm_cli.sandbox.results import Plan, Report
-    from cwm_cli.sandbox.scripts import Printed
     from cwm_cli.sandbox.session import Session
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "Limits",
     "Plan",
     "PredictedColumns",
-    "Printed",
     "Protection",
     "Report",
     "Sandbox",
@@ -38,7 +36,6 @@ _HOMES = {
     "Limits": "limits",
     "Plan": "results",
     "PredictedColumns": "prediction",
-    "Printed": "scripts",
     "Protection": "protection",
     "Report": "results",
     "Sandbox": "client",

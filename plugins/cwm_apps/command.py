@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm_cli.cli.answering import asking
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
@@ -20,8 +19,13 @@ from cwm_cli.cli.shared import (
     SeedOption,
     StrategyOption,
     TemperatureOption,
+    console,
+    emit_json,
 )
 from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from cwm_apps.solving import CodingResult
 
 DIFFICULTIES = "all, introductory, interview or competition."
 
@@ -44,7 +48,7 @@ def apps(
     difficulty: Annotated[
         str, typer.Option("--difficulty", help=f"Which problems count: {DIFFICULTIES}")
     ] = "all",
-    strategy: StrategyOption = "gif-mcts",
+    strategy: StrategyOption = None,
     option: OptionsOption = None,
     model: ModelOption = None,
     backend: ModelBackendOption = None,
@@ -89,54 +93,59 @@ def apps(
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
-    from cwm_apps.solving import Asked, judge_again, judge_solutions, search
-    from cwm_cli.agents.synthesizing import Choices
-    from cwm_cli.registry import default
+    import sys
 
-    asked = Asked(
-        data=data,
-        idx=idx,
-        total=total,
-        difficulty=difficulty,
-        run=run,
-        new=new,
-        accepted=tuple(allow_gap or ()),
-        json=json,
-    )
+    from rich.console import Console
+
+    from cwm_apps import solving
+    from cwm_apps.view import CodingView
+
+    view = CodingView(Console(stderr=True), erase=json or sys.stdout.isatty())
+    gaps = allow_gap or ()
     if judge_only:
-        _refuse_with(
-            "--judge-only",
-            model=model,
-            backend=backend,
-            option=option,
-            data=data,
-            solutions=solutions,
-        )
-        judge_again(asked)
+        used = {"model": model, "backend": backend, "option": option, "data": data}
+        _refuse_with("--judge-only", **used, solutions=solutions)
+        if run is None:
+            raise CwmError("--judge-only needs the folder of a run: add --run DIR")
+        _print(solving.judge_again(run, allow_gap=gaps, observer=view), json=json)
         return
+    where: dict[str, Any] = {"data": data, "idx": idx, "total": total, "difficulty": difficulty}
+    common: dict[str, Any] = {"options": option or (), "seed": seed, "allow_gap": gaps}
+    common |= {"run": run, "new": new}
     if solutions is not None:
         _refuse_with("--solutions", model=model, backend=backend)
-        judge_solutions(asked, solutions, options=option or [], seed=seed)
-        return
-    answers, named = asking(backend, model)
-    flags = {"api_base": api_base, "temperature": temperature}
-    choices = Choices(
-        strategy=strategy or default("strategy"),
-        backend=answers,
-        model=named,
-        options=option or [],
-        flags={name: value for name, value in flags.items() if value is not None},
-        metric="accuracy",
-        seed=seed,
-        parallel=parallel,
-        max_cost=max_cost,
-        budget=budget,
-        accepted=tuple(allow_gap or ()),
-    )
-    search(asked, choices)
+        result = solving.judge_solutions(solutions, **where, **common, observer=view)
+    else:
+        result = solving.solve(
+            **where,
+            **common,
+            strategy=strategy,
+            model=model,
+            backend=backend,
+            budget=budget,
+            parallel=parallel,
+            max_cost=max_cost,
+            api_base=api_base,
+            temperature=temperature,
+            observer=view,
+        )
+    _print(result, json=json)
 
 
 def _refuse_with(flag: str, **others: object) -> None:
     """Refuse options that would be ignored."""
     if given := [name for name, value in others.items() if value]:
         raise CwmError(f"{flag} has no use for --{given[0].replace('_', '-')}: leave it out")
+
+
+def _print(result: CodingResult, *, json: bool) -> None:
+    """Print tables, or one JSON object."""
+    from cwm_cli.views.grids import report_parts
+
+    out = console(json=json)
+    for part in report_parts(result.report):
+        out.print(part)
+    if json:
+        emit_json(result.as_json())
+    else:
+        out.print(f"run {result.run}", highlight=False, markup=False, soft_wrap=True)

@@ -14,10 +14,10 @@ from itertools import repeat, zip_longest
 from math import isfinite, isnan
 from typing import Any, NamedTuple
 
-from cwm_apps.tasks import Case, CodingTask
-from cwm_cli.sandbox import Limits, Printed, Sandbox
+from cwm_apps.scripts import ScriptJob
+from cwm_apps.tasks import CodingTask, TaskTest
+from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
-from cwm_cli.sandbox.scripts import run_script
 
 LIMITS = Limits(
     wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
@@ -44,6 +44,13 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 
+class ScriptOutput(NamedTuple):
+    """What a program wrote to standard output, up to its end or its failure."""
+
+    text: str
+    failure: Failure | None
+
+
 class Judgement(NamedTuple):
     """Which tests a program passes, and in words for a prompt what goes wrong in the first other.
 
@@ -60,7 +67,7 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    program: str, task: CodingTask, tests: Sequence[Case], sandbox: Sandbox, *, seed: int = 0
+    program: str, task: CodingTask, tests: Sequence[TaskTest], sandbox: Sandbox, *, seed: int = 0
 ) -> Judgement:
     """Run a program on some tests of a task, as many at a time as the sandbox has workers.
 
@@ -87,10 +94,10 @@ def judge(
 
 
 def _in_order(
-    run: Callable[[Case], Printed], tests: Sequence[Case], width: Callable[[], int]
-) -> Iterator[Printed]:
+    run: Callable[[TaskTest], ScriptOutput], tests: Sequence[TaskTest], width: Callable[[], int]
+) -> Iterator[ScriptOutput]:
     """Yield what is printed in each test; no more than `width` are in the works at a time."""
-    waiting: deque[Future[Printed]] = deque()
+    waiting: deque[Future[ScriptOutput]] = deque()
     with ThreadPoolExecutor(width()) as pool:
         try:
             for case in tests:
@@ -103,7 +110,9 @@ def _in_order(
             pool.shutdown(cancel_futures=True)
 
 
-def _run(program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: Case) -> Printed:
+def _run(
+    program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: TaskTest
+) -> ScriptOutput:
     """Run a program on one test; lines end as they do on Linux, the last one too."""
     if task.function:
         arguments = json.dumps(case.input)
@@ -112,7 +121,20 @@ def _run(program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: Case
     return run_script(sandbox, program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
 
 
-def _passes(task: CodingTask, case: Case, printed: Printed) -> bool:
+def run_script(
+    sandbox: Sandbox, program: str, stdin: str = "", *, function: str = "", seed: int = 0
+) -> ScriptOutput:
+    """Run a program that reads standard input and writes standard output.
+
+    With a `function` that is called, with the JSON list in standard input, and its
+    answer comes back as JSON.
+    """
+    job = ScriptJob(program=program, seed=int(seed), function=function)
+    reply = sandbox.run(job, stdin.encode("utf-8", "replace"))
+    return ScriptOutput(reply.output.decode("utf-8", "replace"), reply.failure)
+
+
+def _passes(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
     """Return whether a program came to its end with the expected answer."""
     if printed.failure:
         return False
@@ -132,11 +154,11 @@ def _integer(digits: str) -> int | Decimal:
     return int(digits) if len(digits) < _MOST_DIGITS else Decimal(digits)
 
 
-def _cannot_be_loaded(printed: Printed) -> bool:
+def _cannot_be_loaded(printed: ScriptOutput) -> bool:
     return printed.failure is not None and printed.failure.kind == "load_error"
 
 
-def _failure(case: Case, printed: Printed, *, is_bug: bool) -> Failure:
+def _failure(case: TaskTest, printed: ScriptOutput, *, is_bug: bool) -> Failure:
     """Say what went wrong in a test, within the budget of characters."""
     failed = printed.failure
     if failed and _cannot_be_loaded(printed):

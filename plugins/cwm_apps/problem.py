@@ -19,7 +19,7 @@ HEADS = ("Input", "Expected")
 
 
 @dataclass(frozen=True)
-class AppsProblem(Problem):
+class CodingProblem(Problem):
     """Find a program that passes the public tests of a task; the hidden ones are never used."""
 
     task: CodingTask

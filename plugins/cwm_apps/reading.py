@@ -53,7 +53,7 @@ class Data(NamedTuple):
     path: Path
 
 
-def find(data: str | None) -> Data:
+def find_data(data: str | None) -> Data:
     """Find the problems that `--data` names, and download them if need be."""
     if data is None:
         return Data("shipped", shipped())

@@ -1,24 +1,20 @@
-"""All that a run over coding problems came to: as tables, as an object, and as files."""
+"""All that a run over coding problems came to, as tables, as notes and as an object."""
 
-import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from io import StringIO
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from cwm_apps.scoring import Interval, Outcome, PassAt, Summary, summary
-from cwm_cli.runs.files import replace
-from cwm_cli.runs.report import UNKNOWN, Grid, money, share
+from cwm_apps.scoring import CodingSummary, Interval, PassAt, ProblemOutcome, summary
+from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share
 from cwm_cli.text import clean
 
-ALL = "all"
 SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
 
+MOST_SKIPPED = 10
+"""Of so many problems a note says why they were skipped; `result.json` says it of all."""
 
-class Quoted(NamedTuple):
+
+class PublishedAccuracy(NamedTuple):
     """A published strict accuracy on the competition problems of APPS."""
 
     strategy: str
@@ -27,108 +23,64 @@ class Quoted(NamedTuple):
     strict_accuracy: float
 
 
-QUOTED = (
-    Quoted("GIF-MCTS", "Llama 3 70B", 20, 0.283),
-    Quoted("WorldCoder", "Llama 3 70B", 20, 0.251),
-    Quoted("zero-shot, chain of thought", "Llama 3 70B", 20, 0.232),
+PUBLISHED = (
+    PublishedAccuracy("GIF-MCTS", "Llama 3 70B", 20, 0.283),
+    PublishedAccuracy("WorldCoder", "Llama 3 70B", 20, 0.251),
+    PublishedAccuracy("zero-shot, chain of thought", "Llama 3 70B", 20, 0.232),
 )
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was found, and what has to be said about it.
+class CodingReport(RunReport):
+    """What was found, summed up and problem by problem."""
 
-    `passes` are of programs from elsewhere, `skipped` says of problems why
-    they were not judged, and `quotes` asks for what was published: only where
-    the problems are those of the competition split.
-    """
+    outcomes: Sequence[ProblemOutcome] = ()
 
-    title: str
-    outcomes: Sequence[Outcome]
-    passes: Sequence[PassAt] = ()
-    skipped: Mapping[int, str] = field(default_factory=dict)
-    quotes: bool = False
-
-    @cached_property
-    def summary(self) -> Summary:
+    @property
+    def summary(self) -> CodingSummary:
         """All outcomes summed up."""
         return summary(self.outcomes)
 
-    @property
-    def grids(self) -> list[Grid]:
-        """The tables: by difficulty, pass@k, and what was published."""
-        passes = [_passes(self.passes)] if self.passes else []
-        quoted = [_quoted()] if self.quotes else []
-        return [_difficulties(self.summary), *passes, *quoted]
-
-    @property
-    def notes(self) -> list[str]:
-        """Say what has to be known to read the tables."""
-        return list(self._notes())
-
-    def as_object(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        quoted = {"source": SOURCE, "figures": [one._asdict() for one in QUOTED]}
-        return {
-            **self.summary.model_dump(mode="json"),
-            "pass_at": [one._asdict() for one in self.passes],
-            "rows": self._rows(),
-            "skipped": {str(number): reason for number, reason in self.skipped.items()},
-            "notes": self.notes,
-            "published": quoted if self.quotes else None,
-        }
-
-    def save(self, folder: Path) -> None:
-        """Write table.md, table.csv and result.json into a folder."""
-        replace(folder / "table.md", self._markdown())
-        replace(folder / "table.csv", self._csv())
-        replace(folder / "result.json", json.dumps(self.as_object(), indent=2) + "\n")
-
-    def _notes(self) -> Iterator[str]:
-        yield (
-            "A problem is solved if its final program passes all tests, public and hidden: the "
-            "share of these is the strict accuracy. `test cases` is the mean share of hidden "
-            "tests passed. Intervals are of 95 %, over problems (Wilson); those of `test cases` "
-            "are wider than they have to be."
-        )
-        if count := self.summary.no_hidden:
-            yield f"Judged by their only test, which the search saw: {count:,} problems."
-        if self.skipped:
-            yield f"Skipped and not counted: {len(self.skipped):,} problems:"
-        for number, reason in list(self.skipped.items())[:10]:
-            yield f"- {number}: {clean(reason, limit=200)}"
-        if len(self.skipped) > 10:
-            yield f"- and {len(self.skipped) - 10:,} others"
-        if self.quotes:
-            yield (
-                f"Published figures are those of {SOURCE}: for orientation, with its own language "
-                "model, choice of problems and tests."
-            )
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return all that is known of each problem, in order."""
-        ordered = sorted(self.outcomes, key=lambda one: one.id)
-        return [one.model_dump() | {"solved": one.strict, "share": one.share} for one in ordered]
-
-    def _markdown(self) -> str:
-        """Write tables and notes as Markdown."""
-        parts = [f"# cwm apps: {self.title}"]
-        for grid in [*self.grids, problem_grid(self.outcomes)]:
-            parts += [f"## {grid.title}", grid.markdown()]
-        parts += ["## Notes", "\n\n".join(self.notes)]
-        return "\n\n".join(parts) + "\n"
-
-    def _csv(self) -> str:
-        """Write a line per problem."""
-        text = StringIO()
-        names = [*Outcome.model_fields, "solved", "share"]
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self._rows())
-        return text.getvalue()
+    def markdown(self) -> str:
+        """Write all tables, also the one of problems, which is long."""
+        grids = [*self.grids, problem_grid(self.outcomes)]
+        return RunReport(f"cwm apps: {self.title}", grids, self.notes).markdown()
 
 
-def problem_grid(outcomes: Sequence[Outcome]) -> Grid:
+def coding_report(
+    title: str,
+    outcomes: Sequence[ProblemOutcome],
+    *,
+    passes: Sequence[PassAt] = (),
+    skipped: Mapping[int, str] | None = None,
+    is_published: bool = False,
+    remarks: Sequence[str] = (),
+) -> CodingReport:
+    """Report on outcomes in the order of their ids.
+
+    `passes` are of programs from elsewhere, `skipped` says of problems why they were not
+    judged, and `is_published` asks for what was published: only where the problems are those
+    of the competition split. `remarks` are further notes.
+    """
+    skipped, whole = skipped or {}, summary(outcomes)
+    grids = [_difficulties(whole)]
+    grids += [_passes(passes)] if passes else []
+    grids += [_published()] if is_published else []
+    notes = [*_notes(whole, skipped, is_published=is_published), *remarks]
+    rows = [one.model_dump() | {"solved": one.strict, "share": one.share} for one in outcomes]
+    published = {"source": SOURCE, "figures": [one._asdict() for one in PUBLISHED]}
+    facts = {
+        **whole.model_dump(mode="json"),
+        "pass_at": [one._asdict() for one in passes],
+        "rows": rows,
+        "skipped": {str(number): reason for number, reason in skipped.items()},
+        "notes": notes,
+        "published": published if is_published else None,
+    }
+    return CodingReport(title, grids, notes, facts, rows, outcomes)
+
+
+def problem_grid(outcomes: Sequence[ProblemOutcome]) -> Grid:
     """Return a table with a line per problem."""
     heads = ["id", "difficulty", "result", "public", "hidden", "completions", "cost", "seconds"]
     cells = [
@@ -142,15 +94,40 @@ def problem_grid(outcomes: Sequence[Outcome]) -> Grid:
             money(one.cost),
             f"{one.seconds:,.1f}",
         ]
-        for one in sorted(outcomes, key=lambda one: one.id)
+        for one in outcomes
     ]
     return Grid("problems", heads, cells, words=3)
 
 
-def _difficulties(whole: Summary) -> Grid:
+def _notes(
+    whole: CodingSummary, skipped: Mapping[int, str], *, is_published: bool
+) -> Iterator[str]:
+    """Say what has to be known to read the tables."""
+    yield (
+        "A problem is solved if its final program passes all tests, public and hidden: the "
+        "share of these is the strict accuracy. `test cases` is the mean share of hidden "
+        "tests passed. Intervals are of 95 %, over problems (Wilson); those of `test cases` "
+        "are wider than they have to be."
+    )
+    if whole.no_hidden:
+        yield f"Judged by their only test, which the search saw: {whole.no_hidden:,} problems."
+    if skipped:
+        yield f"Skipped and not counted: {len(skipped):,} problems:"
+    for number, reason in list(skipped.items())[:MOST_SKIPPED]:
+        yield f"- {number}: {clean(reason, limit=200)}"
+    if (left := len(skipped) - MOST_SKIPPED) > 0:
+        yield f"- and {left:,} others"
+    if is_published:
+        yield (
+            f"Published figures are those of {SOURCE}: for orientation, with its own language "
+            "model, choice of problems and tests."
+        )
+
+
+def _difficulties(whole: CodingSummary) -> Grid:
     """Return a table with a line per difficulty, and one for all where there are several."""
     parts = whole.by_difficulty
-    lines = {**parts, ALL: whole} if len(parts) != 1 else parts
+    lines = {**parts, "all": whole} if len(parts) != 1 else parts
     heads = ["difficulty", "problems", "solved", "strict accuracy", "test cases"]
     cells = [
         [
@@ -176,12 +153,12 @@ def _passes(passes: Sequence[PassAt]) -> Grid:
     return Grid("pass@k", ["", "chance", "problems"], cells)
 
 
-def _quoted() -> Grid:
+def _published() -> Grid:
     """Return a table of what was published."""
     heads = ["published", "completions", "strict accuracy"]
     cells = [
         [f"{one.strategy}, {one.model}", str(one.completions), f"{one.strict_accuracy:.3f}"]
-        for one in QUOTED
+        for one in PUBLISHED
     ]
     return Grid("published for APPS competition, quoted from the paper", heads, cells)
 

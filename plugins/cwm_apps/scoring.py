@@ -13,7 +13,7 @@ ORDER = ("introductory", "interview", "competition")
 Z = NormalDist().inv_cdf(0.975)
 
 
-class Outcome(BaseModel):
+class ProblemOutcome(BaseModel):
     """What the final program of a problem passes, and what it took to find it.
 
     `passed` of `tests` are hidden tests. A problem with a single test has no
@@ -58,7 +58,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Summary(BaseModel):
+class CodingSummary(BaseModel):
     """What some outcomes come to, in whatever order, with confidence intervals (95 %).
 
     Cost is None when one is unknown. `no_hidden` counts the problems without a
@@ -78,7 +78,7 @@ class Summary(BaseModel):
     cost: float | None
     seconds: float
     no_hidden: int
-    by_difficulty: dict[str, "Summary"] = {}
+    by_difficulty: dict[str, "CodingSummary"] = {}
 
 
 class PassAt(NamedTuple):
@@ -90,7 +90,7 @@ class PassAt(NamedTuple):
     problems: int
 
 
-def summary(outcomes: Iterable[Outcome]) -> Summary:
+def summary(outcomes: Iterable[ProblemOutcome]) -> CodingSummary:
     """Sum outcomes up, all together and by difficulty; parts of a run are merged by their union."""
     every = list(outcomes)
     parts = {
@@ -141,12 +141,12 @@ def pass_at(verdicts: Iterable[Sequence[bool]], ks: Iterable[int]) -> Iterator[P
             yield PassAt(k, fmean(chances), interval(chances), len(chances))
 
 
-def _figures(outcomes: Sequence[Outcome]) -> Summary:
+def _figures(outcomes: Sequence[ProblemOutcome]) -> CodingSummary:
     """Sum outcomes up, all together."""
     costs = [one.cost for one in outcomes if one.cost is not None]
     strict = [float(one.strict) for one in outcomes]
     shares = [one.share for one in outcomes]
-    return Summary(
+    return CodingSummary(
         problems=len(outcomes),
         solved=sum(one.strict for one in outcomes),
         strict_accuracy=fmean(strict) if strict else None,

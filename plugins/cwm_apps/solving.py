@@ -1,224 +1,338 @@
-"""The three kinds of work of `cwm apps`, followed and reported."""
+"""Solve coding problems: search for programs, or judge programs that are there.
 
-from __future__ import annotations
+Each function keeps what it finds in a run folder, tells an observer how far it is, and returns
+a report. A `CodingProgress` is what begins, a `ProblemState` what advances.
+"""
 
-import json as jsonlib
-import sys
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import typer
-from rich.console import Console
-
-from cwm_apps.configuration import Source, judging, make, now, sandbox, searching, source
-from cwm_apps.folder import Folder, Header
-from cwm_apps.gathering import Gathered, gather
-from cwm_apps.opening import choose_folder, is_left
-from cwm_apps.overview import Overview, Standing
-from cwm_apps.purse import Purse
-from cwm_apps.reading import Tasks, chosen, read
-from cwm_apps.rejudging import Rejudging
-from cwm_apps.running import Searches
-from cwm_apps.solutions import Judging, read_judged, read_solutions
-from cwm_apps.view import overview
+from cwm_apps.judging import LIMITS
+from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read
+from cwm_apps.report import CodingReport
+from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
+from cwm_apps.scripts import ScriptJob
+from cwm_apps.searching import (
+    CodingProgress,
+    ProblemState,
+    Rejudging,
+    Searches,
+    SharedCostLimit,
+)
+from cwm_apps.solutions import SolutionsJudging, read_solutions
 from cwm_cli import __version__
-from cwm_cli.agents.synthesizing import Choices
-from cwm_cli.cli.protecting import warn
-from cwm_cli.cli.shared import console
+from cwm_cli.agents.synthesizing import (
+    MODEL_VARIABLE,
+    check_flags,
+    choose_backend,
+    warn_of_gaps,
+)
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.searches import SearchConfig
-from cwm_cli.sandbox.protection import Protection
-from cwm_cli.views.grids import report_parts
-from cwm_cli.views.lines import complain
+from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.store import HEADER, fresh_folder, remove
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.contracts import Backend
+
+Options = Sequence[str] | Mapping[str, Any]
+
+LANGUAGE_MODEL = (
+    "coding problems need a language model: "
+    "add --model PROVIDER/NAME, such as --model openai/gpt-5 (needs cwm-cli[llm])"
+)
 
 
-class Asked(NamedTuple):
-    """Which problems are asked for, and where what comes of them is kept."""
+@dataclass(frozen=True)
+class CodingResult:
+    """What is in the folder of a run now; `changed` says which verdicts are other than before."""
 
-    data: str | None
-    idx: int
-    total: int
-    difficulty: str
-    run: Path | None
-    new: bool
-    accepted: tuple[str, ...]
-    json: bool
+    run: Path
+    report: CodingReport
+    changed: Mapping[int, str] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        more = {} if self.changed is None else {"changed": dict(self.changed)}
+        return {**self.report.as_json(), **more}
+
+
+def solve(
+    *,
+    data: str | None = None,
+    idx: int = 0,
+    total: int = 100,
+    difficulty: str = ALL,
+    strategy: str | None = None,
+    options: Options = (),
+    model: str | None = None,
+    backend: str | None = None,
+    budget: int = 20,
+    parallel: int = 1,
+    seed: int = 0,
+    max_cost: float | None = None,
+    api_base: str | None = None,
+    temperature: float | None = None,
+    allow_gap: Sequence[str] = (),
+    run: Path | str | None = None,
+    new: bool = False,
+    observer: Observer = SILENT,
+) -> CodingResult:
+    """Search for programs, each problem in a run of its own; a stopped run goes on where it was.
+
+    `data` is a folder or file of problems, or "hub"; those that ship are taken by default.
+    `max_cost` is in US dollars, and for all problems together.
+    """
+    backend, model = _asked(backend, model)
+    strategy = strategy or default("strategy")
+    owners = [
+        Owner("strategy", find("strategy", strategy)),
+        Owner("backend", find("backend", backend)),
+        Owner("sandbox", Limits),
+    ]
+    read_in = read_options(options, owners)
+    named = {"api_base": api_base, "temperature": temperature}
+    flags = {name: value for name, value in named.items() if value is not None}
+    check_flags(backend, flags)
+    read_in["backend"] |= flags
+    make_strategy = partial(owners[0].factory, **read_in["strategy"])
+    answers: Backend = owners[1].factory(model=model, **read_in["backend"])
+    problems = _problems(data, idx, total, difficulty)
+    config = CodingConfig(
+        data=problems.data.name,
+        strategy=strategy,
+        backend=backend,
+        model=model,
+        options={
+            "strategy": owners[0].identity(make_strategy()),
+            "backend": owners[1].identity(answers),
+            "sandbox": asdict(_limits(read_in["sandbox"])),
+        },
+        seed=seed,
+    )
+    is_left = partial(_is_searchable, budget=budget)
+    with (
+        _sandbox(config, allow_gap, observer) as sandbox,
+        _joined(
+            _header(config, problems, sandbox), observer, run=run, new=new, is_left=is_left
+        ) as coding,
+    ):
+        if max_cost is not None:
+            spent = sum(map(coding.spent, coding.header.problems))
+            answers = SharedCostLimit(answers, max_cost, spent)
+        work = Searches(
+            coding,
+            problems.tasks,
+            problems.positions,
+            make_strategy,
+            answers,
+            sandbox,
+            budget,
+            parallel,
+        )
+        _follow(work.work(), len(problems.positions), coding, observer)
+    coding.add(skipped=work.skipped)
+    if work.out_of_money:
+        observer.note(f"stopped before --max-cost {max_cost:g} was exceeded")
+    return _concluded(coding)
+
+
+def judge_solutions(
+    file: Path | str,
+    *,
+    data: str | None = None,
+    idx: int = 0,
+    total: int = 100,
+    difficulty: str = ALL,
+    options: Options = (),
+    seed: int = 0,
+    allow_gap: Sequence[str] = (),
+    run: Path | str | None = None,
+    new: bool = False,
+    observer: Observer = SILENT,
+) -> CodingResult:
+    """Judge programs from elsewhere; what was judged before is not judged again.
+
+    The file is a JSON object of the ids of problems, each with a program or a list of them.
+    """
+    file = Path(file)
+    programs = read_solutions(file)
+    data_, tasks, positions = _problems(data, idx, total, difficulty)
+    positions = [position for position in positions if programs.get(tasks.ids[position][0])]
+    if not positions:
+        raise CwmError(f"{file} has no program of the problems asked for: see --idx and --total")
+    read_in = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
+    config = CodingConfig(
+        data=data_.name,
+        backend="solutions",
+        model=file.name,
+        options={
+            "sandbox": asdict(_limits(read_in)),
+            "solutions": {"digest": sha256(file.read_bytes()).hexdigest()},
+        },
+        seed=seed,
+    )
+    problems = Problems(data_, tasks, positions)
+
+    with _sandbox(config, allow_gap, observer) as sandbox:
+
+        def judging(coding: CodingRun) -> SolutionsJudging:
+            return SolutionsJudging(coding, tasks, positions, programs, sandbox, seed)
+
+        def is_left(coding: CodingRun) -> bool:
+            return bool(judging(coding).left())
+
+        joined = _joined(
+            _header(config, problems, sandbox), observer, run=run, new=new, is_left=is_left
+        )
+        with joined as coding:
+            work = judging(coding)
+            _follow(work.work(), len(positions), coding, observer)
+    coding.add(skipped=work.skipped)
+    return _concluded(coding)
+
+
+def judge_again(
+    run: Path | str, *, allow_gap: Sequence[str] = (), observer: Observer = SILENT
+) -> CodingResult:
+    """Judge what the searches of a run have found once more, and write down what changed."""
+    coding = CodingRun.load(Path(run))
+    if not coding.header.config.strategy:
+        raise CwmError(f"{coding.folder} holds programs from elsewhere: use --solutions FILE --new")
+    with _sandbox(coding.header.config, allow_gap, observer) as sandbox, _kept(coding.folder):
+        work = Rejudging(coding, sandbox)
+        _follow(work.work(), len(work.finished()), coding, observer)
+    for number, words in sorted(work.changed.items()):
+        observer.note(f"problem {number}: {words}", kind="Changed")
+    if not work.changed:
+        observer.note("no verdict has changed")
+    return _concluded(coding, work.changed)
 
 
 class Problems(NamedTuple):
-    """The problems that were asked for."""
+    """The problems that were asked for, by their positions in the data."""
 
-    data: Source
+    data: Data
     tasks: Tasks
     positions: list[int]
 
 
-def search(asked: Asked, choices: Choices) -> None:
-    """Search for programs; a stopped run continues where it was."""
-    parts = make(choices)
-    data, tasks, positions = _problems(asked)
-    config = searching(choices, data, parts)
-    with sandbox(config, asked.accepted) as shared:
-        warn(shared.protection)
-        header = _header(config, tasks, positions, shared.protection)
-        folder = choose_folder(
-            header, named=asked.run, new=asked.new, is_left=lambda f: is_left(f, choices.budget)
-        )
-        header = _begin(folder, header)
-        backend = parts.backend
-        if choices.max_cost is not None:
-            spent = sum(map(folder.spent, header.problems))
-            backend = Purse(backend, choices.max_cost, spent)
-        searches = Searches(
-            folder,
-            header,
-            tasks,
-            positions,
-            parts.strategy,
-            backend,
-            shared,
-            choices.budget,
-            choices.parallel,
-        )
-        with _continuing(folder):
-            _follow(searches.run(), len(positions), folder, json=asked.json)
-    folder.skip(searches.skipped)
-    if searches.out_of_money:
-        complain(f"stopped before --max-cost {choices.max_cost:g} was exceeded", kind="Note")
-    _conclude(folder, json=asked.json)
-
-
-def judge_solutions(asked: Asked, file: Path, *, options: Sequence[str], seed: int) -> None:
-    """Judge programs from elsewhere; what was judged before is not judged again."""
-    programs = read_solutions(file)
-    data, tasks, positions = _problems(asked)
-    positions = [position for position in positions if programs.get(tasks.ids[position][0])]
-    if not positions:
-        raise CwmError(f"{file} has no program of the problems asked for: see --idx and --total")
-    config = judging(file, data, options=options, seed=seed)
-    with sandbox(config, asked.accepted) as shared:
-        warn(shared.protection)
-        header = _header(config, tasks, positions, shared.protection)
-
-        def unjudged(folder: Folder) -> bool:
-            done, skipped = read_judged(folder), folder.header().skipped
-            numbers = [tasks.ids[p][0] for p in positions if tasks.ids[p][0] not in skipped]
-            return any((n, i) not in done for n in numbers for i in range(len(programs[n])))
-
-        folder = choose_folder(header, named=asked.run, new=asked.new, is_left=unjudged)
-        _begin(folder, header)
-        work = Judging(folder, tasks, positions, programs, shared, seed)
-        with _continuing(folder):
-            _follow(work.run(), len(positions), folder, json=asked.json)
-    folder.skip(work.skipped)
-    _conclude(folder, json=asked.json)
-
-
-def judge_again(asked: Asked) -> None:
-    """Judge what a run has found once more."""
-    if asked.run is None:
-        raise CwmError("--judge-only needs the folder of a run: add --run DIR")
-    folder = Folder(asked.run)
-    header = folder.header()
-    if not header.config.strategy:
-        raise CwmError(f"{folder.path} holds programs from elsewhere: use --solutions FILE --new")
-    with sandbox(header.config, asked.accepted) as shared:
-        warn(shared.protection)
-        work = Rejudging(folder, shared)
-        with _continuing(folder):
-            _follow(work.run(), len(work.finished()), folder, json=asked.json)
-    for number, words in sorted(work.changed.items()):
-        complain(f"problem {number}: {words}", kind="Changed")
-    if not work.changed:
-        complain("no verdict has changed", kind="Note")
-    _conclude(folder, json=asked.json, changed=work.changed)
-
-
-def print_report(
-    gathered: Gathered,
-    folders: Sequence[Folder],
-    *,
-    json: bool,
-    changed: dict[int, str] | None = None,
-) -> None:
-    """Print tables, or one JSON object."""
-    report = gathered.report()
-    out = console(json=json)
-    for part in report_parts(report):
-        out.print(part)
-    for note in gathered.notes:
-        complain(note, kind="Note")
-    if gathered.unfinished:
-        complain(f"{len(gathered.unfinished)} problems are not finished", kind="Note")
-    if json:
-        facts = report.as_object() | {"unfinished": gathered.unfinished}
-        facts["run"] = " ".join(str(folder.path) for folder in folders)
-        facts |= {} if changed is None else {"changed": changed}
-        typer.echo(jsonlib.dumps(facts))
-    else:
-        names = " ".join(str(folder.path) for folder in folders)
-        out.print(f"run {names}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _conclude(folder: Folder, *, json: bool, changed: dict[int, str] | None = None) -> None:
-    """Report what is in a folder now, and keep that there."""
-    gathered = gather([folder])
-    with folder.locked():
-        gathered.report().save(folder.path)
-    print_report(gathered, [folder], json=json, changed=changed)
-
-
-def _problems(asked: Asked) -> Problems:
+def _problems(data: str | None, idx: int, total: int, difficulty: str) -> Problems:
     """Find the problems that were asked for."""
-    data = source(asked.data)
-    tasks = read(data.path)
-    return Problems(data, tasks, chosen(tasks, asked.idx, asked.total, asked.difficulty))
+    found = find_data(data)
+    tasks = read(found.path)
+    return Problems(found, tasks, chosen(tasks, idx, total, difficulty))
 
 
-def _header(
-    config: SearchConfig, tasks: Tasks, positions: Sequence[int], protection: Protection
-) -> Header:
-    """Describe a run."""
-    return Header(
-        config=config,
-        problems=tuple(sorted(tasks.ids[position][0] for position in positions)),
-        version=__version__,
-        created=now(),
-        protection=protection,
-    )
+def _asked(backend: str | None, model: str | None) -> tuple[str, str]:
+    """Choose the backend and the model: nothing but a language model can answer."""
+    if backend and find("backend", backend).from_data:
+        raise CwmError(f"the backend {backend!r} works from transitions, and {LANGUAGE_MODEL}")
+    if not (backend or model or os.environ.get(MODEL_VARIABLE)):
+        raise CwmError(f"no model named: {LANGUAGE_MODEL}")
+    answers, (named,) = choose_backend(backend, [model or ""])
+    return answers, named
 
 
-def _begin(folder: Folder, header: Header) -> Header:
-    """Start or continue a run, and say which."""
-    verb = "continues" if folder.is_apps else "started"
-    header = folder.begin(header)
-    complain(f"{folder.path} {verb}", kind="Run")
-    return header
-
-
-def _follow(events: Iterator[Standing], total: int, folder: Folder, *, json: bool) -> None:
-    """Do the work under the live view."""
-    state = Overview(total)
-    config = folder.header().config
-    words = (folder.path.name, config.strategy, config.model or config.backend)
-    title = " · ".join(filter(None, words))
-    erase = json or sys.stdout.isatty()
-    with overview(state, title=title, console=Console(stderr=True), erase=erase) as view:
-        for event in events:
-            state.saw(event)
-            view.saw(event)
+def _limits(options: Mapping[str, Any]) -> Limits:
+    """Return the limits that a user named, the others as they are for a test of a problem."""
+    return Limits.chosen(asdict(LIMITS) | dict(options))
 
 
 @contextmanager
-def _continuing(folder: Folder) -> Iterator[None]:
+def _sandbox(
+    config: CodingConfig, accepted: Sequence[str], observer: Observer
+) -> Iterator[Sandbox]:
+    """Give the sandbox of a run, which judges as many programs at a time as there are cores."""
+    workers = max(2, os.cpu_count() or 1)
+    with Sandbox(Limits(**config.options["sandbox"]), workers, accepted=accepted) as sandbox:
+        sandbox.prepare(ScriptJob.handler)
+        warn_of_gaps(sandbox.protection, observer)
+        yield sandbox
+
+
+def _header(config: CodingConfig, problems: Problems, sandbox: Sandbox) -> CodingHeader:
+    """Describe a run."""
+    return CodingHeader(
+        config=config,
+        problems=tuple(sorted(problems.tasks.ids[position][0] for position in problems.positions)),
+        versions={"cwm-cli": __version__},
+        protection=sandbox.protection,
+    )
+
+
+@contextmanager
+def _joined(
+    header: CodingHeader,
+    observer: Observer,
+    *,
+    run: Path | str | None,
+    new: bool,
+    is_left: Callable[[CodingRun], bool],
+) -> Iterator[CodingRun]:
+    """Join the named run, or the newest of equal choices with something left, or start one."""
+    config = header.config
+    folder = None if run is None else Path(run)
+    if folder is None and not new:
+        same = (one for one in CodingRun.alike(config) if one.header.problems == header.problems)
+        folder = next((one.folder for one in same if is_left(one)), None)
+    if folder is None:
+        folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
+    is_new = not (folder / HEADER).exists()
+    coding = CodingRun.join(folder, header)
+    observer.note(f"{folder} {'started' if is_new else 'continues'}", kind="Run")
+    try:
+        with _kept(folder):
+            yield coding
+    except CwmError as error:
+        if is_new and coding.is_bare:
+            remove(folder)
+            raise error.__cause__ or error from None
+        raise
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
     """Say, when something ends the work early, that it can go on."""
     try:
         yield
     except CwmError as error:
-        raise CwmError(f"{error} (kept in {folder.path}: the same command continues)") from error
+        raise CwmError(f"{error} (kept in {folder}: the same command continues)") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted: the same command continues the run {folder.path}"
+            f"interrupted: the same command continues the run {folder}"
         ) from None
+
+
+def _is_searchable(run: CodingRun, budget: int) -> bool:
+    """Whether a problem of a run is not searched to the end."""
+    numbers = (number for number in run.header.problems if number not in run.header.skipped)
+    every = (run.found(run.problem_folder(number)) for number in numbers)
+    return not all(found is not None and found.enough(budget) for found in every)
+
+
+def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer: Observer) -> None:
+    """Do the work, and tell the observer how far it is."""
+    config = run.header.config
+    words = (run.folder.name, config.strategy, config.model or config.backend)
+    progress = CodingProgress(" · ".join(filter(None, words)), total)
+    observer.begins(progress)
+    try:
+        for state in states:
+            progress.saw(state)
+            observer.advanced(state)
+    finally:
+        observer.ends()
+
+
+def _concluded(run: CodingRun, changed: Mapping[int, str] | None = None) -> CodingResult:
+    """Report what is in a folder now, and keep that there."""
+    report = CodingRun.report([run])
+    with run:
+        report.save(run.folder)
+    return CodingResult(run.folder, report, changed)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cwm_cli.errors import CwmError
 
 
-class Case(NamedTuple):
+class TaskTest(NamedTuple):
     """A test: a question and its answer.
 
     Both are texts where a program reads standard input and writes standard
@@ -30,19 +30,19 @@ class CodingTask:
     id: int
     question: str
     difficulty: str
-    tests: tuple[Case, ...]
+    tests: tuple[TaskTest, ...]
     function: str = ""
     starter_code: str = ""
     url: str = ""
     solutions: tuple[str, ...] = ()
 
     @property
-    def public(self) -> tuple[Case, ...]:
+    def public(self) -> tuple[TaskTest, ...]:
         """The tests that may be shown, at least one: the first half of them."""
         return self.tests[: self._boundary]
 
     @property
-    def hidden(self) -> tuple[Case, ...]:
+    def hidden(self) -> tuple[TaskTest, ...]:
         """The tests that judge the final program; none if there is a single test."""
         return self.tests[self._boundary :]
 
@@ -146,7 +146,7 @@ def _tests(found: Any) -> dict[str, Any]:
     return tests
 
 
-def _cases(tests: Mapping[str, Any], *, called: bool) -> Iterator[Case]:
+def _cases(tests: Mapping[str, Any], *, called: bool) -> Iterator[TaskTest]:
     """Yield the tests, at least one."""
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
@@ -159,10 +159,10 @@ def _cases(tests: Mapping[str, Any], *, called: bool) -> Iterator[Case]:
         if called:
             yield _call(given, expected, number)
         else:
-            yield Case(_lines(given, f"input {number}"), _lines(expected, f"output {number}"))
+            yield TaskTest(_lines(given, f"input {number}"), _lines(expected, f"output {number}"))
 
 
-def _call(given: Any, expected: Any, number: int) -> Case:
+def _call(given: Any, expected: Any, number: int) -> TaskTest:
     """Return the test of a function."""
     if not isinstance(given, list):
         raise CwmError(f"input {number} is no list of arguments")
@@ -171,7 +171,7 @@ def _call(given: Any, expected: Any, number: int) -> Case:
     except RecursionError as error:
         raise CwmError(f"test {number} is nested too deeply") from error
     _unicode(text, f"test {number}")
-    return Case(given, expected)
+    return TaskTest(given, expected)
 
 
 def _lines(found: Any, name: str) -> str:

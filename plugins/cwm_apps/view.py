@@ -1,90 +1,90 @@
-"""Follow a run over many problems: a line per problem in flight, or a line when one is over."""
+"""Follow work on many problems: a line per problem in flight, or a line when one is over."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
+from cwm_apps.searching import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
+from cwm_cli.views.lines import Lines
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, printable
-
-if TYPE_CHECKING:
-    from cwm_apps.overview import Counts, Progress, Standing
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
 
 
-class View(Protocol):
-    """Follows a run."""
+class CodingView(Lines):
+    """Shows work on problems: a picture on a terminal, plain lines elsewhere.
 
-    def saw(self, event: Standing) -> None:
-        """Take in how far a problem is, after the progress has."""
-
-
-@contextmanager
-def overview(state: Progress, *, title: str, console: Console, erase: bool) -> Iterator[View]:
-    """Follow a run: a picture on a terminal, plain lines elsewhere.
-
-    The last picture stays if something ends the run early, and if it is not to
+    The last picture stays if something ends the work early, and if it is not to
     be erased for a report to take its place.
     """
-    if not console.is_interactive or console.options.ascii_only:
-        yield Lines(state, console)
-        return
-    screen = Screen(state, title=title, console=console)
-    with screen.pane.display() as display, printed_above(console):
-        display.refresh()
-        yield screen
-        display.transient = erase
 
-
-class Lines:
-    """Prints a line when a problem is over: for files and pipes."""
-
-    def __init__(self, state: Progress, console: Console) -> None:
-        self._state = state
+    def __init__(self, console: Console, *, erase: bool) -> None:
         self._console = console
+        self._erase = erase
+        self._showing = ExitStack()
+        self._display: Live | None = None
 
-    def saw(self, event: Standing) -> None:
-        """Print how a problem ended."""
-        if event.is_over:
-            counts = self._state.counts()
+    def begins(self, work: object) -> None:
+        """Show how far the problems are."""
+        assert isinstance(work, CodingProgress)
+        self._progress = work
+        if self._console.is_interactive and not self._console.options.ascii_only:
+            pane = CodingPicture(work, self._console).pane
+            self._display = self._showing.enter_context(pane.display())
+            self._showing.enter_context(printed_above(self._console))
+            self._display.refresh()
+
+    def advanced(self, event: object) -> None:
+        """Print how a problem ended where there is no picture, which draws itself."""
+        assert isinstance(event, ProblemState)
+        if event.is_over and self._display is None:
+            counts = self._progress.counts()
             words = f"[{counts.over}/{counts.problems}] {_name(event)}: {_ending(event)}"
             self._console.print(Text(words), soft_wrap=True)
 
+    def ends(self) -> None:
+        """Leave the last picture, unless all problems are over."""
+        counts = self._progress.counts()
+        if self._display:
+            self._display.transient = self._erase and counts.over == counts.problems
+        self._showing.close()
 
-class Screen:
+
+class CodingPicture:
     """Draws a line per problem in flight below a title, what all came to, and a bar.
 
     What is drawn is asked for at every refresh, so that nothing has to be told.
     """
 
-    def __init__(self, state: Progress, *, title: str, console: Console) -> None:
-        self.pane = Pane(self._lines, console, margin=ECHO)
-        self._state = state
-        self._title = printable(title)
-        self._started = time.monotonic()
+    def __init__(self, progress: CodingProgress, console: Console) -> None:
+        self.pane = Pane(self.lines, console, margin=ECHO)
+        self.started = time.monotonic()
+        self._progress = progress
 
-    def saw(self, event: Standing) -> None:
-        """Leave it to the next refresh."""
-
-    def _lines(self, width: int, height: int) -> Sequence[Text]:
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Put all into words."""
-        working, counts = self._state.working(), self._state.counts()
+        working, counts = self._progress.working(), self._progress.counts()
+        room = max(1, height - 3)
+        shown = working if len(working) <= room else working[: room - 1]
+        lines = [_line(problem) for problem in shown]
+        if hidden := len(working) - len(shown):
+            lines.append(Text(f"{hidden:,} more in flight", "dim"))
+        title = Text(printable(self._progress.title), "bold")
         facts = Text(BETWEEN.join(_facts(working, counts)))
-        lines = _working_lines(working, max(1, height - 3))
-        return [Text(self._title, "bold"), *lines, facts, self._progress(counts, width)]
+        return [title, *lines, facts, self._bar(counts, width)]
 
-    def _progress(self, counts: Counts, width: int) -> Text:
+    def _bar(self, counts: ProblemCounts, width: int) -> Text:
         """Draw how many problems are over, and how long the others may take."""
-        spent = time.monotonic() - self._started
+        spent = time.monotonic() - self.started
         words = [f"{counts.over}/{counts.problems}", duration(spent)]
         if made := counts.over - counts.instant:
             left = spent / made * (counts.problems - counts.over)
@@ -92,54 +92,45 @@ class Screen:
         return bar(counts.over, counts.problems, " " + BETWEEN.join(words), width)
 
 
-def _working_lines(working: Sequence[Standing], room: int) -> list[Text]:
-    """Write a line per problem, and count those for which there is no room."""
-    shown = working if len(working) <= room else working[: room - 1]
-    lines = [_line(standing) for standing in shown]
-    if hidden := len(working) - len(shown):
-        lines.append(Text(f"{hidden:,} more in flight", "dim"))
-    return lines
-
-
-def _line(standing: Standing) -> Text:
+def _line(problem: ProblemState) -> Text:
     """Say how far a problem is; what matters least is cut off first."""
-    best = "" if standing.best is None else f"{standing.best:.2f}"
-    spent = f"{standing.completions}/{standing.budget}"
-    line = Text(f"{standing.id:04}{GAP}", "dim").append(f"{spent:>6}{GAP}{best:>4}{GAP}", "none")
-    line.append(f"{printable(standing.state, 30):<9}{GAP}", "bold")
-    return line.append(printable(standing.difficulty, 30))
+    best = "" if problem.best is None else f"{problem.best:.2f}"
+    spent = f"{problem.completions}/{problem.budget}"
+    line = Text(f"{problem.id:04}{GAP}", "dim").append(f"{spent:>6}{GAP}{best:>4}{GAP}", "none")
+    line.append(f"{printable(problem.state, 30):<9}{GAP}", "bold")
+    return line.append(printable(problem.difficulty, 30))
 
 
-def _facts(working: Sequence[Standing], counts: Counts) -> Iterator[str]:
+def _facts(working: Sequence[ProblemState], counts: ProblemCounts) -> Iterator[str]:
     """Name what the problems came to and what was spent."""
-    yield f"{counts.solved:,} solved"
+    yield f"{counts.ended[SOLVED]:,} solved"
     yield f"{len(working):,} in flight"
-    costs = [counts.cost, *(standing.cost for standing in working)]
+    costs = [counts.cost, *(problem.cost for problem in working)]
     known = sum(cost for cost in costs if cost is not None)
     if None in costs:
         yield "cost unknown"
     elif known:
         yield f"${known:.2f}"
-    for state in ("unsolved", "skipped", "failed"):
-        if count := getattr(counts, state):
+    for state in OVER:
+        if state != SOLVED and (count := counts.ended[state]):
             yield f"{count:,} {state}"
 
 
-def _name(standing: Standing) -> str:
+def _name(problem: ProblemState) -> str:
     """Name a problem."""
-    return f"{standing.id:04} {printable(standing.difficulty, 30)}"
+    return f"{problem.id:04} {printable(problem.difficulty, 30)}"
 
 
-def _ending(standing: Standing) -> str:
+def _ending(problem: ProblemState) -> str:
     """Say how a problem ended."""
-    if standing.reason:
-        return f"{standing.state} ({printable(standing.reason)})"
-    plural = "" if standing.completions == 1 else "s"
-    words = [f"{standing.state} after {standing.completions} {standing.unit}{plural}"]
-    if standing.best is not None and standing.best < 1:
-        words.append(f"best {standing.best:.2f}")
-    if standing.cost is None:
+    if problem.reason:
+        return f"{problem.state} ({printable(problem.reason)})"
+    plural = "" if problem.completions == 1 else "s"
+    words = [f"{problem.state} after {problem.completions} {problem.unit}{plural}"]
+    if problem.best is not None and problem.best < 1:
+        words.append(f"best {problem.best:.2f}")
+    if problem.cost is None:
         words.append("cost unknown")
-    elif standing.cost:
-        words.append(f"${standing.cost:.2f}")
+    elif problem.cost:
+        words.append(f"${problem.cost:.2f}")
     return ", ".join(words)

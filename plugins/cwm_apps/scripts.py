@@ -45,7 +45,7 @@ _BY_CONTENT = (typing, collections, functools, heapq, bisect, itertools, math)
 class ScriptJob(Job):
     """A program that is run once; with a `function` that is called once."""
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.scripting:ScriptHandler"
+    handler: ClassVar[str] = "cwm_apps.scripts:ScriptHandler"
     in_one_step: ClassVar[bool] = True
     aim: ClassVar[str] = "it came to its end"
     function: str = ""

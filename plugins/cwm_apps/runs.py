@@ -1,0 +1,346 @@
+"""The folder of a run over coding problems: a search per problem, or a line per program judged.
+
+Several processes may work on the same folder: each problem is a run of its own, and what all
+share is changed under a lock.
+"""
+
+import dataclasses
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cwm_apps.report import CodingReport, coding_report, problem_grid
+from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
+from cwm_apps.tasks import CodingTask, digest, from_record, to_record
+from cwm_cli import __version__
+from cwm_cli.errors import CwmError
+from cwm_cli.export.publishing import MARK, Export, template
+from cwm_cli.runs.files import replace
+from cwm_cli.runs.report import Grid, RunSummary
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
+
+TASK = "task.json"
+SOLUTIONS = "solutions.json"
+
+KS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""The k of the pass@k that are told, as far as there are programs."""
+
+
+class CodingConfig(BaseModel):
+    """The choices that make a run over coding problems what it is.
+
+    `data` is what the problems are called on whatever machine. Where programs from elsewhere
+    are judged there is no strategy, and the options hold the digest of their file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str
+    strategy: str = ""
+    backend: str
+    model: str = ""
+    options: dict[str, dict[str, Any]] = {}
+    seed: int = 0
+
+
+class CodingHeader(RunHeader[CodingConfig]):
+    """The problems asked for so far; `skipped` says of some why they cannot be used."""
+
+    kind: str = "coding"
+    problems: tuple[int, ...]
+    skipped: dict[int, str] = Field(default_factory=dict)
+
+
+class JudgedProgram(BaseModel):
+    """A line of the journal: what the `number`th program from elsewhere for a problem passes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    outcome: ProblemOutcome
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which program of which problem it is."""
+        return self.outcome.id, self.number
+
+
+class ProblemResult(ProblemOutcome):
+    """What `result.json` of a problem holds; `solved` is a program that passes the public tests."""
+
+    run: str
+    program: str | None
+    solved: bool
+    given_up: bool
+    digest: str
+
+    def enough(self, budget: int) -> bool:
+        """Whether a search with this budget would not go on."""
+        return self.solved or self.given_up or self.completions >= budget
+
+    def save(self, run: SearchRun) -> None:
+        """Write down what came of a problem."""
+        more = {"strict": self.strict, "share": self.share, "no_hidden_tests": not self.has_hidden}
+        run.save_result(self.model_dump() | more)
+
+
+class TaskFile(NamedTuple):
+    """A task as it is kept beside its run, without the known solutions."""
+
+    task: CodingTask
+
+    def save(self, path: Path) -> None:
+        """Write the task down."""
+        record = to_record(dataclasses.replace(self.task, solutions=()))
+        replace(path, json.dumps(record) + "\n")
+
+
+class CodingRun(Run[CodingHeader, JudgedProgram]):
+    """A run over coding problems, each in a folder of its own below `problems`."""
+
+    kind = "coding"
+    header_type = CodingHeader
+    record_type = JudgedProgram
+    journal_name = "judged.jsonl"
+    patience: ClassVar[float] = 60.0
+    """The lock is held for moments only: while the header changes, or a line is added."""
+
+    @classmethod
+    def join(cls, folder: Path, header: CodingHeader) -> "CodingRun":
+        """Start a run, or go on with the one that is here, perhaps with further problems."""
+        try:
+            run = cls.begin(folder, header)
+        except CwmError:
+            if not (folder / HEADER).exists():
+                raise
+            run = cls.begin(folder, header)  # another process has started it meanwhile
+        run.add(header.problems)
+        return run
+
+    def add(self, problems: Sequence[int] = (), skipped: Mapping[int, str] | None = None) -> None:
+        """Write down that further problems were asked for, or cannot be used."""
+        with self:
+            before = type(self).load(self.folder).header
+            asked = tuple(sorted({*before.problems, *problems}))
+            known = {**before.skipped, **(skipped or {})}
+            self.update(before.model_copy(update={"problems": asked, "skipped": known}))
+
+    def problem_folder(self, number: int) -> Path:
+        """Where the run of a problem is."""
+        return self.folder / "problems" / f"{number:04}"
+
+    def problem(self, task: CodingTask) -> SearchRun:
+        """Return the run of a problem, started if it is not there yet."""
+        folder, config = self.problem_folder(task.id), self.header.config
+        header = SearchHeader(
+            config=SearchConfig(
+                env=f"apps/{task.id:04}",
+                dataset=digest(task),
+                strategy=config.strategy,
+                backend=config.backend,
+                model=config.model,
+                options=config.options,
+                seed=config.seed,
+            ),
+            description=task.question,
+            source=config.data,
+            created=self.header.created,
+            protection=self.header.protection,
+        )
+        with type(self)(self.folder, self.header):  # no other process starts the same one
+            if (folder / HEADER).exists():
+                run = SearchRun.load(folder)
+                if run.config.dataset != header.config.dataset:
+                    words = "was started with another text or tests: choose another --run"
+                    raise CwmError(f"{folder} {words}")
+            return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
+
+    def started(self) -> list[Path]:
+        """Return the folders of problems that were started, in the order of their ids."""
+        files = (self.folder / "problems").glob(f"*/{HEADER}")
+        return sorted((file.parent for file in files), key=lambda path: int(path.name))
+
+    def task(self, problem: Path) -> CodingTask:
+        """Read the task of a problem."""
+        try:
+            return from_record(json.loads((problem / TASK).read_text()))
+        except (OSError, ValueError, CwmError) as error:
+            raise CwmError(f"{problem / TASK} cannot be read: choose another --run") from error
+
+    def found(self, problem: Path) -> ProblemResult | None:
+        """Read what came of a problem; a result that is missing or damaged is none."""
+        try:
+            return ProblemResult.model_validate_json((problem / RESULT).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def results(self) -> Iterator[ProblemResult]:
+        """Yield what came of problems, as far as it did."""
+        return (found for problem in self.started() if (found := self.found(problem)))
+
+    def spent(self, number: int) -> float:
+        """Return what the completions of a problem have cost so far, as far as it is known."""
+        folder = self.problem_folder(number)
+        if found := self.found(folder):
+            return found.cost or 0.0
+        if not (folder / HEADER).exists():
+            return 0.0
+        return sum(node.usage.cost or 0.0 for node in SearchRun.load(folder).nodes())
+
+    def judged(self) -> dict[tuple[int, int], JudgedProgram]:
+        """Read which programs from elsewhere were judged so far."""
+        found: dict[tuple[int, int], JudgedProgram] = {}
+        for record in self.records():
+            found.setdefault(record.key, record)
+        return found
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing was found yet."""
+        return not self.started() and not self.judged()
+
+    def summary(self) -> RunSummary:
+        """Say what was searched for, by whom, and how many problems are solved."""
+        config, whole = self.header.config, self.report([self]).summary
+        return RunSummary(
+            str(self.folder),
+            self.kind,
+            environment="apps",
+            strategy=config.strategy,
+            answers=config.model or config.backend,
+            seed=config.seed,
+            completions=whole.completions,
+            done=f"{whole.problems} of {len(self.header.problems)} problems",
+            result=f"{whole.solved}/{len(self.header.problems)} solved",
+            best=whole.strict_accuracy,
+            created=self.header.created,
+        )
+
+    @classmethod
+    def report(cls, runs: Sequence["CodingRun"]) -> CodingReport:
+        """Merge runs of equal choices: of a problem that several have, the first result counts."""
+        first, config = runs[0], runs[0].header.config
+        for run in runs[1:]:
+            if changed := differences(config, run.header.config):
+                names = ", ".join(change.name for change in changed)
+                words = f"{first.folder} and {run.folder} differ in {names}"
+                raise CwmError(f"{words}: report them one by one")
+        outcomes, passes, remarks = _searched(runs) if config.strategy else _judged(runs)
+        problems = {number for run in runs for number in run.header.problems}
+        skipped = {n: why for run in runs for n, why in run.header.skipped.items()}
+        skipped = {n: why for n, why in sorted(skipped.items()) if n not in outcomes}
+        unfinished = sorted(problems - outcomes.keys() - skipped.keys())
+        if unfinished:
+            remarks.append(f"{len(unfinished)} problems are not finished.")
+        ordered = [outcomes[number] for number in sorted(outcomes)]
+        competition = bool(ordered) and all(o.difficulty == "competition" for o in ordered)
+        report = coding_report(
+            " · ".join(
+                filter(None, (config.data, config.strategy, config.model or config.backend))
+            ),
+            ordered,
+            passes=passes,
+            skipped=skipped,
+            is_published=config.data == "hub" and competition,
+            remarks=remarks,
+        )
+        run_names = " ".join(str(run.folder) for run in runs)
+        facts = {**report.facts, "unfinished": unfinished, "run": run_names}
+        return dataclasses.replace(report, facts=facts)
+
+    def grids(self) -> list[Grid]:
+        """Return a table with a line per problem."""
+        return [problem_grid(self.report([self]).outcomes)]
+
+    def export(self) -> Export:
+        """Gather the best program of each problem that has one, as `--solutions` reads them."""
+        programs = {}
+        for problem in self.started():
+            file = problem / "best.py"
+            program = file.read_text(encoding="utf-8") if file.exists() else ""
+            if program.strip():
+                programs[str(int(problem.name))] = program
+        if not programs:
+            raise CwmError(f"{self.folder} has found no program: continue it first")
+        config, report = self.header.config, self.report([self])
+        unfinished = report.facts["unfinished"]
+        facts = {
+            "problems": len(self.header.problems),
+            "programs": len(programs),
+            "solved": report.summary.solved,
+            "finished": not unfinished,
+        }
+        known = {"shipped": "", "hub": " --data hub"}
+        data = known.get(config.data, f" --data {shlex.quote(config.data.partition(' ')[2])}")
+        card = template("SOLUTIONS.md", __package__).substitute(
+            facts,
+            answers=config.model or config.backend,
+            strategy=config.strategy,
+            seed=config.seed,
+            version=__version__,
+            data=data,
+            mark=MARK,
+        )
+        left = f"{len(unfinished)} problems are not finished: best programs so far"
+        text = json.dumps(programs, indent=2) + "\n"
+        return Export(
+            files={SOLUTIONS: text.encode(), "README.md": card.encode()},
+            paths={"solutions": SOLUTIONS},
+            facts=facts,
+            use=(f"cwm apps{data} --solutions $folder/{SOLUTIONS}",),
+            notes=(left,) if unfinished else (),
+        )
+
+
+class _Gathered(NamedTuple):
+    """The outcomes of problems, pass@k where there are several programs, and what to remark."""
+
+    outcomes: dict[int, ProblemOutcome]
+    passes: list[PassAt]
+    remarks: list[str]
+
+
+def _searched(runs: Sequence[CodingRun]) -> _Gathered:
+    """Gather the results of searches."""
+    known: dict[int, tuple[CodingRun, ProblemResult]] = {}
+    remarks = []
+    for run in runs:
+        for found in run.results():
+            first, before = known.setdefault(found.id, (run, found))
+            where = f"in {first.folder} and {run.folder}"
+            if before.digest != found.digest:
+                words = f"problem {found.id} is not the same {where}"
+                raise CwmError(f"{words}: report them one by one")
+            if first is not run:
+                remarks.append(f"problem {found.id} is {where}: the first counts")
+    fields = set(ProblemOutcome.model_fields)
+    outcomes = {
+        number: ProblemOutcome(**found.model_dump(include=fields))
+        for number, (_, found) in known.items()
+    }
+    return _Gathered(outcomes, [], remarks)
+
+
+def _judged(runs: Sequence[CodingRun]) -> _Gathered:
+    """Gather the results of programs from elsewhere; the first of a problem is its outcome."""
+    lines: dict[tuple[int, int], ProblemOutcome] = {}
+    remarks = []
+    for run in runs:
+        judged = run.judged()
+        if known := sorted({number for number, _ in judged.keys() & lines.keys()}):
+            words = f"problem {known[0]}" + (f" and {len(known) - 1} more" if known[1:] else "")
+            remarks.append(f"{words} of {run.folder} was judged before: the first counts")
+        lines = {key: line.outcome for key, line in judged.items()} | lines
+    verdicts: defaultdict[int, list[bool]] = defaultdict(list)
+    for (number, _), outcome in sorted(lines.items()):
+        verdicts[number].append(outcome.strict)
+    least = min(map(len, verdicts.values()), default=0)
+    passes = list(pass_at(verdicts.values(), [k for k in KS if k <= least]))
+    outcomes = {number: outcome for (number, place), outcome in lines.items() if place == 0}
+    return _Gathered(outcomes, passes, remarks)

@@ -1,0 +1,466 @@
+"""Work on many coding problems at a time: search for programs, or judge those that were found.
+
+Each kind of work yields how far problems are, as it goes.
+"""
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from cwm_apps.judging import judge
+from cwm_apps.problem import CodingProblem
+from cwm_apps.reading import Malformed, Tasks
+from cwm_apps.runs import CodingRun, ProblemResult
+from cwm_apps.tasks import CodingTask
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import RESULT, BusyError
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.search import threads as daemons
+from cwm_cli.search.contracts import (
+    GENERATE,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Node,
+    Request,
+    Strategy,
+    total,
+)
+from cwm_cli.search.loop import Search
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SEARCHING, JUDGING = "searching", "judging"
+SOLVED, UNSOLVED, SKIPPED, FAILED = "solved", "unsolved", "skipped", "failed"
+OVER = (SOLVED, UNSOLVED, SKIPPED, FAILED)
+
+BUSY = "another process is working on it"
+
+
+class ProblemState(NamedTuple):
+    """How far a problem is; `best` is a share of its public tests.
+
+    Completions are counted, or what `unit` says. `reason` says why it was skipped
+    or failed. A state that is not one of `OVER` says what is being done.
+    """
+
+    id: int
+    difficulty: str
+    state: str
+    completions: int = 0
+    budget: int = 0
+    best: float | None = None
+    cost: float | None = 0.0
+    reason: str = ""
+    unit: str = "completion"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.state in OVER
+
+
+class ProblemCounts(NamedTuple):
+    """How many of all problems are over, by how they ended; cost is None when one is unknown.
+
+    `instant` of them were never in flight: they were over before, or skipped.
+    """
+
+    problems: int
+    ended: Counter[str]
+    instant: int = 0
+    cost: float | None = 0.0
+
+    @property
+    def over(self) -> int:
+        """The number of problems that are over."""
+        return self.ended.total()
+
+
+class CodingProgress:
+    """Remembers the problems in flight and counts the others, for whoever draws them.
+
+    Threads may tell it what they do while another draws, hence the lock.
+    """
+
+    def __init__(self, title: str, problems: int) -> None:
+        self.title = title
+        self._counts = ProblemCounts(problems, Counter())
+        self._working: dict[int, ProblemState] = {}
+        self._lock = threading.Lock()
+
+    def saw(self, problem: ProblemState) -> None:
+        """Take in how far a problem is; one that is over is told once."""
+        with self._lock:
+            if not problem.is_over:
+                self._working[problem.id] = problem
+                return
+            instant = self._working.pop(problem.id, None) is None
+            counts = self._counts
+            known = counts.cost is not None and problem.cost is not None
+            self._counts = counts._replace(
+                ended=counts.ended + Counter([problem.state]),
+                instant=counts.instant + instant,
+                cost=(counts.cost or 0.0) + (problem.cost or 0.0) if known else None,
+            )
+
+    def counts(self) -> ProblemCounts:
+        """Count the problems that are over."""
+        with self._lock:
+            return self._counts
+
+    def working(self) -> list[ProblemState]:
+        """Return how far the problems in flight are."""
+        with self._lock:
+            return list(self._working.values())
+
+
+class OutOfMoneyError(CwmError):
+    """Another completion might cost more than is left."""
+
+
+@dataclass
+class SharedCostLimit(Backend):
+    """A backend whose completions, in whatever search, together cost at most `limit` dollars.
+
+    The worst cost of each call in flight is kept back, at list price. A call
+    for which too little is left waits until none is in flight, and then fails.
+    One whose cost stays unknown counts with the worst.
+    """
+
+    backend: Backend
+    limit: float
+    spent: float = 0.0
+    _reserved: list[float] = field(default_factory=list, init=False)
+    _change: threading.Condition = field(default_factory=threading.Condition, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a model of unknown price."""
+        question = (Message(role="user", content="?"),)
+        self._worst(Request(question, 0, Move(GENERATE), None))
+
+    def complete(self, request: Request) -> Completion:
+        """Answer if there is money for it."""
+        worst = self._worst(request)
+        with self._change:
+            self._change.wait_for(lambda: not self._reserved or self._has(worst))
+            if not self._has(worst):
+                raise OutOfMoneyError(f"another completion might exceed --max-cost {self.limit:g}")
+            self._reserved.append(worst)
+        cost: float | None = 0.0  # of an answer that does not come
+        try:
+            completion = self.backend.complete(request)
+            cost = completion.usage.cost
+        finally:
+            with self._change:
+                self.spent += worst if cost is None else cost
+                self._reserved.remove(worst)
+                self._change.notify_all()
+        return completion
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the worst cost of an answer."""
+        return self.backend.worst_cost(request)
+
+    def _worst(self, request: Request) -> float:
+        worst = self.backend.worst_cost(request)
+        if worst is None:
+            raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+        return worst
+
+    def _has(self, worst: float) -> bool:
+        return self.spent + sum(self._reserved) + worst <= self.limit
+
+
+class ChangedError(CwmError):
+    """A run of a problem cannot go on with what is asked for now."""
+
+
+@dataclass
+class Searches:
+    """The searches of a run; `skipped` says of problems why they cannot be used.
+
+    At most `parallel` completions are in flight: as many problems at a time, and
+    several completions of each where there are fewer. Otherwise each problem has one
+    in flight, and what comes of it does not depend on the others.
+    """
+
+    run: CodingRun
+    tasks: Tasks
+    positions: Sequence[int]
+    strategy: Callable[[], Strategy]
+    backend: Backend
+    sandbox: Sandbox
+    budget: int
+    parallel: int = 1
+    skipped: dict[int, str] = field(default_factory=dict, init=False)
+    out_of_money: bool = field(default=False, init=False)
+    stopping: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def work(self) -> Iterator[ProblemState]:
+        """Yield how far problems are; an error of the backend is raised when all have stopped."""
+        threads = min(self.parallel, len(self.positions))
+        return stream(self._solve, self.positions, threads=threads, stopping=self.stopping)
+
+    def _solve(self, position: int) -> Iterator[ProblemState]:
+        """Do what is left to do for a problem."""
+        number, difficulty = self.tasks.ids[position]
+        state = ProblemState(number, difficulty, SEARCHING, budget=self.budget)
+        task = self.tasks[position]
+        try:
+            if isinstance(task, Malformed):
+                self.skipped[number] = task.reason
+                yield state._replace(state=SKIPPED, reason=task.reason)
+                return
+            with self._opened(task) as run:
+                yield from self._continue(task, run, state)
+        except BusyError:
+            yield state._replace(state=SKIPPED, reason=BUSY)
+        except ChangedError as error:
+            yield state._replace(state=FAILED, reason=str(error))
+        except OutOfMoneyError as error:
+            self.out_of_money = True
+            self.stopping.set()
+            yield state._replace(state=SKIPPED, reason=str(error))
+        except CwmError as error:
+            yield state._replace(state=FAILED, reason=str(error))
+            raise
+
+    def _opened(self, task: CodingTask) -> SearchRun:
+        """Return the run of a problem."""
+        try:
+            return self.run.problem(task)
+        except BusyError:
+            raise
+        except CwmError as error:
+            raise ChangedError(str(error)) from error
+
+    def _continue(
+        self, task: CodingTask, run: SearchRun, state: ProblemState
+    ) -> Iterator[ProblemState]:
+        """Search, unless that is done, and judge the best program."""
+        found = self.run.found(run.folder)
+        if found is None or not found.enough(self.budget):
+            (run.folder / RESULT).unlink(missing_ok=True)
+            search = self._search(task, run)
+            yield (state := _told(state, search))
+            for _ in self._steps(search, run):
+                yield (state := _told(state, search))
+            if not _is_over(search, self.budget):
+                return
+            yield state._replace(state=JUDGING)
+            found = self._judged(task, run, search)
+        yield ended(found, self.budget)
+
+    def _search(self, task: CodingTask, run: SearchRun) -> Search:
+        """Build the search of a problem, with the nodes that its run has already."""
+        seed = run.config.seed
+        search = Search(
+            CodingProblem(task, self.sandbox, seed),
+            self.strategy(),
+            self.backend,
+            seed=seed,
+            parallel=max(1, self.parallel // len(self.positions)),
+            journal=run.learn,
+        )
+        search.resume(run.nodes())
+        if search.best:  # which a crash may have kept from being saved
+            search.problem.keep(run.folder, search.best)
+        run.log(f"budget {self.budget}, {len(search.nodes)} nodes")
+        return search
+
+    def _steps(self, search: Search, run: SearchRun) -> Iterator[None]:
+        """Search; what is in flight when the search ends is paid for, and learned as well."""
+        stopped: CwmError | None = None
+        try:
+            for record in search.run(self.budget):
+                _keep(search, run, record.node)
+                yield
+                if self.stopping.is_set():
+                    break
+        except CwmError as error:
+            stopped = error
+        for record in search.drain():
+            _keep(search, run, record.node)
+            yield
+        if stopped and not _is_over(search, self.budget):
+            run.log(f"stopped: {stopped}")
+            raise stopped
+
+    def _judged(self, task: CodingTask, run: SearchRun, search: Search) -> ProblemResult:
+        """Judge the best program by all tests, and write the result down."""
+        spent = total([node.usage for node in search.nodes])
+        program = search.best.program if search.best else ""
+        found = ProblemResult(
+            id=task.id,
+            difficulty=task.difficulty,
+            **passed_tests(program, task, self.sandbox, seed=run.config.seed),
+            completions=len(search.nodes),
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=round(spent.seconds, 3),
+            run=str(run.folder),
+            program=str(run.folder / "best.py") if search.best else None,
+            solved=search.solved,
+            given_up=search.given_up,
+            digest=run.config.dataset,
+        )
+        found.save(run)
+        run.log(f"finished with {len(search.nodes)} nodes, all tests passed: {found.strict}")
+        return found
+
+
+@dataclass
+class Rejudging:
+    """The finished problems of a run, judged again; `changed` says in words what is other now."""
+
+    run: CodingRun
+    sandbox: Sandbox
+    changed: dict[int, str] = field(default_factory=dict, init=False)
+
+    def finished(self) -> list[Path]:
+        """Return the folders of problems that have a result."""
+        return [path for path in self.run.started() if (path / RESULT).exists()]
+
+    def work(self) -> Iterator[ProblemState]:
+        """Yield how far problems are."""
+        threads = self.sandbox.workers
+        return stream(self._judge, self.finished(), threads=threads, stopping=threading.Event())
+
+    def _judge(self, path: Path) -> Iterator[ProblemState]:
+        """Judge the program of a problem again."""
+        before = self.run.found(path)
+        if before is None:
+            reason = "its result cannot be read: continue the run"
+            yield ProblemState(int(path.name), "", SKIPPED, reason=reason)
+            return
+        state = ended(before, before.completions)
+        yield state._replace(state=JUDGING)
+        try:
+            with SearchRun.load(path) as run:
+                found = self._judged(run, before)
+        except BusyError:
+            yield state._replace(state=SKIPPED, reason=BUSY)
+            return
+        yield ended(found, before.completions)
+
+    def _judged(self, run: SearchRun, before: ProblemResult) -> ProblemResult:
+        """Write the new result down, and what changed."""
+        task = self.run.task(run.folder)
+        program = run.best_program() if before.program else ""
+        passed = passed_tests(program, task, self.sandbox, seed=run.config.seed)
+        found = before.model_copy(update=passed)
+        if found != before:
+            self.changed[found.id] = f"{_words(found)}, before {_words(before)}"
+            found.save(run)
+            run.log(f"judged again: {self.changed[found.id]}")
+        return found
+
+
+def stream(
+    work: Callable[[T], Iterable[R]],
+    items: Iterable[T],
+    *,
+    threads: int,
+    stopping: threading.Event,
+) -> Iterator[R]:
+    """Yield what `work` yields for each item, as it comes, from several threads.
+
+    After an error no item is begun any more, those at work are finished, and
+    then the error is raised; so it is when someone else sets `stopping`.
+    Whoever stops listening, as by Ctrl-C, does not wait for the threads.
+    """
+    remaining, lock = iter(items), threading.Lock()
+    arrivals: queue.SimpleQueue[R | _Finished] = queue.SimpleQueue()
+
+    def labour() -> None:
+        error: BaseException | None = None
+        try:
+            while not stopping.is_set():
+                with lock:
+                    item = next(remaining, None)
+                if item is None:
+                    break
+                for found in work(item):
+                    arrivals.put(found)
+        except BaseException as caught:  # noqa: BLE001  # raised again by the one who listens
+            error = caught
+            stopping.set()
+        arrivals.put(_Finished(error))
+
+    for _ in range(threads):
+        daemons.start(labour)
+    errors: list[BaseException] = []
+    try:
+        while threads:
+            found = arrivals.get()
+            if isinstance(found, _Finished):
+                threads -= 1
+                errors += [found.error] if found.error else []
+            else:
+                yield found
+    finally:
+        stopping.set()
+    if errors:
+        raise errors[0]
+
+
+class _Finished(NamedTuple):
+    """A thread is over; `error` says why, if it was not for want of items."""
+
+    error: BaseException | None
+
+
+def passed_tests(program: str, task: CodingTask, sandbox: Sandbox, *, seed: int) -> dict[str, int]:
+    """Run a program on all tests; count those that it passes, as an outcome has them."""
+    passed = judge(program, task, task.tests, sandbox, seed=seed).passed
+    public = len(task.public)
+    return {
+        "passed": sum(passed[public:]),
+        "tests": len(task.hidden),
+        "public_passed": sum(passed[:public]),
+        "public_tests": public,
+    }
+
+
+def ended(found: ProblemResult, budget: int) -> ProblemState:
+    """Say how a problem ended."""
+    return ProblemState(
+        found.id,
+        found.difficulty,
+        SOLVED if found.strict else UNSOLVED,
+        found.completions,
+        budget,
+        found.public_passed / found.public_tests,
+        found.cost,
+    )
+
+
+def _keep(search: Search, run: SearchRun, node: Node) -> None:
+    """Save a program that is the best so far."""
+    if search.best is node:
+        search.problem.keep(run.folder, node)
+
+
+def _told(state: ProblemState, search: Search) -> ProblemState:
+    """Say how far a search is."""
+    best = search.best.verdict.score if search.best else None
+    return state._replace(completions=len(search.nodes), best=best, cost=search.spent)
+
+
+def _is_over(search: Search, budget: int) -> bool:
+    """Whether nothing is left to search for."""
+    return search.solved or search.given_up or len(search.nodes) >= budget
+
+
+def _words(found: ProblemResult) -> str:
+    """Say what the program of a problem passes."""
+    passed, tests = found.passed + found.public_passed, found.tests + found.public_tests
+    return f"{'solved' if found.strict else 'not solved'} ({passed} of {tests} tests)"
