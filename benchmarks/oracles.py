@@ -84,7 +84,7 @@ def _played(env: str, way: Way, *, model: bool) -> dict[str, Any]:
         return _cwm("plan", *arguments, "--real-env", *way.options)
     run = f"runs/induced-{env}"
     made = _cwm("synthesize", *arguments, "--run", run)
-    result = _cwm("plan", "--env", env, "--run", run, *way.options)
+    result = _cwm("plan", run, "--oracle", *way.options)
     return result | {"solved": made["solved"], "test": made["test"]}
 
 

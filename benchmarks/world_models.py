@@ -11,12 +11,12 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.published import Copied, Entropy, cem, mcts
-from cwm_cli.agents.samples import random_rows
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Sandbox, Session
 from cwm_cli.sandbox.messages import PlanningJob
+from cwm_cli.worlds.program import random_rows
 
 PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
 

@@ -17,6 +17,8 @@ import pluggy
 
 if TYPE_CHECKING:
     from cwm_cli.agents.collecting import collect
+    from cwm_cli.agents.evaluating import evaluate
+    from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
     from cwm_cli.errors import CwmError
     from cwm_cli.runs.observer import Observer
@@ -26,12 +28,23 @@ __version__ = "0.1.0"
 hookimpl = pluggy.HookimplMarker("cwm")
 """Marks a function of a plugin as one of the hooks in `cwm_cli.hookspecs`."""
 
-__all__ = ["CwmError", "Observer", "__version__", "collect", "hookimpl", "synthesize"]
+__all__ = [
+    "CwmError",
+    "Observer",
+    "__version__",
+    "collect",
+    "evaluate",
+    "hookimpl",
+    "plan",
+    "synthesize",
+]
 
 _HOMES = {
     "CwmError": "errors",
     "Observer": "runs.observer",
     "collect": "agents.collecting",
+    "evaluate": "agents.evaluating",
+    "plan": "agents.playing",
     "synthesize": "agents.synthesizing",
 }
 """Where the public names are defined."""

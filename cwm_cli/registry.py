@@ -80,6 +80,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "run kind": {
         "search": "cwm_cli.runs.searches:SearchRun",
         "benchmark": "cwm_cli.bench.run:BenchmarkRun",
+        "plan": "cwm_cli.agents.plays:PlayRun",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from conftest import Shell
-from cwm_cli.agents.contests import Mean, relative_return
+from cwm_cli.agents.comparison import Mean, relative_return
 from cwm_cli.bench.benchmarking import BenchmarkWork, TrialStanding
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
@@ -149,7 +149,7 @@ def test_what_was_played_is_compared_with_the_oracle_and_chance(played):
     assert play["R"] == pytest.approx((model - random) / (oracle - random))
     assert facts["groups"][0]["means"]["R"]["mean"] == play["R"]
     run = shell.folder / facts["rows"][0]["run"]
-    assert len(list((run / "plans").glob("*.jsonl"))) == 1
+    assert len(list((run / "plans").glob("*/journal.jsonl"))) == 1
 
 
 @together

@@ -1,22 +1,22 @@
 """Episodes side by side: what they come to depends on the seed and their number only."""
 
 from contextlib import closing
+from functools import partial
 from multiprocessing import active_children
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.contests import Mean, Side, mean_of, relative_return
-from cwm_cli.agents.crews import dealt, in_processes, in_this_process, in_threads
-from cwm_cli.agents.episodes import Episode, play
-from cwm_cli.agents.pilots import Planning
-from cwm_cli.agents.samples import ROWS, random_rows
+from cwm_cli.agents.comparison import Mean, Side, mean_of, relative_return
+from cwm_cli.agents.episodes import Episode, dealt, in_processes, in_threads, play
+from cwm_cli.agents.playing import play_in_environment
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox import Plan, Report
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.worlds.model import Plan, Planning, PlanningSession, Report
+from cwm_cli.worlds.program import ROWS, random_rows
 
 SETTING = Setting("CartPole-v1", {}, 3, 500)
 FAILURE = Failure(kind="step_error", message="division by zero")
@@ -47,7 +47,7 @@ class Walk(gym.Env):
         Walk.opened -= 1
 
 
-class Planned:
+class Planned(PlanningSession):
     """Plans so many actions at once, drawn by episode and decision; sometimes it cannot."""
 
     def __init__(self, count=1, failing=lambda moment: False):
@@ -85,8 +85,8 @@ def episodes(rounds) -> list[Episode]:
 
 @pytest.mark.parametrize("failing", [lambda m: False, lambda m: m.decision % 3 == 1])
 def test_an_episode_does_not_depend_on_those_beside_it(failing) -> None:
-    def played(numbers, lanes):
-        return episodes(play(task(), numbers, Planned(3, failing), lanes=lanes))
+    def played(numbers, abreast):
+        return episodes(play(task(), numbers, Planned(3, failing), abreast=abreast))
 
     together = played(range(7), 7)
     assert together == played(range(7), 1) == played([6, 2, 4, 1, 0, 5, 3], 3)
@@ -95,13 +95,13 @@ def test_an_episode_does_not_depend_on_those_beside_it(failing) -> None:
 
 
 def test_all_that_need_new_actions_are_asked_about_in_one_call() -> None:
-    pilot = Planned(4)
-    rounds = list(play(task(), range(10), pilot, lanes=4))
-    sizes = [len(moments) for moments in pilot.asked]
+    session = Planned(4)
+    rounds = list(play(task(), range(10), session, abreast=4))
+    sizes = [len(moments) for moments in session.asked]
     assert sizes[:2] == [4, 4]
     assert max(sizes) == 4
     assert [some.cost.decisions for some in rounds] == sizes
-    for moments in pilot.asked:
+    for moments in session.asked:
         assert len({moment.episode for moment in moments}) == len(moments)
     assert sum(len(some.finished) for some in rounds) == 10
     assert rounds[0].report == ("planned", ("scalar",), "")
@@ -112,11 +112,11 @@ def test_no_plan_goes_beyond_the_time_limit() -> None:
         def one(self, moment):
             return Plan([1] * min(moment.horizon, 9), None)
 
-    pilot = Still()
-    [episode] = episodes(play(task(limit=20), [0], pilot))
+    session = Still()
+    [episode] = episodes(play(task(limit=20), [0], session))
     assert (episode.length, episode.decisions) == (20, 3)
-    assert [moments[0].horizon for moments in pilot.asked] == [20, 11, 2]
-    assert [moments[0].decision for moments in pilot.asked] == [0, 1, 2]
+    assert [moments[0].horizon for moments in session.asked] == [20, 11, 2]
+    assert [moments[0].decision for moments in session.asked] == [0, 1, 2]
 
 
 def test_where_there_is_no_plan_the_action_is_random_and_that_is_counted() -> None:
@@ -125,8 +125,8 @@ def test_where_there_is_no_plan_the_action_is_random_and_that_is_counted() -> No
     assert planned.finished[0].actions == drawn.finished[0].actions
     assert planned.cost.failures == 1
     never = [
-        episodes(play(task(), range(3), Planned(failing=lambda m: True), lanes=lanes))
-        for lanes in (1, 3)
+        episodes(play(task(), range(3), Planned(failing=lambda m: True), abreast=abreast))
+        for abreast in (1, 3)
     ]
     assert never[0] == never[1]
     assert all(e.failures == e.decisions == e.length and e.failure == FAILURE for e in never[0])
@@ -139,8 +139,8 @@ def test_only_allowed_actions_are_drawn_and_planned() -> None:
     def valid(env):
         return None if env.place > 1 else np.array([1, 2]) if env.place > 0 else [2]
 
-    pilot = Planned()
-    for rounds in (play(task(valid=valid), range(8)), play(task(valid=valid), range(8), pilot)):
+    session = Planned()
+    for rounds in (play(task(valid=valid), range(8)), play(task(valid=valid), range(8), session)):
         for some in rounds:
             for episode, actions in some.finished:
                 env = Walk()
@@ -148,28 +148,28 @@ def test_only_allowed_actions_are_drawn_and_planned() -> None:
                 for action in actions:
                     assert action in (valid(env) if valid(env) is not None else range(3))
                     env.step(action)
-    allowed = {moment.valid for moments in pilot.asked for moment in moments}
+    allowed = {moment.valid for moments in session.asked for moment in moments}
     assert allowed == {None, (1, 2), (2,)}
 
 
 def test_what_planning_took_is_shared_out_to_the_last_step() -> None:
-    pilot = Planned()
-    rounds = list(play(task(), range(5), pilot, lanes=3))
+    session = Planned()
+    rounds = list(play(task(), range(5), session, abreast=3))
     finished = [played.episode for some in rounds for played in some.finished]
-    assert sum(episode.model_steps for episode in finished) == pilot.steps
-    assert sum(episode.decisions for episode in finished) == sum(map(len, pilot.asked))
+    assert sum(episode.model_steps for episode in finished) == session.steps
+    assert sum(episode.decisions for episode in finished) == sum(map(len, session.asked))
     total = sum(some.cost.seconds for some in rounds)
     assert sum(episode.seconds for episode in finished) == pytest.approx(total)
 
 
 def test_every_environment_is_closed_whatever_happens() -> None:
     Walk.opened = 0
-    rounds = play(task(), range(5), Planned(), lanes=3)
+    rounds = play(task(), range(5), Planned(), abreast=3)
     next(rounds)
     assert Walk.opened == 3
     rounds.close()
     assert Walk.opened == 0
-    list(play(task(), range(5), lanes=2))
+    list(play(task(), range(5), abreast=2))
     assert Walk.opened == 0
 
 
@@ -235,7 +235,7 @@ def test_episodes_are_dealt_to_no_more_workers_than_there_are() -> None:
 
 
 def test_threads_play_what_one_plays() -> None:
-    streams = [play(task(), share, Planned(2), lanes=2) for share in dealt(range(7), 3)]
+    streams = [play(task(), share, Planned(2), abreast=2) for share in dealt(range(7), 3)]
     heard = list(in_threads(streams, lambda: None))
     found = [played.episode for _, some in heard for played in some.finished]
     assert {worker for worker, _ in heard} == {0, 1, 2}
@@ -258,42 +258,44 @@ def test_what_goes_wrong_in_a_thread_ends_all_of_them(workers) -> None:
     assert Walk.opened == 0
 
 
-def in_the_environment(name: str, limit: int, numbers, lanes: int) -> list[Episode]:
-    """Play with plans made in the environment itself, in this process."""
-    setting = Setting(name, {}, 0, limit)
-    planners = [Planning("mcts", {"simulations": 6, "rollout": 8})]
-    return episodes(in_this_process(setting, planners, numbers, lanes=lanes))
+PLANNERS = [Planning("mcts", {"simulations": 6, "rollout": 8})]
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_plans_in_the_environment_do_not_depend_on_those_beside_them(name) -> None:
-    together = in_the_environment(name, 12, range(4), 4)
-    assert together == in_the_environment(name, 12, [3, 0, 2, 1], 1)
-    assert [together[2]] == in_the_environment(name, 12, [2], 8)
+    setting = Setting(name, {}, 0, 12)
+    together = episodes(play_in_environment(setting, PLANNERS, range(4)))
+    for numbers in ([3, 0], [2]):
+        alone = episodes(play_in_environment(setting, PLANNERS, numbers))
+        assert alone == [together[number] for number in sorted(numbers)]
+
+
+def makers(setting, planners, shares):
+    return [partial(play_in_environment, setting, planners, share) for share in shares]
 
 
 def test_processes_play_what_one_plays() -> None:
-    setting, planners = SETTING._replace(limit=8), [Planning("mcts", {"simulations": 3})]
-    heard = list(in_processes(setting, planners, dealt(range(5), 2), lanes=2))
+    setting = SETTING._replace(limit=8)
+    heard = list(in_processes(makers(setting, PLANNERS, dealt(range(5), 2))))
     assert {worker for worker, _ in heard} == {0, 1}
     found = sorted(
         (played.episode for _, some in heard for played in some.finished),
         key=lambda episode: episode.number,
     )
-    alike = episodes(in_this_process(setting, planners, range(5), lanes=5))
+    alike = episodes(play_in_environment(setting, PLANNERS, range(5)))
     assert [e.returned for e in found] == [e.returned for e in alike]
     assert all(some.report.planner == "mcts" for _, some in heard)
 
 
 def test_the_error_of_a_process_is_told_here() -> None:
-    setting, planners = Setting("CartPole-v1", {"gravity": 0}, 0, 5), [Planning("mcts", {})]
+    setting = Setting("CartPole-v1", {"gravity": 0}, 0, 5)
     with pytest.raises(CwmError, match="unknown argument of CartPole-v1"):
-        list(in_processes(setting, planners, [[0], [1]], lanes=1))
+        list(in_processes(makers(setting, PLANNERS, [[0], [1]])))
 
 
 def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
-    setting, planners = SETTING, [Planning("mcts", {"simulations": 50})]
-    heard = in_processes(setting, planners, dealt(range(4), 2), lanes=1)
+    planners = [Planning("mcts", {"simulations": 50})]
+    heard = in_processes(makers(SETTING, planners, dealt(range(4), 2)))
     next(heard)
     children = active_children()
     assert len(children) == 2
@@ -305,7 +307,7 @@ def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
 
 
 def test_processes_end_when_nobody_listens_any_more() -> None:
-    heard = in_processes(SETTING, [Planning("mcts", {})], dealt(range(4), 2), lanes=1)
+    heard = in_processes(makers(SETTING, [Planning("mcts", {})], dealt(range(4), 2)))
     next(heard)
     children = active_children()
     heard.close()

@@ -187,9 +187,9 @@ class TestCommand:
         )  # fmt: skip
         expected = json.loads(ran.stdout)
         (cwm.folder / "counter.npz").unlink()
-        done = cwm.inside("evaluate", "here", "--env", "FrozenLake-v1", "--json")
+        done = cwm.inside("evaluate", "here", "--json")
         result = json.loads(done.stdout)
         assert (result["train"], result["test"]) == (expected["train"], expected["test"])
         other = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
         assert other.returncode == 1
-        assert "here is a run of FrozenLake-v1: name --env FrozenLake-v1" in other.stderr
+        assert "here is a run of FrozenLake-v1: leave --env out" in other.stderr

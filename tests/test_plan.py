@@ -1,4 +1,4 @@
-"""`cwm plan` as a user meets it: episodes in the true environment, actions from a world model."""
+"""`cwm plan` and `cwm.plan`: episodes in the true environment, actions from a world model."""
 
 import json
 import signal
@@ -10,17 +10,11 @@ import numpy as np
 import psutil
 import pytest
 
-from candidates import open_session
-from cwm_cli.agents.contests import Side
-from cwm_cli.agents.episodes import play
-from cwm_cli.agents.pilots import WorldModel
-from cwm_cli.cli.planners import DECISION, choose
+import cwm_cli
+from cwm_cli.agents.playing import DECISION, choose_planners
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import space_of
-from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import find_planner
-from cwm_cli.sandbox import Sandbox
 from worlds import CARTPOLE, COUNTER, PENDULUM
 
 BROKEN = CARTPOLE.replace(
@@ -71,25 +65,17 @@ def spec(name, actions, hidden=False, valid=None):
 @pytest.fixture
 def plan(cwm):
     """Run `cwm plan` with program files at hand."""
-    for name, text in (("cartpole", CARTPOLE), ("pendulum", PENDULUM), ("broken", BROKEN)):
+    for name, text in (("cartpole", CARTPOLE), ("pendulum", PENDULUM), ("counter", COUNTER)):
         (cwm.folder / f"{name}.py").write_text(text)
-    (cwm.folder / "counter.py").write_text(COUNTER)
     cwm.install("counting_plugin", ENVIRONMENTS)
     return lambda *arguments: cwm.inside("plan", *arguments)
 
 
-def played(text: str, env: gym.Env, planner: str, **options: object) -> Side:
-    """Play two episodes with a program."""
-    spaces = (space_of(env.observation_space), space_of(env.action_space, "actions"))
-    task = Task(lambda: env, seed=1, limit=step_limit(env))
-    with (
-        Sandbox() as sandbox,
-        open_session(sandbox, text, spaces, planners=[(planner, options)]) as session,
-    ):
-        rounds = play(task, range(2), WorldModel(session))
-        side = Side([played.episode for some in rounds for played in some.finished])
-    assert side.cost.failures == 0
-    return side
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_the_exact_programs_of_these_tests_are_exact() -> None:
@@ -109,21 +95,20 @@ def test_the_exact_programs_of_these_tests_are_exact() -> None:
 
 
 @pytest.mark.slow
-def test_the_tree_search_balances_the_pole() -> None:
-    side = played(CARTPOLE, gym.make("CartPole-v1", max_episode_steps=60), "mcts")
-    assert side.returns == [60.0, 60.0]
-
-
-@pytest.mark.slow
-def test_cem_swings_the_pendulum_up() -> None:
-    side = played(PENDULUM, gym.make("Pendulum-v1"), "cem", samples=64, elites=6, replan=3)
-    assert side.mean.mean > -400
+def test_planners_reach_what_can_be_reached(here) -> None:
+    balanced = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, episodes=2, max_steps=60)
+    assert (balanced.returns, balanced.side.cost.failures) == ([60.0, 60.0], 0)
+    options = {"samples": 64, "elites": 6, "replan": 3}
+    swung = cwm_cli.plan(
+        env="Pendulum-v1", program=PENDULUM, planner="cem", options=options, episodes=2
+    )
+    assert (swung.mean > -400, swung.side.cost.failures) == (True, 0)
 
 
 def test_planning_is_far_better_than_chance_and_says_so_in_json(plan, cwm) -> None:
     arguments = ("--env", "CartPole-v1", "--program", "cartpole.py", "--episodes", "3", "--json")
     options = ("-o", "simulations=12", "-o", "mcts.rollout=30", "--max-steps", "60")
-    done = plan(*arguments, *options)
+    done = plan(*arguments, *options, "--oracle")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["returns"] == [float(length) for length in result["lengths"]]
@@ -138,27 +123,47 @@ def test_planning_is_far_better_than_chance_and_says_so_in_json(plan, cwm) -> No
     assert result["model_steps_per_second"] > 12 * result["decisions_per_second"] > 12
     assert result["speeds"].keys() == {"model", "oracle"}
     lines = [json.loads(line) for line in (cwm.folder / result["journal"]).open()]
-    assert [line["side"] for line in lines[1:]] == ["random"] * 3 + ["model"] * 3 + ["oracle"] * 3
+    assert [line["side"] for line in lines] == ["random"] * 3 + ["model"] * 3 + ["oracle"] * 3
     assert "[3/3] world model #2: return" in done.stderr
 
 
-def test_the_oracle_plans_the_same_for_any_number_of_workers(plan, monkeypatch) -> None:
-    arguments = ("--env", "FrozenLake-v1", "--real-env", "--episodes", "5", "--json")
-    options = ("-o", "simulations=5", "-o", "rollout=5", "--max-steps", "9", "--new")
-    results = [
-        json.loads(plan(*arguments, *options, *effort).stdout)
-        for effort in (("--lockstep", "1"), ("--workers", "3", "--lockstep", "2"))
-    ]
-    names = ("returns", "lengths", "random_returns", "oracle_returns", "decisions", "planner")
-    for name in names:
-        assert results[0][name] == results[1][name]
-    assert results[0]["oracle_returns"] == results[0]["returns"]
-    assert (results[0]["R"], results[0]["speeds"].keys()) == (None, {"oracle"})
+def test_the_library_returns_what_the_command_prints(here, sandbox) -> None:
+    how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
+    result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
+    assert result.oracle is result.R is None
+    assert result.as_json() | {"speeds": 0} == result.as_json() | {
+        "returns": result.returns,
+        "mean": result.mean,
+        "stderr": result.stderr,
+        "random": result.random._asdict(),
+        "oracle": None,
+        "journal": str(result.journal),
+        "speeds": 0,
+    }
+    assert result.journal.is_relative_to("runs/plans")
+
+
+def test_the_oracle_plans_the_same_for_any_number_of_workers(here) -> None:
+    def played(workers):
+        return cwm_cli.plan(
+            env="FrozenLake-v1",
+            real_env=True,
+            episodes=5,
+            max_steps=9,
+            options={"simulations": 5, "rollout": 5},
+            workers=workers,
+            new=True,
+        )
+
+    one, three = played(1), played(3)
+    assert (one.returns, one.lengths) == (three.returns, three.lengths)
+    assert one.as_json()["oracle_returns"] == one.returns
+    assert (one.R, one.as_json()["speeds"].keys()) == (None, {"oracle"})
 
 
 def test_people_get_a_table(plan) -> None:
     done = plan(
-        *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem"),
+        *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem", "--oracle"),
         *("--episodes", "2", "--max-steps", "10", "-o", "samples=20", "-o", "horizon=5"),
     )
     assert done.returncode == 0, done.stderr
@@ -172,10 +177,10 @@ def test_people_get_a_table(plan) -> None:
     assert any(line[0] == "episodes" and line[1].endswith(".jsonl") for line in lines if line)
 
 
-@pytest.mark.slow
-def test_failures_of_the_program_are_counted_and_shown(plan) -> None:
+def test_failures_of_the_program_are_counted_and_shown(plan, cwm) -> None:
+    (cwm.folder / "broken.py").write_text(BROKEN)
     arguments = ("--env", "CartPole-v1", "--program", "broken.py", "--episodes", "2", "--json")
-    done = plan(*arguments, "--max-steps", "30", "-o", "simulations=4", "--no-oracle")
+    done = plan(*arguments, "--max-steps", "30", "-o", "simulations=4")
     result = json.loads(done.stdout)
     assert (result["oracle"], result["oracle_returns"], result["R"]) == (None, None, None)
     assert 0 < result["failures"] <= sum(result["lengths"])
@@ -187,7 +192,7 @@ def test_failures_of_the_program_are_counted_and_shown(plan) -> None:
 def test_only_allowed_actions_are_played_and_the_user_sets_the_limit(plan) -> None:
     done = plan(
         *("--env", "Counter-v0", "--program", "counter.py", "--episodes", "1", "--json"),
-        *("--max-steps", "5", "-o", "simulations=20", "-o", "rollout=2"),
+        *("--max-steps", "5", "-o", "simulations=20", "-o", "rollout=2", "--oracle"),
     )
     result = json.loads(done.stdout)
     assert (result["returns"], result["lengths"], result["stderr"]) == ([2.0], [5], None)
@@ -196,56 +201,63 @@ def test_only_allowed_actions_are_played_and_the_user_sets_the_limit(plan) -> No
 
 def test_without_saved_states_there_is_no_oracle_and_a_note(plan) -> None:
     arguments = ("--env", "Sealed-v0", "--max-steps", "5", "--episodes", "1", "--json")
-    done = plan(*arguments, "--program", "counter.py", "-o", "simulations=20", "-o", "rollout=2")
+    program = ("--program", "counter.py", "-o", "simulations=20", "-o", "rollout=2")
+    done = plan(*arguments, *program, "--oracle")
     result = json.loads(done.stdout)
     assert (result["returns"], result["oracle"], result["R"]) == ([5.0], None, None)
     assert "Note: no oracle: Sealed-v0 cannot be saved and restored\n" in done.stderr
     real = plan(*arguments, "--real-env")
     assert (real.returncode, real.stdout) == (1, "")
     assert real.stderr.splitlines()[-1].startswith("Error: Sealed-v0 cannot be saved and restored")
+    none = plan("--env", "Switches-v0", "--program", "counter.py")
+    assert "no planner serves these actions: choose an environment with " in none.stderr
 
 
+CARTS = ("--env", "CartPole-v1")
 MISTAKES = [
-    (["--program", "no.py"], "there is no no.py: name a .py file"),
-    (["--program", "."], ". cannot be read"),
-    ([], "name one world model: --program FILE, or --run DIR"),
-    (["--program", "cartpole.py", "--run", "x"], "name one world model"),
-    (["--program", "cartpole.py", "--real-env"], "name one world model"),
-    (["--real-env", "--no-oracle"], "leave --no-oracle out"),
-    (["--run", "x"], "x is no run"),
+    (CARTS, "name one world model: a run, or --program FILE"),
+    ((*CARTS, "--program", "no.py"), "there is no no.py: name a .py file"),
+    ((*CARTS, "--program", "."), ". cannot be read"),
+    (("--program", "cartpole.py"), "name --env ID"),
+    ((*CARTS, "--program", "cartpole.py", "--run", "x"), "name one world model"),
+    ((*CARTS, "--program", "cartpole.py", "--real-env"), "name one world model"),
+    (("--run", "x"), "x is no run"),
+    (("x",), "x is no run"),
+    (("x", "--run", "y"), "x and y are two runs"),
     (
-        ["--program", "cartpole.py", "--planner", "cem"],
+        (*CARTS, "--program", "cartpole.py", "--planner", "cem"),
         "cem needs continuous actions within finite bounds: choose --planner mcts",
     ),
-    (["--program", "cartpole.py", "--planner", "mtcs"], "did you mean mcts?"),
-    (["--program", "cartpole.py", "-o", "simulation=2"], "did you mean simulations?"),
-    (["--program", "cartpole.py", "-o", "simulations=0"], "must be at least 1"),
-    (["--program", "cartpole.py", "-o", "simulations=few"], "simulations=few is refused"),
+    ((*CARTS, "--program", "cartpole.py", "--planner", "mtcs"), "did you mean mcts?"),
+    ((*CARTS, "--program", "cartpole.py", "-o", "simulation=2"), "did you mean simulations?"),
+    ((*CARTS, "--program", "cartpole.py", "-o", "simulations=0"), "must be at least 1"),
+    ((*CARTS, "--program", "cartpole.py", "-o", "simulations=few"), "simulations=few is refused"),
     (
-        ["--program", "pendulum.py", "--env", "Pendulum-v1", "--planner", "mcts"],
+        ("--program", "pendulum.py", "--env", "Pendulum-v1", "--planner", "mcts"),
         "mcts needs discrete actions: choose --planner ",
     ),
     (
-        ["--env", "Pendulum-v1", "--real-env", "--planner", "cem", "-o", "preset=slow"],
+        ("--env", "Pendulum-v1", "--real-env", "--planner", "cem", "-o", "preset=slow"),
         "preset=slow is refused: input should be '",
     ),
-    (["--real-env", "--render", "film.avi"], "film.avi is no film: name a .gif or a .mp4 file"),
+    ((*CARTS, "--real-env", "--render", "film.avi"), "film.avi is no film: name a .gif or a .mp4"),
+    (
+        ("--env", "FrozenLake-v1", "--real-env", "--planner", "tabular", "--episodes", "1"),
+        "Error: tabular cannot plan here (it draws random numbers): choose --planner mcts",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
-def test_mistakes_are_named_in_one_line(plan, monkeypatch, tmp_path, arguments, words):
-    from typer.testing import CliRunner
-
-    from cwm_cli.cli import app
-
-    monkeypatch.chdir(tmp_path / "work")
-    env = [] if "--env" in arguments else ["--env", "CartPole-v1"]
-    result = CliRunner().invoke(app, ["plan", *env, *arguments])
-    assert result.exit_code == 1
-    assert words in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "work" / "runs").exists()
+def test_mistakes_are_named_in_one_line(plan, cwm) -> None:
+    wrong = {}
+    for arguments, words in MISTAKES:
+        done = plan(*arguments)
+        last = done.stderr.strip().splitlines()[-1]
+        if done.returncode != 1 or words not in last or not last.startswith("Error: "):
+            wrong[arguments] = done.stderr
+    assert wrong == {}
+    folders = {path.name for path in cwm.folder.glob("runs/plans/*")}
+    assert all(name.startswith("FrozenLake-v1-tabular-0-") for name in folders)
 
 
 GRID = Space("tuple", children=(Space("discrete", low=(0,), high=(8,)),))
@@ -254,66 +266,52 @@ COUNTS = Space("box", "int64", (2,), (0, 0), (np.inf, np.inf))
 MOVES = Space("discrete", low=(0,), high=(3,))
 
 
-@pytest.mark.parametrize(
-    ("observations", "name", "options", "chosen"),
-    [
-        (GRID, "auto", [], ["tabular", "mcts"]),
-        (POINT, "auto", [], ["mcts"]),
-        (COUNTS, "auto", [], ["mcts"]),
-        (POINT, "tabular", [], ["tabular"]),
-        (GRID, "auto", ["simulations=50"], ["mcts"]),
-        (GRID, "auto", ["states=50"], ["tabular"]),
-        (GRID, "auto", ["states=50", "mcts.discount=0.5"], ["tabular", "mcts"]),
-        (GRID, "auto", ["memory_mb=99"], ["tabular", "mcts"]),
-    ],
-)
-def test_who_plans_follows_from_the_spaces_and_the_options(
-    observations, name, options, chosen
-) -> None:
-    choice = choose(name, options, (observations, MOVES), {"memory_mb": 77, "cpu_seconds": 1.0})
-    assert [planner.name for planner in choice.planners] == chosen
-    assert choice.limits.memory_mb == (99 if "memory_mb=99" in options else 77)
-    assert choice.limits.cpu_seconds == DECISION["cpu_seconds"]
-    for planner, settings in choice.planners:
-        assert find_planner(planner)(**settings)
-
-
-def test_an_option_of_two_planners_is_asked_about() -> None:
+def test_who_plans_follows_from_the_spaces_and_the_options() -> None:
+    wrong = {}
+    for observations, name, options, expected in (
+        (GRID, "auto", (), ["tabular", "mcts"]),
+        (POINT, "auto", (), ["mcts"]),
+        (COUNTS, "auto", (), ["mcts"]),
+        (POINT, "tabular", (), ["tabular"]),
+        (GRID, "auto", ("simulations=50",), ["mcts"]),
+        (GRID, "auto", ("states=50",), ["tabular"]),
+        (GRID, "auto", ("states=50", "mcts.discount=0.5"), ["tabular", "mcts"]),
+        (GRID, "auto", ("memory_mb=99",), ["tabular", "mcts"]),
+    ):
+        usual = {"memory_mb": 77, "cpu_seconds": 1.0}
+        choice = choose_planners(name, options, (observations, MOVES), usual)
+        found = [planner.name for planner in choice.planners]
+        limits = (99 if "memory_mb=99" in options else 77, DECISION["cpu_seconds"])
+        if (found, (choice.limits.memory_mb, choice.limits.cpu_seconds)) != (expected, limits):
+            wrong[observations.kind, name, options] = choice
+        for planner, settings in choice.planners:
+            find_planner(planner)(**settings)
+    assert wrong == {}
     with pytest.raises(CwmError, match=r"write -o tabular\.discount= or -o mcts\.discount="):
-        choose("auto", ["discount=0.5"], (GRID, MOVES), {})
+        choose_planners("auto", ["discount=0.5"], (GRID, MOVES), {})
 
 
-def test_a_planner_that_cannot_plan_is_told_in_one_line(cwm, monkeypatch) -> None:
-    from typer.testing import CliRunner
-
-    from cwm_cli.cli import app
-
-    monkeypatch.chdir(cwm.folder)
-    arguments = ["plan", "--env", "FrozenLake-v1", "--real-env", "--max-steps", "5"]
-    failed = CliRunner().invoke(app, [*arguments, "--planner", "tabular", "--episodes", "1"])
-    words = "Error: tabular cannot plan here (it draws random numbers): choose --planner mcts"
-    assert (failed.exit_code, failed.stderr.splitlines()[-1]) == (1, words)
-    done = CliRunner().invoke(app, [*arguments, "--episodes", "1", "--json"])
-    result = json.loads(done.stdout)
-    assert (result["planner"], result["note"]) == ("mcts", "not tabular: it draws random numbers")
+def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here) -> None:
+    done = cwm_cli.plan(env="FrozenLake-v1", real_env=True, max_steps=5, episodes=1)
+    assert done.side.report[0] == "mcts"
+    assert done.as_json()["note"] == "not tabular: it draws random numbers"
 
 
-def test_actions_that_no_planner_serves_are_refused(plan) -> None:
-    done = plan("--env", "Switches-v0", "--program", "counter.py")
-    assert done.returncode == 1
-    assert "no planner serves these actions: choose an environment with" in done.stderr
-    assert "or discrete actions" in done.stderr
-
-
-def test_a_run_is_planned_with_its_best_program(cwm) -> None:
-    short = ("--episodes", "1", "--max-steps", "60", "--json", "--no-oracle")
+def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -> None:
     made = cwm.inside("synthesize", "--env", "CartPole-v1", "--run", "made")
-    assert "cwm plan --env CartPole-v1 --run made" in made.stdout
-    done = json.loads(cwm.inside("plan", "--env", "CartPole-v1", "--run", "made", *short).stdout)
+    assert "cwm plan made" in made.stdout
+    short = ("--episodes", "1", "--max-steps", "60", "--json")
+    done = json.loads(cwm.inside("plan", "made", *short).stdout)
     assert done["mean"] > 50
     assert done["journal"].startswith("made/plans/CartPole-v1-auto-0-")
-    other = cwm.inside("plan", "--env", "Pendulum-v1", "--run", "made")
-    assert (other.returncode, "name --env CartPole-v1" in other.stderr) == (1, True)
+    again = json.loads(cwm.inside("plan", "--run", "made", "--env", "CartPole-v1", *short).stdout)
+    assert again["returns"] == done["returns"]
+    for other, words in (
+        (("--env", "Pendulum-v1"), "made is a run of CartPole-v1: leave --env out"),
+        (("--env-arg", "gravity=1"), "made was started with other environment arguments"),
+    ):
+        refused = cwm.inside("plan", "made", *other)
+        assert (refused.returncode, words in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,24 @@ import termios
 import time
 from fcntl import ioctl
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli.agents.contests import Side
-from cwm_cli.agents.episodes import Cost, Episode, Played, Round, Standing
+from cwm_cli.agents.comparison import Side
+from cwm_cli.agents.episodes import Episode, FinishedEpisode, PlanningCost, Progress, Underway
+from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun
 from cwm_cli.sandbox import Report
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.views.planning import following
-from cwm_cli.views.sides import side_table
+from cwm_cli.views.planning import plan_view, side_table
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 REPORT = Report("mcts", ("scalar", "batched"), HOSTILE)
+NOTHING = PlanningCost()
 FAILURE = Failure(kind="step_error", message=HOSTILE)
 
 
@@ -48,31 +51,39 @@ def episode(number: int, returned: float) -> Episode:
     )
 
 
-def finished(*returns: float, start=0) -> list[Played]:
-    return [Played(episode(number, r), []) for number, r in enumerate(returns, start)]
+def finished(*returns: float, start=0) -> list[FinishedEpisode]:
+    return [FinishedEpisode(episode(number, r), []) for number, r in enumerate(returns, start)]
+
+
+def playing(*sides: str) -> Playing:
+    """Three episodes of some sides; the model has played one before."""
+    config = PlayConfig(env="a", planner="mcts", planners=[], limit=100, seed=0)
+    run = PlayRun(Path("nowhere"), PlayHeader(config=config))
+    if "model" in sides:
+        record = PlayRecord(side="model", episode=episode(0, 4.0), report=REPORT)
+        run.known = {EpisodeKey("model", 0): record}
+    return Playing(HOSTILE, list(sides), sides[0], 3, 100, run)
 
 
 def pictures(console: Console, *, erase: bool = False) -> list[list[str]]:
-    """Follow a contest; return every picture that was drawn."""
+    """Follow a plan; return every picture that was drawn."""
     drawn = []
-    sides = {"model": Side([episode(0, 4.0)], REPORT), "oracle": Side([]), "random": Side([])}
-    with following(sides, episodes=3, title=HOSTILE, console=console, erase=erase) as view:
-        for worker, some in (
-            (
-                0,
-                Round(
-                    finished(6.0, start=1), [Standing(2, 31, 30.5)], Cost(1, 0, 200, 0.5), REPORT
-                ),
-            ),
-            (1, Round([], [Standing(4, 5, 5.0)], Cost(1, 1, 100, 0.5), REPORT)),
-        ):
-            view.saw("model", worker, some)
-        drawn.append(lines_of(view, console))
-        view.saw("model", 0, Round(finished(2.0, start=2), [], Cost(), REPORT))
-        view.saw("model", 1, Round([], [], Cost(), REPORT))
-        view.left_out("oracle")
-        view.saw("random", 0, Round(finished(1.0, 2.0, 3.0), [], Cost(), None))
-        drawn.append(lines_of(view, console))
+    view = plan_view(console, erase=erase)
+    view.begins(playing("model", "oracle", "random"))
+
+    def saw(side, worker, finished, underway, cost=NOTHING, report=REPORT):
+        view.advanced(SideProgress(side, worker, Progress(finished, underway, cost, report)))
+
+    cost = PlanningCost(1, 0, 200, 0.5)
+    saw("model", 0, finished(6.0, start=1), [Underway(2, 31, 30.5)], cost)
+    saw("model", 1, [], [Underway(4, 5, 5.0)], PlanningCost(1, 1, 100, 0.5))
+    drawn.append(lines_of(view, console))
+    saw("model", 0, finished(2.0, start=2), [])
+    saw("model", 1, [], [])
+    view.advanced(LeftOut("oracle"))
+    saw("random", 0, finished(1.0, 2.0, 3.0), [], report=None)
+    drawn.append(lines_of(view, console))
+    view.ends()
     return drawn
 
 
@@ -119,28 +130,45 @@ def test_a_picture_is_erased_only_where_a_report_follows() -> None:
 
 def test_a_picture_stays_when_something_goes_wrong() -> None:
     console = terminal()
-    sides = {"random": Side([])}
-    with (
-        pytest.raises(RuntimeError),
-        following(sides, episodes=3, title="a", console=console, erase=True),
-    ):
-        raise RuntimeError
+    view = plan_view(console, erase=True)
+    view.begins(playing("random"))
+    view.ends()
     assert "\x1b[2K" not in console.file.getvalue().rsplit("episodes", 1)[1]
     assert console.file.getvalue().rindex("\x1b[?25h") > console.file.getvalue().rindex("\x1b[?25l")
 
 
-def test_without_a_terminal_every_episode_is_a_plain_line(capsys) -> None:
+def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
     console = Console(file=StringIO(), width=40)
-    sides = {"model": Side([episode(0, 4.0)], REPORT), "random": Side([])}
-    with following(sides, episodes=3, title="a", console=console, erase=True) as view:
-        view.saw("model", 0, Round(finished(6.0, 8.0, start=1), [], Cost(), REPORT))
-        view.saw("random", 0, Round([], [Standing(0, 1, 1.0)], Cost(), None))
-        sys.stdout.write("an environment prints\n")
+    view = plan_view(console, erase=True)
+    view.begins(playing("model", "random"))
+    some = Progress(finished(6.0, 8.0, start=1), [], PlanningCost(), REPORT)
+    view.advanced(SideProgress("model", 0, some))
+    view.advanced(
+        SideProgress("random", 0, Progress([], [Underway(0, 1, 1.0)], PlanningCost(), None))
+    )
+    view.ends()
     first, second = console.file.getvalue().splitlines()
     assert first.startswith("[2/3] world model #1: return 6 (mean 5)  7 steps  0 s  2 failures: ")
     assert second.startswith("[3/3] world model #2: return 8 (mean 6)  7 steps")
     assert first.isprintable()
-    assert capsys.readouterr() == ("", "an environment prints\n")
+
+
+def test_what_is_left_is_estimated_from_the_episodes_so_far(monkeypatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("cwm_cli.views.planning.time.monotonic", lambda: clock[0])
+    view = plan_view(Console(file=StringIO(), width=80), erase=False)
+    view.begins(playing("random", "oracle"))
+    times = [view.times]
+    for seconds, finished_ones, underway in (
+        (10, [], [Underway(0, 50, 1.0)]),  # half of the longest that there can be
+        (20, finished(1.0), [Underway(1, 7, 1.0)]),  # as long as the one that is over
+        (20, finished(1.0, 1.0, start=1), []),
+    ):
+        clock[0] += seconds
+        some = Progress(finished_ones, underway, PlanningCost(1, 0, 9, 10.0), None)
+        view.advanced(SideProgress("random", 0, some))
+        times.append(view.times)
+    assert times == ["0 s", "10 s, over 50 s left", "30 s, over 15 s left", "50 s"]
 
 
 def test_the_table_compares_the_sides() -> None:

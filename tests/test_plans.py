@@ -1,4 +1,4 @@
-"""The journal of `cwm plan`: nothing that was played is lost, or played twice."""
+"""The run of a plan: nothing that was played is lost, or played twice."""
 
 import json
 import os
@@ -10,13 +10,14 @@ import psutil
 import pytest
 
 from cwm_cli.agents.episodes import Episode
-from cwm_cli.agents.plans import Identity, Journal, Key
+from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox import Report
+from cwm_cli.runs.listing import open_run
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.worlds.model import Report
 from worlds import CARTPOLE
 
-IDENTITY = Identity(
+CONFIG = PlayConfig(
     env="Made/Up-v0",
     versions={"cwm": "1"},
     program="abc",
@@ -27,7 +28,7 @@ IDENTITY = Identity(
     limits={"cpu_seconds": 10.0},
 )
 REPORT = Report("mcts", ("scalar",), "no table")
-ASKED = [Key(side, number) for side in ("random", "model") for number in range(2)]
+ASKED = [EpisodeKey(side, number) for side in ("random", "model") for number in range(2)]
 
 
 def episode(number: int, returned: float = 1.5) -> Episode:
@@ -35,29 +36,28 @@ def episode(number: int, returned: float = 1.5) -> Episode:
     return Episode(number=number, returned=returned, length=9, failures=1, failure=failure)
 
 
-def fill(folder, count=4) -> Journal:
-    """Write a journal and close it."""
-    with Journal.open(folder, IDENTITY) as journal:
+def fill(folder, count=4) -> PlayRun:
+    """Play some episodes."""
+    with PlayRun.open(folder, CONFIG) as run:
         for side, number in ASKED[:count]:
-            journal.append(side, episode(number), REPORT)
-    return journal
+            run.add(side, episode(number), REPORT)
+    return run
 
 
-def test_a_journal_gives_back_what_it_was_given(tmp_path) -> None:
+def test_a_run_gives_back_what_was_played_and_other_choices_have_another(tmp_path) -> None:
     written = fill(tmp_path / "deep" / "plans")
-    assert written.file.name.startswith("Made-Up-v0-auto-4-")
-    with Journal.open(tmp_path / "deep" / "plans", IDENTITY) as journal:
-        assert journal.lines == written.lines
-        assert journal.missing(ASKED) == []
-        assert journal.missing([*ASKED, Key("oracle", 0)]) == [Key("oracle", 0)]
-        assert journal.side("model", 2).episodes == [episode(0), episode(1)]
-        assert journal.side("model", 2).report == REPORT == journal.report("model")
-        assert journal.report("oracle") is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    assert written.folder.name.startswith("Made-Up-v0-auto-4-")
+    with PlayRun.open(tmp_path / "deep" / "plans", CONFIG) as run:
+        assert run.known == written.known
+        assert run.missing(ASKED) == []
+        assert run.missing([*ASKED, EpisodeKey("oracle", 0)]) == [EpisodeKey("oracle", 0)]
+        assert run.side("model", 2).episodes == [episode(0), episode(1)]
+        assert run.side("model", 2).report == REPORT == run.planned_with("model")
+        assert run.planned_with("oracle") is None
+    summary = open_run(written.folder).summary()
+    assert (summary.kind, summary.done) == ("plan", "4 episodes")
+    assert summary.result == "random 1.5, model 1.5"
+    changes = (
         {"env": "Other-v0"},
         {"env_args": {"slippery": False}},
         {"versions": {"cwm": "2"}},
@@ -68,95 +68,77 @@ def test_a_journal_gives_back_what_it_was_given(tmp_path) -> None:
         {"seed": 5},
         {"tools": ["mujoco"]},
         {"limits": {"cpu_seconds": 11.0}},
-    ],
-)
-def test_other_choices_have_another_journal(change) -> None:
-    other = IDENTITY.model_copy(update=change)
-    assert other.file_name != IDENTITY.file_name
-    assert IDENTITY.model_copy().file_name == IDENTITY.file_name
+    )
+    names = {CONFIG.model_copy(update=change).folder_name for change in ({}, *changes)}
+    assert len(names) == len(changes) + 1
+    assert CONFIG.folder_name in names
 
 
-def test_wherever_a_crash_cuts_the_file_whole_lines_remain(tmp_path) -> None:
-    file = fill(tmp_path).file
+def test_wherever_a_crash_cuts_the_journal_whole_lines_remain(tmp_path) -> None:
+    file = fill(tmp_path).journal
     content = file.read_bytes()
     ends = [place for place, byte in enumerate(content) if byte == 10]
     cuts = {0, len(content), *(end + place for end in ends for place in (-40, -1, 0, 1))}
     for cut in sorted(cuts - {len(content) + 1}):
         file.write_bytes(content[:cut])
-        with Journal.open(tmp_path, IDENTITY) as journal:
-            whole = sum(end < cut for end in ends)
-            assert len(journal.lines) == max(0, whole - 1)
-            journal.append("oracle", episode(7), None)
-        with Journal.open(tmp_path, IDENTITY) as journal:
-            assert journal.missing([Key("oracle", 7)]) == []
+        with PlayRun.open(tmp_path, CONFIG) as run:
+            assert len(run.known) == sum(end < cut for end in ends)
+            run.add("oracle", episode(7), None)
+        with PlayRun.open(tmp_path, CONFIG) as run:
+            assert run.missing([EpisodeKey("oracle", 7)]) == []
 
 
-def test_a_file_that_was_meddled_with_is_refused_in_one_line(tmp_path) -> None:
-    file = fill(tmp_path).file
-    header, *lines = file.read_bytes().splitlines(keepends=True)
-    for content, words in (
-        (b"".join([header, lines[0], b"{}\n", lines[1]]), "line 3: Field required; restore it"),
-        (header.replace(b"mcts", b"cem") + lines[0], "holds other choices"),
-        (b"rubbish\n", "holds other choices"),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(CwmError, match=words) as caught:
-            Journal.open(tmp_path, IDENTITY)
+def test_a_journal_that_was_meddled_with_is_refused_in_one_line(tmp_path) -> None:
+    file = fill(tmp_path).journal
+    first, second, *_ = file.read_bytes().splitlines(keepends=True)
+    content = first + b"{}\n" + second
+    file.write_bytes(content)
+    for _ in range(2):  # nothing stays locked
+        with pytest.raises(CwmError, match=r"line 2: Field required; .*add --new") as caught:
+            PlayRun.open(tmp_path, CONFIG).__enter__()
         assert len(str(caught.value).splitlines()) == 1
-        assert file.read_bytes() == content
-        with Journal.open(tmp_path, IDENTITY, new=True) as journal:
-            assert journal.lines == {}
-
-
-def test_what_is_forgotten_stays_in_the_file_until_something_is_played(tmp_path) -> None:
-    file = fill(tmp_path).file
-    content = file.read_bytes()
-    with Journal.open(tmp_path, IDENTITY) as journal:
-        journal.forget(ASKED[1:])
-        assert journal.missing(ASKED) == ASKED[1:]
-        assert file.read_bytes() == content
     assert file.read_bytes() == content
-    with Journal.open(tmp_path, IDENTITY) as journal:
-        journal.forget(ASKED[1:])
-        journal.append("model", episode(1, returned=8.0), REPORT)
-    with Journal.open(tmp_path, IDENTITY) as journal:
-        assert list(journal.lines) == [ASKED[0], Key("model", 1)]
-        assert journal.side("model", 2).returns == [8.0]
-    assert list(tmp_path.iterdir()) == [file]
+    with PlayRun.open(tmp_path, CONFIG, new=True) as run:
+        assert run.known == {}
+        run.add("random", episode(0), None)
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        assert len(run.known) == 1
 
 
-def test_a_new_journal_replaces_the_old_one_when_something_is_played(tmp_path) -> None:
-    file = fill(tmp_path).file
+def test_what_is_forgotten_stays_written_until_something_is_played(tmp_path) -> None:
+    file = fill(tmp_path).journal
     content = file.read_bytes()
-    with Journal.open(tmp_path, IDENTITY, new=True) as journal:
-        assert journal.missing(ASKED) == ASKED
-        assert file.read_bytes() == content
-        journal.append("random", episode(0), None)
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        run.forget(ASKED[1:])
+        assert run.missing(ASKED) == ASKED[1:]
+    assert file.read_bytes() == content
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        run.forget(ASKED[1:])
+        run.add("model", episode(1, returned=8.0), REPORT)
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        assert list(run.known) == [ASKED[0], EpisodeKey("model", 1)]
+        assert run.side("model", 2).returns == [8.0]
+    with PlayRun.open(tmp_path, CONFIG, new=True) as run:
+        assert run.missing(ASKED) == ASKED
         assert len(file.read_bytes().splitlines()) == 2
+        run.add("random", episode(0), None)
+        assert len(file.read_bytes().splitlines()) == 1
 
 
-def test_a_journal_without_an_episode_leaves_no_file(tmp_path) -> None:
-    with Journal.open(tmp_path, IDENTITY) as journal:
-        assert journal.file.exists()
-    assert not journal.file.exists()
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_two_at_a_time_are_refused(tmp_path, replaced) -> None:
+def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_path) -> None:
     fill(tmp_path)
-    with Journal.open(tmp_path, IDENTITY, new=replaced) as journal:
-        if replaced:
-            journal.append("random", episode(0), None)
-        for new in (False, True):
-            with pytest.raises(CwmError, match="another process is playing"):
-                Journal.open(tmp_path, IDENTITY, new=new)
-    Journal.open(tmp_path, IDENTITY).__exit__()
-
-
-def test_a_folder_that_cannot_be_written_is_told(tmp_path) -> None:
+    for replaced in (False, True):
+        with PlayRun.open(tmp_path, CONFIG, new=replaced) as run:
+            if replaced:
+                run.add("random", episode(0), None)
+            for new in (False, True):
+                with pytest.raises(CwmError, match="another process is working on"):
+                    PlayRun.open(tmp_path, CONFIG, new=new).__enter__()
+    with PlayRun.open(tmp_path, CONFIG):
+        pass
     (tmp_path / "plans").write_text("in the way")
     with pytest.raises(CwmError, match="cannot be written"):
-        Journal.open(tmp_path / "plans", IDENTITY)
+        PlayRun.open(tmp_path / "plans", CONFIG)
 
 
 def bare(out: str) -> dict:
@@ -171,10 +153,28 @@ def bare(out: str) -> dict:
 def plan(cwm):
     """Run `cwm plan` with little effort."""
     (cwm.folder / "cartpole.py").write_text(CARTPOLE)
-    effort = ("-o", "simulations=6", "-o", "rollout=20", "--max-steps", "40", "--lockstep", "2")
-    command = ("plan", "--env", "CartPole-v1", "--program", "cartpole.py", *effort, "--json")
+    effort = ("-o", "simulations=6", "-o", "rollout=20", "--max-steps", "40", "--json")
+    command = ("plan", "--env", "CartPole-v1", "--program", "cartpole.py", *effort)
     cwm.command = command
-    return lambda *arguments: cwm.inside(*command, "--episodes", "4", *arguments)
+    return lambda *arguments: cwm.inside(*command, *arguments)
+
+
+def written(cwm) -> list[bytes]:
+    return [
+        line
+        for file in cwm.folder.glob("runs/plans/*/journal.jsonl")
+        for line in file.read_bytes().splitlines()
+    ]
+
+
+def wait_for(cwm, lines: int, process) -> list[psutil.Process]:
+    """Wait until so many episodes are written down; return what then runs below a process."""
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 60
+    while len(written(cwm)) < lines and time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children(recursive=True) or children
+        time.sleep(0.005)
+    return children
 
 
 def killed(cwm, *arguments: str, lines: int) -> None:
@@ -183,100 +183,68 @@ def killed(cwm, *arguments: str, lines: int) -> None:
     On a busy machine it may be done before it is looked at; then it is started anew.
     """
     for _ in range(5):
-        killed_once(cwm, *arguments, lines=lines)
-        if len(written(cwm)) < 13:
+        process = cwm.start(*cwm.command, *arguments)
+        children = wait_for(cwm, lines, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert psutil.wait_procs(children, timeout=20)[1] == []
+        if len(written(cwm)) < 12:
             break
         shutil.rmtree(cwm.folder / "runs")
-    assert lines + 1 <= len(written(cwm)) < 13, "it was killed too late"
-
-
-def killed_once(cwm, *arguments: str, lines: int) -> None:
-    process = cwm.start(*cwm.command, *arguments)
-    children = []
-    deadline = time.monotonic() + 60
-    while len(written(cwm)) < lines + 1 and time.monotonic() < deadline:
-        children = psutil.Process(process.pid).children(recursive=True) or children
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert psutil.wait_procs(children, timeout=20)[1] == []
-
-
-def written(cwm) -> list[bytes]:
-    return [
-        line
-        for file in cwm.folder.glob("runs/plans/*.jsonl")
-        for line in file.read_bytes().splitlines()
-    ]
+    assert lines <= len(written(cwm)) < 12, "it was killed too late"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lines", "workers"), [(5, "1"), pytest.param(9, "2", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("lines", "workers"), [(5, "1"), (9, "2")])
 def test_a_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> None:
-    killed(cwm, "--episodes", "4", "--workers", workers, lines=lines)
-    done = plan("--workers", "2")
+    asked = ("--oracle", "--episodes", "4")
+    killed(cwm, *asked, "--workers", workers, lines=lines)
+    done = plan(*asked, "--workers", "2")
     assert done.returncode == 0, done.stderr
     assert " of 12 episodes were played" in done.stderr
     assert "Note: continuing runs/plans/CartPole-v1-auto-0-" in done.stderr
     (cwm.folder / "runs").rename(cwm.folder / "elsewhere")
-    whole = plan()
+    whole = plan(*asked)
     assert "continuing" not in whole.stderr
     assert bare(done.stdout) == bare(whole.stdout)
 
 
-@pytest.mark.slow
-def test_more_episodes_continue_and_as_many_are_played_anew(plan, cwm) -> None:
-    few = plan("--no-oracle")
+def test_more_episodes_continue_as_many_are_played_anew_and_mistakes_lose_nothing(
+    plan, cwm
+) -> None:
+    few = plan("--episodes", "2")
     assert json.loads(few.stdout)["oracle"] is None
-    assert len(written(cwm)) == 1 + 8
-    more = plan("--episodes", "5")
-    assert "8 of 15 episodes were played" in more.stderr
-    assert bare(more.stdout)["returns"][:4] == bare(few.stdout)["returns"]
-    again = plan("--episodes", "5")
+    assert len(written(cwm)) == 4
+    more = plan("--episodes", "3", "--oracle")
+    assert "4 of 9 episodes were played" in more.stderr
+    assert bare(more.stdout)["returns"][:2] == bare(few.stdout)["returns"]
+    again = plan("--episodes", "3", "--oracle")
     assert "continuing" not in again.stderr
     assert bare(again.stdout) == bare(more.stdout)
-    assert len(written(cwm)) == 1 + 15
-    plan("--episodes", "2")
-    assert len(written(cwm)) == 1 + 15, "the other episodes are kept"
-    plan("--episodes", "2", "--new")
-    assert len(written(cwm)) == 1 + 6
+    before = written(cwm)
+    assert len(before) == 9
+    for mistake in (["-o", "simulations=0"], ["--tool", "nothing"], ["--planner", "none"]):
+        assert plan("--new", *mistake).returncode == 1
+        assert written(cwm) == before
+    plan("--episodes", "1")
+    assert len(written(cwm)) == 9, "the other episodes are kept"
+    plan("--episodes", "1", "--new")
+    assert len(written(cwm)) == 2
 
 
 @pytest.mark.slow
-def test_an_interrupted_plan_says_how_it_continues(plan, cwm) -> None:
+def test_while_it_plays_others_are_refused_and_interrupted_it_says_how_it_continues(
+    plan, cwm
+) -> None:
     process = cwm.start(*cwm.command, "--episodes", "400")
-    deadline = time.monotonic() + 60
-    while len(written(cwm)) < 402 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(cwm, 401, process)
+    done = plan("--workers", "2")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    [file] = cwm.folder.glob("runs/plans/*.jsonl")
-    count = len(written(cwm)) - 1
-    words = f"interrupted after {count} of 1200 episodes: the same command continues "
-    assert err.splitlines()[-1] == words + str(file.relative_to(cwm.folder))
-
-
-@pytest.mark.slow
-def test_bad_input_loses_nothing(plan, cwm) -> None:
-    plan("--no-oracle")
-    before = written(cwm)
-    for mistake in (["-o", "simulations=0"], ["--tool", "nothing"], ["--planner", "none"]):
-        assert plan("--no-oracle", "--new", *mistake).returncode == 1
-        assert written(cwm) == before
-
-
-@pytest.mark.slow
-def test_a_second_command_for_the_same_episodes_is_refused(plan, cwm) -> None:
-    process = cwm.start(*cwm.command, "--episodes", "400")
-    deadline = time.monotonic() + 60
-    while len(written(cwm)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    done = plan("--workers", "2")
-    process.kill()
-    process.communicate()
+    [folder] = cwm.folder.glob("runs/plans/*")
+    words = f"interrupted after {len(written(cwm))} of 800 episodes: the same command continues "
+    assert err.splitlines()[-1] == words + str(folder.relative_to(cwm.folder))
     assert done.returncode == 1
-    assert "another process is playing for runs/plans/CartPole" in done.stderr
+    assert "another process is working on runs/plans/CartPole" in done.stderr
     assert len(done.stderr.splitlines()) == 1

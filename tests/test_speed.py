@@ -328,7 +328,7 @@ def test_what_fails_is_reported_and_the_rest_is_measured(bench):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "name one world model: --program FILE, or --run DIR"),
+        ([], "name one world model: a run, or --program FILE"),
         (["--program", "model.py", "-o", "top=1"], "unknown option"),
         (["--program", "model.py", "--backend", "litellm"], "needs a model: add --model"),
     ],

@@ -1,45 +1,43 @@
-"""Play episodes side by side: plans for all of them are asked for at once."""
+"""Episodes: played with plans or at random, several at once, by several workers.
 
+An episode depends on the seed and its number only: not on those beside it, nor on who plays it.
+"""
+
+import signal
+import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.envs.tasks import Task, random_action, seeds_of
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Moment
-from cwm_cli.sandbox import Plan, Report
+from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.worlds.model import Plan, PlanningSession, Report
 
-if TYPE_CHECKING:
-    import gymnasium as gym
+ABREAST = 8
+"""Episodes that a worker plays at the same time.
 
-
-class Pilot(Protocol):
-    """Plans for moments of several episodes."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of the model so far."""
-
-    @property
-    def report(self) -> Report | None:
-        """What plans are made with, once that is known."""
-
-    def state(self, env: "gym.Env[Any, Any]", observation: Any) -> Any:
-        """Return where an environment stands, as plans begin from it."""
-
-    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return the next actions at each moment."""
+Planned for together they take as little as a third of the time of one after the other, and with
+more of them hardly less.
+"""
 
 
-class Cost(NamedTuple):
+class PlanningCost(NamedTuple):
     """What plans took: decisions, those without a plan, steps of the model, and seconds."""
 
     decisions: int = 0
@@ -47,9 +45,9 @@ class Cost(NamedTuple):
     model_steps: int = 0
     seconds: float = 0.0
 
-    def plus(self, other: "Cost") -> "Cost":
+    def plus(self, other: "PlanningCost") -> "PlanningCost":
         """Return the sum of two costs."""
-        return Cost(
+        return PlanningCost(
             self.decisions + other.decisions,
             self.failures + other.failures,
             self.model_steps + other.model_steps,
@@ -76,19 +74,19 @@ class Episode(BaseModel):
     failure: Failure | None = None
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> PlanningCost:
         """What its plans took."""
-        return Cost(self.decisions, self.failures, self.model_steps, self.seconds)
+        return PlanningCost(self.decisions, self.failures, self.model_steps, self.seconds)
 
 
-class Played(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """An episode that is over, and its actions."""
 
     episode: Episode
     actions: list[Any]
 
 
-class Standing(NamedTuple):
+class Underway(NamedTuple):
     """How far an episode is that is not over."""
 
     number: int
@@ -96,122 +94,122 @@ class Standing(NamedTuple):
     returned: float
 
 
-class Round(NamedTuple):
+class Progress(NamedTuple):
     """What playing on came to, up to where every episode is over or needs new actions."""
 
-    finished: list[Played]
-    standings: list[Standing]
-    cost: Cost
+    finished: list[FinishedEpisode]
+    underway: list[Underway]
+    cost: PlanningCost
     report: Report | None
 
 
-Rounds = Generator[Round, None, None]
+Stream = Generator[Progress, None, None]
+"""Plays episodes as it is asked for more."""
 
 
 def play(
-    task: Task, numbers: Iterable[int], pilot: Pilot | None = None, *, lanes: int = 1
-) -> Rounds:
-    """Play episodes, so many at a time: with plans, or at random.
+    task: Task,
+    numbers: Iterable[int],
+    session: PlanningSession | None = None,
+    *,
+    abreast: int = ABREAST,
+) -> Stream:
+    """Play episodes, with plans or at random, so many at a time.
 
-    An episode depends on the seed and its number only, not on those beside it.
     Where there is no plan the action is random.
     """
     waiting = iter(numbers)
-    flights: list[_Flight] = []
+    playing: list[_Playing] = []
     try:
         while True:
-            for number in islice(waiting, lanes - len(flights)):
-                flights.append(_Flight(task, number))
-            if not flights:
+            for number in islice(waiting, abreast - len(playing)):
+                playing.append(_Playing(task, number))
+            if not playing:
                 return
-            cost = _decide(flights, pilot) if pilot else Cost()
-            for flight in flights:
-                flight.go_on()
-            yield Round(
-                [flight.played for flight in flights if flight.over],
-                [flight.standing for flight in flights if not flight.over],
+            cost = _decide(playing, session) if session else PlanningCost()
+            for each in playing:
+                each.go_on()
+            yield Progress(
+                [each.finished for each in playing if each.over],
+                [each.underway for each in playing if not each.over],
                 cost,
-                pilot.report if pilot else None,
+                session.report if session else None,
             )
-            flights = [flight for flight in flights if not flight.ended()]
+            for each in playing:
+                if each.over:
+                    each.env.close()
+            playing = [each for each in playing if not each.over]
     finally:
-        for flight in flights:
-            flight.env.close()
+        for each in playing:
+            each.env.close()
 
 
-class _Flight:
+class _Playing:
     """An episode that is being played, in an environment of its own."""
 
     def __init__(self, task: Task, number: int) -> None:
         reset, random = seeds_of(task.seed, number)
         self.number = number
         self.over = False
-        self.queue: deque[Any] = deque()
         self.env = task.make()
         self._task = task
+        self._planned: deque[Any] = deque()
         self._space = deepcopy(self.env.action_space)
         self._space.seed(random)
-        self._cost = Cost()
+        self._cost = PlanningCost()
         self._failure: Failure | None = None
         self._returned = 0.0
         self._actions: list[Any] = []
         self._observation, _ = self.env.reset(seed=reset)
 
     @property
-    def standing(self) -> Standing:
+    def underway(self) -> Underway:
         """How far the episode is."""
-        return Standing(self.number, len(self._actions), self._returned)
+        return Underway(self.number, len(self._actions), self._returned)
 
     @property
-    def played(self) -> Played:
+    def finished(self) -> FinishedEpisode:
         """What the episode came to."""
         cost = self._cost._asdict()
-        episode = Episode(**self.standing._asdict(), **cost, failure=self._failure)
-        return Played(episode, self._actions)
+        episode = Episode(**self.underway._asdict(), **cost, failure=self._failure)
+        return FinishedEpisode(episode, self._actions)
 
-    def moment(self, pilot: Pilot) -> Moment:
+    def moment(self, session: PlanningSession) -> Moment:
         """Return where the episode stands."""
-        state = pilot.state(self.env, self._observation)
+        state = session.state(self.env, self._observation)
         horizon = self._task.limit - len(self._actions)
-        return Moment(
-            self.number, self._cost.decisions, state, horizon, self._task.allowed(self.env)
-        )
+        allowed = self._task.allowed(self.env)
+        return Moment(self.number, self._cost.decisions, state, horizon, allowed)
 
     def follow(self, plan: Plan, seconds: float, steps: int) -> None:
         """Take in a plan and its share of what planning took."""
-        self.queue.extend(plan.actions)
+        self._planned.extend(plan.actions)
         self._failure = self._failure or plan.failure
-        self._cost = self._cost.plus(Cost(1, int(plan.failure is not None), steps, seconds))
+        self._cost = self._cost.plus(PlanningCost(1, int(plan.failure is not None), steps, seconds))
 
     def go_on(self) -> None:
         """Play what is planned, or one random action."""
-        if not self.queue:
-            self.queue.append(random_action(self._space, self._task.allowed(self.env)))
-        while self.queue and not self.over:
-            action = self.queue.popleft()
+        if not self._planned:
+            self._planned.append(random_action(self._space, self._task.allowed(self.env)))
+        while self._planned and not self.over:
+            action = self._planned.popleft()
             self._actions.append(action)
             result = self.env.step(deepcopy(action))
             self._observation, reward, terminated, truncated, _ = result
             self._returned += _number(reward)
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 
-    def ended(self) -> bool:
-        """Whether the episode is over; its environment is then closed."""
-        if self.over:
-            self.env.close()
-        return self.over
 
-
-def _decide(flights: Sequence[_Flight], pilot: Pilot) -> Cost:
+def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
     """Have new actions planned for every episode, and share out what that took."""
-    began, before = time.perf_counter(), pilot.steps
-    plans = pilot.plan([flight.moment(pilot) for flight in flights])
-    seconds, steps = time.perf_counter() - began, pilot.steps - before
-    each, rest = divmod(steps, len(flights))
-    for place, (flight, plan) in enumerate(zip(flights, plans, strict=True)):
-        flight.follow(plan, seconds / len(flights), each + (place < rest))
+    began, before = time.perf_counter(), session.steps
+    plans = session.plan([each.moment(session) for each in playing])
+    seconds, steps = time.perf_counter() - began, session.steps - before
+    share, rest = divmod(steps, len(playing))
+    for place, (each, plan) in enumerate(zip(playing, plans, strict=True)):
+        each.follow(plan, seconds / len(playing), share + (place < rest))
     failures = sum(plan.failure is not None for plan in plans)
-    return Cost(len(flights), failures, steps, seconds)
+    return PlanningCost(len(playing), failures, steps, seconds)
 
 
 def _number(reward: Any) -> float:
@@ -220,3 +218,122 @@ def _number(reward: Any) -> float:
     if values.size != 1 or not isfinite(values.item()):
         raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
     return values.item()
+
+
+class WorkerProgress(NamedTuple):
+    """Progress, and the number of the worker that made it."""
+
+    worker: int
+    progress: Progress
+
+
+WorkerStream = Generator[WorkerProgress, None, None]
+
+
+def dealt(numbers: Sequence[int], workers: int) -> list[Sequence[int]]:
+    """Deal episodes out, to no more workers than there are episodes."""
+    count = min(workers, len(numbers))
+    return [numbers[worker::count] for worker in range(count)]
+
+
+def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = None) -> WorkerStream:
+    """Play each stream in a thread; `cancel` has to end what they wait for when one fails.
+
+    One stream is played here.
+    """
+    if len(streams) == 1:
+        with closing(streams[0]) as stream:
+            yield from (WorkerProgress(0, progress) for progress in stream)
+        return
+    heard: SimpleQueue[WorkerProgress | Future[None]] = SimpleQueue()
+    stop = Event()
+
+    def listen(worker: int, stream: Stream) -> None:
+        with closing(stream):
+            for progress in stream:
+                heard.put(WorkerProgress(worker, progress))
+                if stop.is_set():
+                    return
+
+    with ThreadPoolExecutor(len(streams)) as pool:
+        try:
+            for worker, stream in enumerate(streams):
+                pool.submit(listen, worker, stream).add_done_callback(heard.put)
+            for _ in streams:
+                while not isinstance(item := heard.get(), Future):
+                    yield item
+                item.result()
+        except BaseException:
+            stop.set()
+            if cancel:
+                cancel()
+            raise
+
+
+def in_processes(makers: Sequence[Callable[[], Iterator[Progress]]]) -> WorkerStream:
+    """Play each in a process of its own, for environments that would keep each other waiting.
+
+    A maker is sent to its process, where it is called. `CwmError` and `Unsuited` come back.
+    """
+    with ExitStack() as stack:
+        workers: dict[Connection, tuple[int, SpawnProcess]] = {}
+        for number, maker in enumerate(makers):
+            reader, process = _started(maker)
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            workers[reader] = number, process
+        while workers:
+            ready = wait(list(workers))
+            for reader in [reader for reader in workers if reader in ready]:
+                number, process = workers[reader]
+                progress = _received(reader, process)
+                if progress is None:
+                    del workers[reader]
+                else:
+                    yield WorkerProgress(number, progress)
+
+
+def _started(maker: Callable[[], Iterator[Progress]]) -> tuple[Connection, SpawnProcess]:
+    """Start a process that plays; Ctrl-C is left to this one."""
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(maker, writer), daemon=True)
+    resource_tracker.ensure_running()  # which would let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    writer.close()
+    return reader, process
+
+
+def _work(maker: Callable[[], Iterator[Progress]], writer: "Connection[Any, Any]") -> None:
+    """Play, and send all progress; this runs in the process that was started."""
+    sys.stdout = sys.stderr  # what environments print is no result
+    try:
+        for progress in maker():
+            writer.send(progress)
+        writer.send(None)
+    except (Unsuited, CwmError) as error:
+        kind = Unsuited if isinstance(error, Unsuited) else CwmError
+        writer.send(kind(str(error)))  # subclasses may not survive being sent
+    except BrokenPipeError:
+        pass  # nobody listens any more
+
+
+def _received(reader: Connection, process: SpawnProcess) -> Progress | None:
+    """Receive progress, None after the last; an error of the process is raised here."""
+    try:
+        item = reader.recv()
+    except (EOFError, OSError) as error:
+        process.join()
+        code = process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise CwmError(
+            f"a process that played the true environment ended early ({how}): lower --workers"
+        ) from error
+    if isinstance(item, Exception):
+        raise item
+    assert item is None or isinstance(item, Progress)
+    return item

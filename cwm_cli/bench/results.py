@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
-from cwm_cli.agents.contests import Mean, Side, mean_of, relative_return
+from cwm_cli.agents.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.agents.episodes import Episode
 from cwm_cli.bench.configuration import BenchmarkTask, Trial
 from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun

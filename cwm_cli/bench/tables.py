@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cwm_cli.agents.contests import Mean
+from cwm_cli.agents.comparison import Mean
 from cwm_cli.bench.results import Estimate, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share

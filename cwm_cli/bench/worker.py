@@ -4,18 +4,16 @@ It does one task, and ends when whoever started it does. What it found is in the
 before it ends with exit code 0; it may be repeated at any time.
 """
 
-import json
 import os
-import runpy
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cwm_cli.agents.collecting import default_dataset
+from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Trial
 from cwm_cli.bench.executor import ERROR, Command, end_with_starter
@@ -124,36 +122,26 @@ def ceiling(work: TaskWork) -> None:
 def play(work: TaskWork) -> None:
     """Play by planning in the best program of a trial; the oracle plays in a task of its own."""
     digest = work.run.digest(work.trial)
-    run = str(work.run.trial_folder(work.trial))
-    found = _plan(work, work.trial.environment, "--run", run, "--no-oracle")
+    found = _plan(work, run=work.run.trial_folder(work.trial))
     work.run.keep(work.task, found | {"program_digest": digest})
 
 
 def oracle(work: TaskWork) -> None:
     """Play by planning in an environment itself; what is played is kept in the benchmark."""
-    home = work.run.folder / "oracles"
-    home.mkdir(exist_ok=True)
-    os.chdir(home)  # where `runs/plans` is then
-    found = _plan(work, work.task.name, "--real-env", "--planner", work.task.planner)
-    work.run.keep(work.task, found)
+    folder = work.run.folder / "oracles"
+    how: dict[str, Any] = {"real_env": True, "planner": work.task.planner, "folder": folder}
+    work.run.keep(work.task, _plan(work, env=work.task.name, **how))
 
 
-def _plan(work: TaskWork, name: str, *arguments: str) -> dict[str, Any]:
-    """Run `cwm plan` in this process, as a user would, and return what it prints as JSON."""
-    episodes = ["--episodes", str(work.run.header.terms.episodes), "--json"]
-    longest = work.run.config.max_steps
-    episodes += ["--max-steps", str(longest)] if longest else []
-    gaps = [word for gap in work.access.accepted for word in ("--allow-gap", gap)]
-    sys.argv = ["cwm", "plan", "--env", name, *arguments, *episodes, *gaps]
-    printed = StringIO()
-    try:
-        with redirect_stdout(printed):
-            runpy.run_module("cwm_cli", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code:
-            raise
-    found: dict[str, Any] = json.loads(printed.getvalue())
-    return found
+def _plan(work: TaskWork, **arguments: Any) -> dict[str, Any]:
+    """Play the episodes of the benchmark; return what `cwm plan` would print as JSON."""
+    result = plan(
+        **arguments,
+        episodes=work.run.header.terms.episodes,
+        max_steps=work.run.config.max_steps,
+        allow_gap=work.access.accepted,
+    )
+    return result.as_json()
 
 
 TASKS: Mapping[str, Callable[[TaskWork], None]] = {

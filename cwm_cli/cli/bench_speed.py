@@ -11,7 +11,6 @@ from cwm_cli.cli.shared import (
     ApiBaseOption,
     DatasetOption,
     EnvArgOption,
-    EnvOption,
     JsonOption,
     MaxCostOption,
     ModelBackendOption,
@@ -21,11 +20,15 @@ from cwm_cli.cli.shared import (
     RunOption,
     SeedOption,
     ToolOption,
+    parse_env_args,
 )
 
 
 def bench_speed(
-    env: EnvOption,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
+    ] = None,
     env_arg: EnvArgOption = None,
     program: ProgramOption = None,
     run: RunOption = None,
@@ -57,24 +60,30 @@ def bench_speed(
     dataset, warm, in rounds; a language model is asked once per transition.
     What fails is reported, and the rest is measured.
 
-    Example: cwm bench-speed --env CartPole-v1 --run runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm bench-speed --run runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
-    from cwm_cli.cli.data import find_environment, recorded_args
+    from cwm_cli.agents.collecting import recorded_args
+    from cwm_cli.agents.subjects import find_subject, protected
     from cwm_cli.cli.measuring import Measuring, Predictor, report
-    from cwm_cli.cli.protecting import protected
-    from cwm_cli.cli.subjects import find_subject, transitions_of
     from cwm_cli.sandbox.pacing import TimingJob
+    from cwm_cli.views.recording import RecordingBar
 
-    spec = find_environment(env)
-    subject = find_subject(spec, env_arg, program, run)
+    observer = RecordingBar()
+    subject = find_subject(
+        run, program=program, env=env, env_args=parse_env_args(env_arg), observer=observer
+    )
     flags = {"api_base": api_base, "temperature": temperature}
     predictor = Predictor.named(backend, model, option or [], flags, max_cost)
-    data = transitions_of(spec, subject, dataset)
+    data = subject.transitions(dataset, observer)
     subject = subject._replace(env_args=recorded_args(data, subject.env_args))
-    tools = sorted({*subject.tools, *(tool or ())})
-    limits = predictor.limits(subject.limits)
-    with protected(
-        limits, tools=tools, accepted=allow_gap or (), handlers=[TimingJob.handler]
-    ) as sandbox:
-        measuring = Measuring(spec, subject, data, sandbox, rows, examples, seed)
+    limits = predictor.limits(dict(subject.limits))
+    guard = protected(
+        limits,
+        tools=[*subject.tools, *(tool or ())],
+        accepted=allow_gap or (),
+        handlers=[TimingJob.handler],
+        observer=observer,
+    )
+    with guard as sandbox:
+        measuring = Measuring(subject.spec, subject, data, sandbox, rows, examples, seed)
         report(measuring, predictor, json=json)

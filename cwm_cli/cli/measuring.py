@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cwm_cli.agents.subjects import Subject
 from cwm_cli.agents.synthesizing import check_flags
 from cwm_cli.bench.speed import INTERRUPTED, Asked, Comparison, Inquiry, Questioner, World
 from cwm_cli.cli.answering import answering
 from cwm_cli.cli.shared import console
-from cwm_cli.cli.subjects import Subject
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError

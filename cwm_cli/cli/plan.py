@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from cwm_cli.cli.shared import (
     AllowGapOption,
     EnvArgOption,
-    EnvOption,
     JsonOption,
     OptionsOption,
     ProgramOption,
     RunOption,
     SeedOption,
     ToolOption,
+    console,
+    emit_json,
+    parse_env_args,
 )
-
-if TYPE_CHECKING:
-    from cwm_cli.cli.playing import Contest
-    from cwm_cli.envs.films import Camera
 
 
 def plan(
-    env: EnvOption,
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="A run; its best program.", show_default=False),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
+    ] = None,
     env_arg: EnvArgOption = None,
     program: ProgramOption = None,
-    run: RunOption = None,
+    run_option: RunOption = None,
     real_env: Annotated[
         bool,
         typer.Option("--real-env", help="No model: the oracle plans, in the environment itself."),
@@ -42,14 +48,10 @@ def plan(
         ),
     ] = "auto",
     option: OptionsOption = None,
-    form: Annotated[
-        Literal["auto", "scalar", "compiled"],
-        typer.Option(
-            "--form",
-            help="scalar: use the program just as it is. compiled: as machine code (extra fast), "
-            "for which generated code may run such code. auto: in the fastest form without.",
-        ),
-    ] = "auto",
+    oracle: Annotated[
+        bool,
+        typer.Option("--oracle", help="Compare with plans in the environment itself: R."),
+    ] = False,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes to play.")] = 10,
     max_steps: Annotated[
         int | None,
@@ -61,13 +63,6 @@ def plan(
         ),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that plan.")] = 1,
-    lockstep: Annotated[
-        int, typer.Option("--lockstep", min=1, help="Episodes that a process plans for at once.")
-    ] = 8,
-    no_oracle: Annotated[
-        bool,
-        typer.Option("--no-oracle", help="Do not compare with plans in the environment itself."),
-    ] = False,
     render: Annotated[
         Path | None,
         typer.Option(
@@ -85,73 +80,54 @@ def plan(
 ) -> None:
     """Play an environment, planning every action in a world model.
 
-    From the same starts the oracle plans in the environment itself, and
-    random draws its actions. R = (model - random) / (oracle - random), where
-    the oracle is clearly better than chance; with --real-env there is no R.
+    From the same starts random draws its actions; with --oracle plans are also made in
+    the environment itself, which takes longer. R = (model - random) / (oracle - random),
+    where the oracle is clearly better than chance; with --real-env there is no R.
     Where the program fails the action is random, and counted. An episode is
     written down when it ends, so that a command that was stopped continues.
 
-    Example: cwm plan --env CartPole-v1 --run runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm plan runs/CartPole-v1-gif-mcts-0-20260101-120000 --oracle
     """
-    from cwm_cli.agents.plans import Journal
-    from cwm_cli.cli.data import find_environment
-    from cwm_cli.cli.planned import report
-    from cwm_cli.cli.planners import choose
-    from cwm_cli.cli.playing import Contest, check_oracle, play_through
-    from cwm_cli.cli.protecting import check_form, protected
-    from cwm_cli.cli.subjects import find_subject
-    from cwm_cli.envs.spec import space_of
-    from cwm_cli.envs.tasks import Setting, step_limit
-    from cwm_cli.sandbox.messages import PlanningJob
+    from rich.console import Console
 
-    spec = find_environment(env)
-    subject = find_subject(spec, env_arg, program, run, real_env=real_env)
-    check_form(form)
-    with closing(spec.make(**subject.env_args)) as made:
-        spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
-        setting = Setting(env, subject.env_args, seed, step_limit(made, max_steps))
-    choice = choose(planner, option or [], spaces, subject.limits)
-    contest = Contest(
-        spec,
-        setting,
-        spaces,
-        choice,
-        subject,
-        subject.sides(no_oracle=no_oracle),
-        episodes,
-        form,
-        workers,
-        lanes=lockstep,
-    )
-    camera = _camera(render, contest)
-    check_oracle(contest)
-    tools = sorted({*subject.tools, *(tool or ())})
-    with ExitStack() as stack:
-        guard = protected(
-            choice.limits,
-            tools=tools,
-            accepted=allow_gap or (),
+    from cwm_cli.agents.playing import plan as play
+    from cwm_cli.errors import CwmError
+    from cwm_cli.views.lines import complain
+    from cwm_cli.views.planning import plan_report, plan_view
+
+    if run and run_option and run != run_option:
+        raise CwmError(f"{run} and {run_option} are two runs: name one")
+    view = plan_view(Console(stderr=True), erase=json or sys.stdout.isatty())
+    with redirect_stdout(sys.stderr):  # what environments print is no result
+        result = play(
+            run or run_option,
+            env=env,
+            env_args=parse_env_args(env_arg),
+            program=program,
+            real_env=real_env,
+            planner=planner,
+            options=option or (),
+            oracle=oracle,
+            episodes=episodes,
             workers=workers,
-            handlers=[PlanningJob.handler],
-            compiling=form == "compiled",
+            seed=seed,
+            max_steps=max_steps,
+            render=render,
+            new=new,
+            tools=tool or (),
+            allow_gap=allow_gap or (),
+            observer=view,
         )
-        sandbox = stack.enter_context(guard) if subject.text is not None else None
-        journal = stack.enter_context(
-            Journal.open(subject.folder, contest.identity(tools), new=new)
+    if json:
+        emit_json(result.as_json())
+    out = console(json=json)
+    for part in plan_report(result):
+        out.print(part, highlight=False, soft_wrap=True)
+    if failure := result.side.failure:
+        where = f", line {failure.line}" if failure.line else ""
+        cost = result.side.cost
+        complain(
+            f"the program failed in {cost.failures} of {cost.decisions} decisions, which "
+            f"were random instead; the first: {failure.kind}{where}: {failure.message}",
+            kind="Warning",
         )
-        contest.prepare(journal, filmed=camera is not None)
-        play_through(contest, journal, sandbox, new=new, json=json)
-        report(contest, journal, render=render, json=json)
-    if camera:
-        contest.film(camera)
-
-
-def _camera(file: Path | None, contest: Contest) -> Camera | None:
-    """Return what films an episode, once it has shown that it can."""
-    from cwm_cli.envs.films import Camera
-
-    if file is None:
-        return None
-    camera = Camera(file, contest.spec, contest.setting.env_args)
-    camera.check()
-    return camera

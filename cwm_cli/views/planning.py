@@ -1,167 +1,217 @@
-"""Follow episodes while they are played: a picture that changes, or a line per episode."""
+"""Follow episodes while they are played, and say what they came to."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.agents.contests import Mean, Side, SideName, mean_of
-from cwm_cli.agents.episodes import Cost, Episode, Round, Standing
-from cwm_cli.sandbox import Report
+from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
+from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
+from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.views.lines import Lines
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
-from cwm_cli.views.sides import NAMES, mean_words, report_words, speed_words
 from cwm_cli.views.words import duration, first_line, printable
+from cwm_cli.worlds.model import Report
+
+NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
+"""What people call the sides."""
 
 _WIDTH = max(map(len, NAMES.values()))
 
 
-class View(Protocol):
-    """Follows episodes."""
+def plan_view(console: Console, *, erase: bool) -> "PlanView":
+    """Return what follows a plan: a picture that changes, or a line per episode.
 
-    def saw(self, side: SideName, worker: int, played: Round) -> None:
-        """Take in what a worker has just played."""
-
-    def left_out(self, side: SideName) -> None:
-        """Take in that a side is not played after all."""
-
-
-@contextmanager
-def following(
-    sides: Mapping[SideName, Side], *, episodes: int, title: str, console: Console, erase: bool
-) -> Iterator[View]:
-    """Follow episodes; `sides` holds what was played before.
-
-    The last picture stays on the screen if something ends the play early, and
-    if it is not to be erased for a report to take its place.
+    With `erase` the last picture makes room for a report, unless something ends the play early.
     """
-    tallies = {name: _Tally.of(side, episodes) for name, side in sides.items()}
-    if not console.is_interactive or console.options.ascii_only:
-        with redirect_stdout(sys.stderr):  # what environments print is no result
-            yield Lines(tallies, console)
-        return
-    screen = Screen(tallies, title=title, console=console)
-    with screen.pane.display() as display, printed_above(console):
-        display.refresh()
-        yield screen
-        display.transient = erase
+    if console.is_interactive and not console.options.ascii_only:
+        return PlanPicture(console, erase=erase)
+    return PlanLines(console)
 
 
 @dataclass
 class _Tally:
-    """What is known of a side: its episodes so far, and those in flight by worker."""
+    """What is known of a side: its episodes so far, and those underway by worker.
+
+    `began` is when it was first heard of, with so many episodes `before`.
+    """
 
     asked: int
-    returns: list[float] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-    report: Report | None = None
-    standings: dict[int, list[Standing]] = field(default_factory=dict)
+    limit: int
+    episodes: list[Episode]
+    cost: PlanningCost
+    report: Report | None
+    before: int = 0
+    began: float | None = None
+    underway: dict[int, list[Underway]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, side: Side, asked: int) -> "_Tally":
+    def of(cls, side: Side, asked: int, limit: int) -> "_Tally":
         """Begin with what was played before."""
-        return cls(asked, list(side.returns), side.cost, side.report)
+        return cls(asked, limit, list(side.episodes), side.cost, side.report, len(side.episodes))
 
     @property
     def mean(self) -> Mean:
         """The mean return so far."""
-        return mean_of(self.returns)
+        return mean_of([episode.returned for episode in self.episodes])
 
-    def add(self, worker: int, played: Round) -> None:
+    def add(self, worker: int, progress: Progress) -> None:
         """Take in what a worker has just played."""
-        self.returns += [episode.returned for episode, _ in played.finished]
-        self.cost = self.cost.plus(played.cost)
-        self.report = self.report or played.report
-        self.standings[worker] = played.standings
+        if self.began is None:
+            self.began = time.monotonic() - progress.cost.seconds
+        self.episodes += [episode for episode, _ in progress.finished]
+        self.cost = self.cost.plus(progress.cost)
+        self.report = self.report or progress.report
+        self.underway[worker] = progress.underway
 
-    def in_flight(self) -> Iterator[Standing]:
-        """Yield how far the episodes in flight are, in their order."""
-        yield from sorted(standing for some in self.standings.values() for standing in some)
+    def left(self) -> float | None:
+        """Estimate how many seconds are left, None where there is nothing to go by.
+
+        An episode underway counts by its share of the mean length, or before one was finished of
+        the longest that there can be.
+        """
+        if len(self.episodes) >= self.asked:
+            return 0.0
+        if self.began is None:
+            return None
+        lengths = [episode.length for episode in self.episodes]
+        usual = sum(lengths) / len(lengths) if lengths else self.limit
+        begun = [min(1.0, length / usual) for _, length, _ in self.in_flight()]
+        done = len(self.episodes) - self.before + sum(begun)
+        open_ = self.asked - len(self.episodes) - sum(begun)
+        return (time.monotonic() - self.began) * max(0.0, open_) / done if done else None
+
+    def in_flight(self) -> Iterator[Underway]:
+        """Yield how far the episodes underway are, in their order."""
+        yield from sorted(each for some in self.underway.values() for each in some)
 
 
-class Lines:
-    """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
+class PlanView(Lines):
+    """Knows how far the sides are."""
 
-    def __init__(self, tallies: Mapping[SideName, _Tally], console: Console) -> None:
-        self._tallies = tallies
-        self._console = console
+    def __init__(self) -> None:
+        self.title = ""
+        self.tallies: dict[SideName, _Tally] = {}
         self._started = time.monotonic()
 
-    def saw(self, side: SideName, worker: int, played: Round) -> None:
+    def begins(self, work: object) -> None:
+        """Begin with what was played before."""
+        if isinstance(work, Playing):
+            self.title = printable(work.title)
+            self.tallies = {
+                name: _Tally.of(side, work.episodes, work.limit)
+                for name, side in work.outcome().items()
+            }
+            self._started = time.monotonic()
+
+    def advanced(self, event: object) -> None:
+        """Take in what a worker has just played."""
+        if isinstance(event, SideProgress):
+            self.tallies[event.side].add(event.worker, event.progress)
+        elif isinstance(event, LeftOut):
+            del self.tallies[event.side]
+
+    @property
+    def times(self) -> str:
+        """Say how long it took so far, and about how much is left."""
+        spent = duration(time.monotonic() - self._started)
+        lefts = [tally.left() for tally in self.tallies.values()]
+        known = [left for left in lefts if left is not None]
+        if not any(known):
+            return spent
+        word = "about" if len(known) == len(lefts) else "over"
+        return f"{spent}, {word} {duration(sum(known))} left"
+
+
+class PlanLines(PlanView):
+    """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def advanced(self, event: object) -> None:
         """Print what came of the episodes that are over."""
-        tally = self._tallies[side]
-        before = len(tally.returns)
-        tally.add(worker, played)
-        for place, (episode, _) in enumerate(played.finished, start=before + 1):
-            mean = mean_of(tally.returns[:place]).mean
-            self._print(side, f"{place}/{tally.asked}", episode, mean)
-
-    def left_out(self, side: SideName) -> None:
-        """Say nothing: whoever leaves a side out says why."""
-
-    def _print(self, side: SideName, place: str, episode: Episode, mean: float) -> None:
-        """Print what came of an episode."""
-        words = f"[{place}] {NAMES[side]} #{episode.number}: return {episode.returned:.5g}"
-        parts = [f"{words} (mean {mean:.5g})", f"{episode.length:,} steps"]
-        parts.append(duration(time.monotonic() - self._started))
-        if episode.failure:
-            parts.append(f"{episode.failures:,} failures: {first_line(episode.failure)}")
-        self._console.print(Text("  ".join(parts)), soft_wrap=True)
+        super().advanced(event)
+        if not isinstance(event, SideProgress):
+            return
+        tally, finished = self.tallies[event.side], event.progress.finished
+        before = len(tally.episodes) - len(finished)
+        for place, (episode, _) in enumerate(finished, start=before + 1):
+            mean = mean_of([each.returned for each in tally.episodes[:place]]).mean
+            words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
+            parts = [f"{words}: return {episode.returned:.5g} (mean {mean:.5g})"]
+            parts += [f"{episode.length:,} steps", self.times]
+            if episode.failure:
+                parts.append(f"{episode.failures:,} failures: {first_line(episode.failure)}")
+            self._console.print(Text("  ".join(parts)), soft_wrap=True)
 
 
-class Screen:
-    """Draws a line per side, the episodes in flight, a bar, and who plans with what.
+class PlanPicture(PlanView):
+    """Draws a line per side, the episodes underway, a bar, and who plans with what.
 
     rich's thread draws while another takes in what is played, hence the lock.
     """
 
-    def __init__(self, tallies: Mapping[SideName, _Tally], *, title: str, console: Console) -> None:
+    def __init__(self, console: Console, *, erase: bool) -> None:
+        super().__init__()
         self.pane = Pane(self._lines, console, margin=ECHO)
-        self._tallies = dict(tallies)
-        self._title = printable(title)
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
+        self._console, self._erase = console, erase
+        self._lock = threading.RLock()
+        self._stack = ExitStack()
 
-    def saw(self, side: SideName, worker: int, played: Round) -> None:
+    def begins(self, work: object) -> None:
+        """Begin to draw."""
+        super().begins(work)
+        self._display = self._stack.enter_context(self.pane.display())
+        self._stack.enter_context(printed_above(self._console))
+        self._display.refresh()
+
+    def advanced(self, event: object) -> None:
         """Take in what a worker has just played."""
         with self._lock:
-            self._tallies[side].add(worker, played)
+            super().advanced(event)
 
-    def left_out(self, side: SideName) -> None:
-        """Draw a side no more."""
-        with self._lock:
-            del self._tallies[side]
+    def ends(self) -> None:
+        """Draw no more; the last picture stays on the screen where nothing takes its place."""
+        done, asked = self._counts()
+        self._display.transient = self._erase and done == asked
+        self._stack.close()
+
+    def _counts(self) -> tuple[int, int]:
+        """Return how many episodes were played, and how many are asked for."""
+        tallies = self.tallies.values()
+        return sum(len(tally.episodes) for tally in tallies), sum(tally.asked for tally in tallies)
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Put all into words; where there is little room the sides and the bar remain."""
         with self._lock:
-            sides = [_side(name, tally) for name, tally in self._tallies.items()]
-            flights = _flights(self._tallies)
-            facts = [text for text in map(_facts, self._tallies.values()) if text]
-            progress = self._progress(width)
+            sides = [_side(name, tally) for name, tally in self.tallies.items()]
+            flights = [
+                Text(f"  #{number} step {length:,}  return {returned:.5g}", "cyan")
+                for tally in self.tallies.values()
+                for number, length, returned in tally.in_flight()
+            ]
+            facts = [report_words(t.report) for t in self.tallies.values() if t.report]
+            done, asked = self._counts()
+            progress = bar(done, asked, f" {done:,}/{asked:,} episodes · {self.times}", width)
         room = max(0, height - 2 - len(sides))
         notes = [Text(facts[0], "dim")] if facts else []
-        return [Text(self._title, "bold"), *sides, *[*flights[: room - 1], *notes][:room], progress]
-
-    def _progress(self, width: int) -> Text:
-        """Draw how much of what was asked for is played."""
-        asked = sum(tally.asked for tally in self._tallies.values())
-        done = sum(len(tally.returns) for tally in self._tallies.values())
-        spent = duration(time.monotonic() - self._started)
-        return bar(done, asked, f" {done:,}/{asked:,} episodes · {spent}", width)
+        return [Text(self.title, "bold"), *sides, *[*flights[: room - 1], *notes][:room], progress]
 
 
 def _side(name: SideName, tally: _Tally) -> Text:
     """Put a side into words."""
     width = len(str(tally.asked))
-    line = Text(f"{NAMES[name]:<{_WIDTH}}  {len(tally.returns):>{width}}/{tally.asked}")
-    if tally.returns:
+    line = Text(f"{NAMES[name]:<{_WIDTH}}  {len(tally.episodes):>{width}}/{tally.asked}")
+    if tally.episodes:
         line.append(f"  return {mean_words(tally.mean)}", "bold green")
     if tally.cost.decisions:
         line.append("  {} decisions/s, {} model steps/s".format(*speed_words(tally.cost)), "dim")
@@ -170,15 +220,48 @@ def _side(name: SideName, tally: _Tally) -> Text:
     return line
 
 
-def _flights(tallies: Mapping[SideName, _Tally]) -> list[Text]:
-    """Put the episodes in flight into words, a line each."""
-    return [
-        Text(f"  #{number} step {length:,}  return {returned:.5g}", "cyan")
-        for tally in tallies.values()
-        for number, length, returned in tally.in_flight()
-    ]
+def plan_report(result: PlanResult) -> Iterator[Table | Text]:
+    """Say what the sides came to, with what plans were made, and where the episodes are."""
+    yield side_table(result.sides)
+    if result.asked == "oracle":
+        yield Text("R         none: these plans are the oracle's")
+    elif "oracle" not in result.sides:
+        yield Text("R         none: there is no oracle (add --oracle)")
+    elif result.R is None:
+        yield Text("R         none: the oracle is not clearly better than chance")
+    else:
+        yield Text(f"R         {result.R:.3f} (the oracle has 1, random actions have 0)")
+    if result.side.report:
+        yield Text(f"planner   {report_words(result.side.report)}")
+    yield Text(f"episodes  {result.journal}")
 
 
-def _facts(tally: _Tally) -> str:
-    """Say what plans are made with, and why with nothing faster."""
-    return report_words(tally.report) if tally.report else ""
+def side_table(sides: Mapping[SideName, Side]) -> Table:
+    """Compare the sides, a row each."""
+    table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("return", "length", "decisions/s", "model steps/s"):
+        table.add_column(name, justify="right")
+    for name, side in sides.items():
+        length = sum(side.lengths) / len(side.lengths)
+        row = (NAMES[name], mean_words(side.mean), f"{length:.4g}")
+        table.add_row(*row, *speed_words(side.cost))
+    return table
+
+
+def mean_words(mean: Mean) -> str:
+    """Write a mean with its standard error."""
+    error = "" if mean.stderr is None else f" \N{PLUS-MINUS SIGN} {mean.stderr:.3g}"
+    return f"{mean.mean:.5g}{error}"
+
+
+def speed_words(cost: PlanningCost) -> tuple[str, str]:
+    """Write the decisions and the steps of the model per second of planning, if any."""
+    if not cost.seconds:
+        return "", ""
+    return f"{cost.decisions / cost.seconds:,.4g}", f"{cost.model_steps / cost.seconds:,.0f}"
+
+
+def report_words(report: Report) -> str:
+    """Say by which planner and with which forms of the model plans are made, and why no others."""
+    words = f"{report.planner}, {' and '.join(report.forms)}"
+    return f"{words} ({printable(report.note)})" if report.note else words

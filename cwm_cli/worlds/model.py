@@ -13,7 +13,8 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.results import Plan, Report
+from cwm_cli.sandbox.results import Plan as Plan
+from cwm_cli.sandbox.results import Report as Report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,168 @@
+"""What playing came to: the world model beside random actions and plans made in the environment."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.episodes import Episode, PlanningCost
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.worlds.model import Report
+
+SideName = Literal["model", "oracle", "random"]
+"""Who plays: plans in a world model, plans in the true environment, random actions."""
+
+
+class Mean(NamedTuple):
+    """A mean and its standard error, None when there is one value only."""
+
+    mean: float
+    stderr: float | None
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean of values and how sure it is."""
+    mean = float(np.mean(values))
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Mean(mean, None if spread is None else spread / len(values) ** 0.5)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The episodes of one side, in order, and what its plans were made with."""
+
+    episodes: Sequence[Episode]
+    report: Report | None = None
+
+    @property
+    def returns(self) -> list[float]:
+        """The return of every episode."""
+        return [episode.returned for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The length of every episode."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def mean(self) -> Mean:
+        """The mean return."""
+        return mean_of(self.returns)
+
+    @cached_property
+    def cost(self) -> PlanningCost:
+        """What planning took, over all episodes."""
+        costs: Iterable[PlanningCost] = (episode.cost for episode in self.episodes)
+        return reduce(PlanningCost.plus, costs, PlanningCost())
+
+    @property
+    def speeds(self) -> dict[str, float | None]:
+        """Decisions and steps of the model per second that one worker plans."""
+        decisions, _, steps, seconds = self.cost
+        return {
+            "decisions_per_second": decisions / seconds if seconds else None,
+            "model_steps_per_second": steps / seconds if seconds else None,
+        }
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first failure of the program in the first episode that has one."""
+        return next((episode.failure for episode in self.episodes if episode.failure), None)
+
+
+def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
+    """Return R = (model - random) / (oracle - random) of the mean returns, where it has a meaning.
+
+    The oracle has to be better than chance by more than the standard error of
+    the difference, which is taken over pairs of episodes with the same start.
+    """
+    pairs = zip(oracle.returns, random.returns, strict=True)
+    gain = mean_of([planned - drawn for planned, drawn in pairs])
+    if gain.mean <= (gain.stderr or 0.0):
+        return None
+    return (model.mean.mean - random.mean.mean) / gain.mean
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What `plan` came to.
+
+    `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the
+    file with a line per episode, `film` the one that was filmed.
+    """
+
+    sides: Mapping[SideName, Side]
+    asked: SideName
+    journal: Path
+    film: Path | None = None
+
+    @property
+    def side(self) -> Side:
+        """The side that was asked about."""
+        return self.sides[self.asked]
+
+    @property
+    def returns(self) -> list[float]:
+        """The return of every episode of that side."""
+        return self.side.returns
+
+    @property
+    def lengths(self) -> list[int]:
+        """The length of every episode of that side."""
+        return self.side.lengths
+
+    @property
+    def mean(self) -> float:
+        """The mean return of that side."""
+        return self.side.mean.mean
+
+    @property
+    def stderr(self) -> float | None:
+        """The standard error of the mean."""
+        return self.side.mean.stderr
+
+    @property
+    def random(self) -> Mean:
+        """The mean return of random actions."""
+        return self.sides["random"].mean
+
+    @property
+    def oracle(self) -> Mean | None:
+        """The mean return of plans made in the environment, where it played."""
+        return self.sides["oracle"].mean if "oracle" in self.sides else None
+
+    @property
+    def R(self) -> float | None:
+        """How close to the oracle the model is: the oracle has 1, random actions have 0."""
+        if "oracle" not in self.sides or self.asked == "oracle":
+            return None
+        return relative_return(self.side, self.sides["oracle"], self.sides["random"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm plan --json` prints."""
+        side, report, failure = self.side, self.side.report, self.side.failure
+        oracle = self.sides.get("oracle")
+        return {
+            "returns": side.returns,
+            "lengths": side.lengths,
+            **side.mean._asdict(),
+            "random": self.random._asdict(),
+            "oracle": oracle.mean._asdict() if oracle else None,
+            "R": self.R,
+            **side.speeds,
+            "failures": side.cost.failures,
+            "failure": asdict(failure) if failure else None,
+            "planner": report.planner if report else None,
+            "form": " and ".join(report.forms) if report else None,
+            "note": report.note if report else None,
+            "decisions": side.cost.decisions,
+            "model_steps": side.cost.model_steps,
+            "speeds": {name: s.speeds for name, s in self.sides.items() if s.cost.decisions},
+            "oracle_returns": oracle.returns if oracle else None,
+            "random_returns": self.sides["random"].returns,
+            "journal": str(self.journal),
+            "render": None if self.film is None else str(self.film),
+        }

@@ -1,0 +1,377 @@
+"""Play an environment by planning: what `cwm plan` does.
+
+`plan` finds out what is asked for, and has each side play its episodes: random actions, plans in
+the world model and, where that is asked for, plans in the environment itself (the oracle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli import __version__
+from cwm_cli.agents.comparison import PlanResult, Side, SideName
+from cwm_cli.agents.episodes import (
+    Progress,
+    Stream,
+    WorkerStream,
+    dealt,
+    in_processes,
+    in_threads,
+    play,
+)
+from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
+from cwm_cli.agents.subjects import ProgramSource, RunSource, Subject, find_subject, protected
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.films import Camera
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.planning import Unsuited, automatic, serving
+from cwm_cli.registry import Owner, environment, find, names, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.messages import PlanningJob
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
+from cwm_cli.worlds.program import ProgramModel
+
+DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
+"""For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
+
+ORDER: Sequence[SideName] = ("model", "oracle", "random")
+"""In which sides are told; they play as `_sides` has them, the quickest first."""
+
+
+def plan(
+    run: RunSource | None = None,
+    *,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    program: ProgramSource | None = None,
+    real_env: bool = False,
+    planner: str = "auto",
+    options: Sequence[str] | Mapping[str, Any] = (),
+    oracle: bool = False,
+    episodes: int = 10,
+    workers: int = 1,
+    seed: int = 0,
+    max_steps: int | None = None,
+    render: Path | str | None = None,
+    new: bool = False,
+    tools: Sequence[str] = (),
+    allow_gap: Sequence[str] = (),
+    folder: Path | str | None = None,
+    observer: Observer = SILENT,
+) -> PlanResult:
+    """Play episodes, planning every action in a world model, and others at random.
+
+    The model is the best program of a `run`, which knows its environment, or a `program` of
+    `env`; with `real_env` plans are made in the environment itself. With `oracle` that is done
+    as well, to say how close the model comes (`R`). What was played is kept in `folder` (of the
+    run, or `runs/plans`) and not played again, so that a call that was stopped continues.
+
+    The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
+    """
+    subject = find_subject(
+        run, program=program, env=env, env_args=env_args, real_env=real_env, observer=observer
+    )
+    with closing(subject.spec.make(**subject.env_args)) as made:
+        spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
+        limit = step_limit(made, max_steps)
+    choice = choose_planners(planner, options, spaces, subject.limits)
+    film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
+    if film:
+        film.check()
+    setting = Setting(subject.env, subject.env_args, seed, limit)
+    truth = EnvironmentModel(subject.spec, subject.env_args)
+    asked: SideName = "oracle" if subject.text is None else "model"
+    sides = _sides(asked, truth, oracle=oracle, observer=observer)
+    used = sorted({*subject.tools, *tools})
+    with ExitStack() as stack:
+        sandbox = None
+        if subject.text is not None:
+            guarded = protected(
+                choice.limits,
+                tools=used,
+                accepted=allow_gap,
+                workers=workers,
+                handlers=[PlanningJob.handler],
+                observer=observer,
+            )
+            sandbox = stack.enter_context(guarded)
+        config = _config(subject, setting, choice, used)
+        kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
+        playing = Playing(
+            f"{subject.spec.id} · {subject.name}",
+            sides,
+            asked,
+            episodes,
+            limit,
+            stack.enter_context(kept),
+        )
+        playing.prepare(observer, filmed=film is not None)
+        players = _Players(subject, setting, choice.planners, truth, sandbox, workers)
+        _play_through(playing, players, choice, observer, new=new)
+        result = PlanResult(playing.outcome(), asked, kept.journal, film.file if film else None)
+    if film:
+        film.film(seeds_of(seed, 0)[0], playing.actions)
+        observer.note(str(film.file), kind="Film")
+    return result
+
+
+class SideProgress(NamedTuple):
+    """What a worker of a side has just played."""
+
+    side: SideName
+    worker: int
+    progress: Progress
+
+
+class LeftOut(NamedTuple):
+    """A side that does not play after all."""
+
+    side: SideName
+
+
+@dataclass
+class Playing:
+    """What is played: by which sides, how many episodes each, and what was played so far.
+
+    No episode has more steps than `limit`. `asked` is the side that is asked about, `actions`
+    are those of its first episode, once that is played.
+    """
+
+    title: str
+    sides: list[SideName]
+    asked: SideName
+    episodes: int
+    limit: int
+    run: PlayRun
+    actions: list[Any] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> list[EpisodeKey]:
+        """Every episode that is asked for."""
+        return [EpisodeKey(side, n) for side in self.sides for n in range(self.episodes)]
+
+    @property
+    def played(self) -> int:
+        """How many of them were played."""
+        return len(self.wanted) - len(self.run.missing(self.wanted))
+
+    def outcome(self) -> dict[SideName, Side]:
+        """Return what the sides came to so far, the one that is asked about first."""
+        order = [side for side in ORDER if side in self.sides]
+        return {side: self.run.side(side, self.episodes) for side in order}
+
+    def prepare(self, observer: Observer, *, filmed: bool) -> None:
+        """Settle which episodes are played: those that are missing, or all of them again."""
+        if self.played == len(self.wanted):
+            self.run.forget(self.wanted)
+        elif self.played:
+            words = f"{self.played} of {len(self.wanted)} episodes were played"
+            observer.note(f"continuing {self.run.folder}: {words}")
+        if filmed:
+            self.run.forget([EpisodeKey(self.asked, 0)])  # its actions are not written down
+
+    def take(self, side: SideName, progress: Progress) -> None:
+        """Write down what was played."""
+        for episode, actions in progress.finished:
+            self.run.add(side, episode, progress.report)
+            if side == self.asked and episode.number == 0:
+                self.actions = actions
+
+
+class PlannerChoice(NamedTuple):
+    """The name that was asked for, the planners that it stands for, and the limits of decisions.
+
+    `general` is the planner that can do most, to name where others cannot.
+    """
+
+    name: str
+    planners: list[Planning]
+    limits: Limits
+    general: str
+
+
+def choose_planners(
+    name: str,
+    options: Sequence[str] | Mapping[str, Any],
+    spaces: tuple[Space, Space],
+    limits: Mapping[str, Any],
+) -> PlannerChoice:
+    """Choose the planners and read the options; an option selects the planner that has it."""
+    known = {each: find("planner", each) for each in names("planner")}
+    if name not in (*known, "auto"):
+        raise UnknownNameError("planner", name, (*known, "auto"))
+    able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
+    if not able:
+        needs = " or ".join(dict.fromkeys(each.NEEDS for each in known.values()))
+        raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
+    if name not in (*able, "auto"):
+        raise CwmError(f"{name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}")
+    candidates = unasked if name == "auto" else [name]
+    owners = [Owner(each, known[each]) for each in candidates]
+    given = read_options(options, [*owners, Owner("sandbox", Limits)])
+    bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
+    chosen = [owner for owner in owners if given[owner.label]] or owners
+    planners = [_planning(owner, given[owner.label]) for owner in chosen]
+    return PlannerChoice(name, planners, bounds, unasked[-1] if unasked else able[-1])
+
+
+def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
+    """Return a planner with all of its options, also those that nobody set."""
+    try:
+        made = owner.factory(**options)
+    except ValueError as error:
+        raise CwmError(f"{owner.label} refuses its options: {error}") from error
+    return Planning(owner.label, {option: getattr(made, option) for option in owner.options})
+
+
+def _sides(
+    asked: SideName, truth: EnvironmentModel, *, oracle: bool, observer: Observer
+) -> list[SideName]:
+    """Return who plays, in this order; no oracle where the environment cannot be restored."""
+    sides: list[SideName] = ["random", asked]
+    if oracle and asked != "oracle":
+        sides.append("oracle")
+    if "oracle" in sides:
+        try:
+            _ = truth.opening
+        except CwmError as error:
+            if asked == "oracle":
+                raise
+            sides.remove("oracle")
+            observer.note(_left_out(str(error)))
+    return sides
+
+
+def _left_out(reason: str) -> str:
+    """Say why there is no oracle."""
+    return f"no oracle: {reason.rpartition(': ')[0]}"
+
+
+def _config(
+    subject: Subject, setting: Setting, choice: PlannerChoice, tools: list[str]
+) -> PlayConfig:
+    """Return all that decides how an episode goes."""
+    return PlayConfig(
+        env=subject.spec.id,
+        env_args=setting.env_args,
+        versions={"cwm": __version__} | dict(subject.spec.versions()),
+        program=subject.digest,
+        planner=choice.name,
+        planners=[(name, dict(options)) for name, options in choice.planners],
+        limit=setting.limit,
+        seed=setting.seed,
+        tools=tools,
+        limits={} if subject.text is None else asdict(choice.limits),
+    )
+
+
+@dataclass
+class _Players:
+    """Plays the episodes of any side, with several workers."""
+
+    subject: Subject
+    setting: Setting
+    planners: Sequence[Planning]
+    truth: EnvironmentModel
+    sandbox: Sandbox | None
+    workers: int
+
+    def __post_init__(self) -> None:
+        self.task = self.setting.task(self.subject.spec)
+        self.model: WorldModel = self.truth
+        if self.sandbox is not None:
+            self.model = ProgramModel(self.subject.text or "", self.sandbox, self.subject.name)
+
+    def play(self, side: SideName, numbers: Sequence[int], first: str | None) -> WorkerStream:
+        """Play episodes of a side; the oracle begins with the planner that the model had `first`.
+
+        Programs are planned with in processes of their own, so that threads suffice. Python
+        steps one environment at a time, so the oracle's workers are processes.
+        """
+        shares = dealt(numbers, self.workers)
+        if side == "random":
+            return in_threads([play(self.task, numbers)])
+        if side == "model":
+            opened = [self.model.open(self.planners, self.task) for _ in shares]
+            streams = [_planned(self.task, *pair) for pair in zip(shares, opened, strict=True)]
+            return in_threads(streams, self.sandbox.close if self.sandbox else None)
+        order = [planner.name for planner in self.planners]
+        planners = self.planners[order.index(first) if first in order else 0 :]
+        if len(shares) > 1:
+            return in_processes(
+                [partial(play_in_environment, self.setting, planners, share) for share in shares]
+            )
+        return in_threads([_planned(self.task, numbers, self.truth.open(planners, self.task))])
+
+
+def play_in_environment(
+    setting: Setting, planners: Sequence[Planning], numbers: Sequence[int]
+) -> Stream:
+    """Play with plans made in the true environment, which is made anew: for another process."""
+    spec = environment(setting.env)
+    task = setting.task(spec)
+    session = EnvironmentModel(spec, setting.env_args).open(planners, task)
+    yield from _planned(task, numbers, session)
+
+
+def _planned(task: Task, numbers: Sequence[int], session: PlanningSession) -> Stream:
+    """Play with the plans of a session, which ends with the last episode."""
+    with session:
+        yield from play(task, numbers, session)
+
+
+def _play_through(
+    playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
+) -> None:
+    """Play what is missing, one side after the other; whatever ends it, what was played is kept."""
+
+    def unsuited(reason: Unsuited) -> CwmError:
+        tried = " and ".join(planner.name for planner in choice.planners)
+        instead = f"choose --planner {choice.general}"
+        return CwmError(f"{tried} cannot plan here (it {reason}): {instead}")
+
+    rest = f"the same command {'without --new ' * new}continues"
+    observer.begins(playing)
+    try:
+        for side in list(playing.sides):
+            try:
+                _play_side(side, playing, players, observer)
+            except Unsuited as reason:
+                if side == playing.asked:
+                    raise
+                playing.sides.remove(side)
+                observer.note(_left_out(str(unsuited(reason))))
+                observer.advanced(LeftOut(side))
+    except Unsuited as reason:
+        raise unsuited(reason) from reason
+    except CwmError as error:
+        if not playing.played:
+            raise
+        raise CwmError(f"{error} (kept in {playing.run.folder}: {rest})") from error
+    except KeyboardInterrupt:
+        words = f"interrupted after {playing.played} of {len(playing.wanted)} episodes"
+        raise KeyboardInterrupt(f"{words}: {rest} {playing.run.folder}") from None
+    finally:
+        observer.ends()
+
+
+def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
+    """Play what is missing of a side, and write every episode down when it is over."""
+    missing = playing.run.missing(playing.wanted)
+    numbers = [key.number for key in missing if key.side == side]
+    if not numbers:
+        return
+    had = playing.run.planned_with("model")
+    with closing(players.play(side, numbers, had.planner if had else None)) as stream:
+        for worker, progress in stream:
+            playing.take(side, progress)
+            observer.advanced(SideProgress(side, worker, progress))

@@ -1,0 +1,169 @@
+"""The run of a plan: a line per episode; nothing that was played is lost, or played twice."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.agents.comparison import Side, SideName
+from cwm_cli.agents.episodes import Episode
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.report import RunSummary
+from cwm_cli.runs.store import Run, RunHeader
+from cwm_cli.worlds.model import Report
+
+
+class PlayConfig(BaseModel):
+    """The choices that decide how an episode goes; an episode is not played twice under the same.
+
+    `program` is the hash of its text, empty where plans are made in the true
+    environment. `planner` is the name that was asked for, `planners` are those
+    that it stands for, with their options.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    env: str
+    env_args: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    program: str = ""
+    planner: str
+    planners: list[tuple[str, dict[str, Any]]]
+    limit: int
+    seed: int
+    tools: list[str] = []
+    limits: dict[str, float] = {}
+
+    @property
+    def folder_name(self) -> str:
+        """A name that people and programs can tell from others."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        env = re.sub(r"[^\w.-]+", "-", self.env)
+        return f"{env}-{self.planner}-{self.seed}-{sha256(content).hexdigest()[:12]}"
+
+
+class PlayHeader(RunHeader[PlayConfig]):
+    """What a plan begins with."""
+
+    kind: str = "plan"
+
+
+class PlayRecord(BaseModel):
+    """A line of the journal: an episode of a side, and what its plans were made with."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    side: SideName
+    episode: Episode
+    report: Report | None = None
+
+
+class EpisodeKey(NamedTuple):
+    """What tells an episode of a plan from the others."""
+
+    side: SideName
+    number: int
+
+
+@dataclass
+class PlayRun(Run[PlayHeader, PlayRecord]):
+    """The folder of a plan: who played which episode, and what it came to.
+
+    Of an episode that was played twice the last counts. What is to be played anew stays in
+    the journal until the first episode is over.
+    """
+
+    kind = "plan"
+    header_type = PlayHeader
+    record_type = PlayRecord
+
+    known: dict[EpisodeKey, PlayRecord] = field(default_factory=dict, compare=False)
+    _anew: bool = field(default=False, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, parent: Path, config: PlayConfig, *, new: bool = False) -> Self:
+        """Find the run of some choices, or begin one; with `new`, what it holds is ignored."""
+        folder = parent / config.folder_name
+        try:
+            run = cls.begin(folder, PlayHeader(config=config))
+        except OSError as error:
+            raise CwmError(
+                f"{folder} cannot be written ({error}): choose another folder"
+            ) from error
+        run._anew = new
+        return run
+
+    def __enter__(self) -> Self:
+        """Lock the run and read what was played."""
+        super().__enter__()
+        try:
+            if not self._anew:
+                self.known = {self._key(record): record for record in self.records()}
+        except CwmError as error:
+            self.__exit__(type(error))
+            raise CwmError(f"{error}, or add --new") from error
+        return self
+
+    @property
+    def journal(self) -> Path:
+        """The file with a line per episode."""
+        return self.folder / self.journal_name
+
+    def missing(self, asked: Collection[EpisodeKey]) -> list[EpisodeKey]:
+        """Return what was not played yet."""
+        return [key for key in asked if key not in self.known]
+
+    def side(self, name: SideName, count: int) -> Side:
+        """Return those of the first episodes of a side that were played."""
+        keys = [EpisodeKey(name, number) for number in range(count)]
+        episodes = [self.known[key].episode for key in keys if key in self.known]
+        return Side(episodes, self.planned_with(name))
+
+    def planned_with(self, name: SideName) -> Report | None:
+        """Return what the first plans of a side were made with, if that is known."""
+        records = (record for key, record in self.known.items() if key.side == name)
+        return next((record.report for record in records if record.report), None)
+
+    def forget(self, keys: Collection[EpisodeKey]) -> None:
+        """Have episodes played anew; the journal keeps them until the first one is over."""
+        self.known = {key: record for key, record in self.known.items() if key not in keys}
+        self._anew = True
+
+    def add(self, side: SideName, episode: Episode, report: Report | None) -> None:
+        """Write an episode down for good: when this returns, no crash can lose it."""
+        record = PlayRecord(side=side, episode=episode, report=report)
+        self.known[self._key(record)] = record
+        if self._anew:
+            self.rewrite(list(self.known.values()))
+            self._anew = False
+        else:
+            self.append(record)
+
+    def summary(self) -> RunSummary:
+        """Say what was played by whom, and how well."""
+        config = self.header.config
+        if not self.known:
+            self.known = {self._key(record): record for record in self.records()}
+        counts = Counter(side for side, _ in self.known)
+        means = [f"{side} {self.side(side, n).mean.mean:.5g}" for side, n in counts.items()]
+        return RunSummary(
+            str(self.folder),
+            self.kind,
+            environment=config.env,
+            strategy=config.planner,
+            seed=config.seed,
+            done=f"{len(self.known)} episodes",
+            result=", ".join(means),
+            created=self.header.created,
+        )
+
+    @staticmethod
+    def _key(record: PlayRecord) -> EpisodeKey:
+        """Tell an episode from the others."""
+        return EpisodeKey(record.side, record.episode.number)

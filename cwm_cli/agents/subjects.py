@@ -1,0 +1,146 @@
+"""What work is about: a program, a run, or an environment itself, and all that comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli.agents.collecting import find_environment, load_transitions
+from cwm_cli.agents.synthesizing import warn_of_gaps
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import RUNS
+from cwm_cli.sandbox import Limits, Sandbox
+
+PLANS = "plans"
+"""The folder, of a run or of all runs, with what was played."""
+
+ProgramSource = Path | str
+"""A file with a program, or, in several lines, its text."""
+
+RunSource = Path | str | SearchRun
+"""The folder of a search, or the run that was read from it."""
+
+
+class Subject(NamedTuple):
+    """A program, or none for the environment itself, and all that comes with it.
+
+    `env` is the name under which the environment is found. `tools` are what the program may
+    import, `limits` what it may use up, and in `folder` what is played with it is written
+    down; `run` is where it comes from, if from one.
+    """
+
+    name: str
+    spec: EnvironmentSpec
+    env: str
+    env_args: dict[str, Any]
+    text: str | None
+    tools: tuple[str, ...] = ()
+    limits: Mapping[str, Any] = {}
+    folder: Path = RUNS / PLANS
+    run: SearchRun | None = None
+
+    @property
+    def digest(self) -> str:
+        """The hash of the program, empty if there is none."""
+        return "" if self.text is None else sha256(self.text.encode()).hexdigest()
+
+    def transitions(
+        self, dataset: Dataset | Path | str | None = None, observer: Observer = SILENT
+    ) -> Dataset:
+        """Return the given transitions, or those of the run, or the default ones."""
+        if dataset is None and self.run is not None:
+            return self.run.dataset()
+        return load_transitions(
+            self.spec, env_args=self.env_args, dataset=dataset, observer=observer
+        )[0]
+
+
+def find_subject(
+    run: RunSource | None = None,
+    *,
+    program: ProgramSource | None = None,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    real_env: bool | None = None,
+    observer: Observer = SILENT,
+) -> Subject:
+    """Gather what is asked about; a run has all of it, so that an environment need not be named.
+
+    With `real_env` it is the environment itself; None where that is no choice.
+    """
+    if (program is not None) + (run is not None) + bool(real_env) != 1:
+        instead = "" if real_env is None else ", or --real-env: none"
+        raise CwmError(f"name one world model: a run, or --program FILE{instead}")
+    if run is not None:
+        return _of_run(run, env, env_args, observer)
+    if env is None:
+        raise CwmError("a program does not say what it is a model of: name --env ID")
+    spec = find_environment(env, observer)
+    if program is None:
+        return Subject("the environment itself", spec, env, dict(env_args or {}), None)
+    name, text = read_program(program)
+    return Subject(name, spec, env, dict(env_args or {}), text)
+
+
+def _of_run(
+    run: RunSource, env: str | None, env_args: Mapping[str, Any] | None, observer: Observer
+) -> Subject:
+    """Gather what a run has; what is named otherwise is refused."""
+    found = run if isinstance(run, SearchRun) else SearchRun.load(Path(run))
+    config, folder = found.config, found.folder
+    spec = find_environment(config.env, observer)
+    if env not in (None, config.env) and find_environment(env).id != spec.id:
+        raise CwmError(f"{folder} is a run of {config.env}: leave --env out")
+    if env_args and dict(env_args) != config.env_args:
+        raise CwmError(f"{folder} was started with other environment arguments: leave them out")
+    limits = config.options.get("sandbox", {})
+    return Subject(
+        name=str(folder),
+        spec=spec,
+        env=config.env,
+        env_args=config.env_args,
+        text=found.best_program(),
+        tools=tuple(config.tools),
+        limits=limits,
+        folder=folder / PLANS,
+        run=found,
+    )
+
+
+def read_program(source: ProgramSource) -> tuple[str, str]:
+    """Return the name and the text of a program."""
+    if isinstance(source, str) and "\n" in source:
+        return "the program", source
+    try:
+        return str(source), Path(source).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CwmError(f"there is no {source}: name a .py file or a run folder") from error
+    except (OSError, ValueError) as error:
+        raise CwmError(f"{source} cannot be read ({error}): name a .py file") from error
+
+
+@contextmanager
+def protected(
+    limits: Limits,
+    *,
+    tools: Iterable[str] = (),
+    accepted: Iterable[str] = (),
+    workers: int = 2,
+    handlers: Iterable[str] = (),
+    observer: Observer = SILENT,
+) -> Iterator[Sandbox]:
+    """Give a sandbox once it is known what programs cannot do in it; open gaps are named.
+
+    It is prepared for jobs of other kinds than predicting, whose `handlers` are given.
+    """
+    with Sandbox(limits, workers, tools=sorted(set(tools)), accepted=accepted) as sandbox:
+        sandbox.prepare(*handlers)
+        warn_of_gaps(sandbox.protection, observer)
+        yield sandbox
