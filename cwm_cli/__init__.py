@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from cwm_cli.agents.evaluating import evaluate
     from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
+    from cwm_cli.bench.benchmarking import benchmark
+    from cwm_cli.bench.speed import bench_speed
     from cwm_cli.errors import CwmError
+    from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
 
 __version__ = "0.1.0"
@@ -32,9 +35,12 @@ __all__ = [
     "CwmError",
     "Observer",
     "__version__",
+    "bench_speed",
+    "benchmark",
     "collect",
     "evaluate",
     "hookimpl",
+    "load",
     "plan",
     "synthesize",
 ]
@@ -42,6 +48,9 @@ __all__ = [
 _HOMES = {
     "CwmError": "errors",
     "Observer": "runs.observer",
+    "bench_speed": "bench.speed",
+    "benchmark": "bench.benchmarking",
+    "load": "runs.listing",
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
     "plan": "agents.playing",

@@ -27,7 +27,7 @@ from cwm_apps.searching import (
     ProblemState,
 )
 from cwm_apps.view import CodingPicture, CodingView
-from cwm_cli.views.grids import report_parts
+from cwm_cli.views.tables import report_parts
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 日本語 👩 [/x]" * 20
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -37,7 +37,7 @@ from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import JOURNAL, JournalTail
 from cwm_cli.runs.store import BusyError
 from cwm_cli.views.benchmark import BenchmarkView, chosen
-from cwm_cli.views.grids import GridTable, chunks
+from cwm_cli.views.tables import GridTable, chunks
 from processes import wait_until
 
 MOODY = """

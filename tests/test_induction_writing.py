@@ -28,7 +28,7 @@ from cwm_induction.attempts import (
 )
 from cwm_induction.backend import Induction
 from cwm_induction.effort import Effort
-from cwm_induction.flattening import Flattening
+from cwm_induction.flattening import Arrangement
 from cwm_induction.portfolio import held_back
 from cwm_induction.writing.finishing import (
     broken,
@@ -101,7 +101,7 @@ class TestSpaces:
     def test_numbers_in_a_row_lose_nothing(self, dtype):
         rows = [Transition(np.array([i, 2]), 0, np.array([i + 1, 2]), 0.0, False) for i in range(5)]
         data = Dataset.of(rows, observation_space=MAP, action_space=PEDALS)
-        flat = Flattening.of(data, dtype).flat(data)
+        flat = Arrangement.of(data, dtype).flat(data)
         assert flat.columns["observations"].tolist() == data.columns["observations"].tolist()
         assert flat.observation_space.dtype == dtype
 

@@ -12,7 +12,7 @@ import pytest
 from cwm_cli.agents.episodes import Episode
 from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.listing import open_run
+from cwm_cli.runs.listing import load
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Report
 from worlds import CARTPOLE
@@ -54,7 +54,7 @@ def test_a_run_gives_back_what_was_played_and_other_choices_have_another(tmp_pat
         assert run.side("model", 2).episodes == [episode(0), episode(1)]
         assert run.side("model", 2).report == REPORT == run.planned_with("model")
         assert run.planned_with("oracle") is None
-    summary = open_run(written.folder).summary()
+    summary = load(written.folder).summary()
     assert (summary.kind, summary.done) == ("plan", "4 episodes")
     assert summary.result == "random 1.5, model 1.5"
     changes = (

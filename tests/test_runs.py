@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, open_run, run_folders
+from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, load, run_folders
 from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import (
     DATASET,
@@ -86,7 +86,7 @@ def test_a_search_that_does_not_say_its_kind_is_a_search(run):
     header = json.loads(file.read_text())
     del header["kind"]
     file.write_text(json.dumps(header))
-    assert open_run(run.folder).config == CONFIG
+    assert load(run.folder).config == CONFIG
 
 
 def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):

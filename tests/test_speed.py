@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from cwm_cli.bench.speed import Inquiry, Questioner, Ratio, World, paces
-from cwm_cli.bench.speed.environment import walks_of
-from cwm_cli.bench.speed.pace import FEWEST_ROUNDS, ROUNDS
+from cwm_cli.bench.asking import Inquiry, Questioner
+from cwm_cli.bench.pace import FEWEST_ROUNDS, ROUNDS, paces
+from cwm_cli.bench.speed import SpeedRatio, bench_speed, walks_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
@@ -77,7 +77,7 @@ class TestWords:
         ],
     )
     def test_ratios_are_told_in_three_digits_and_in_orders_of_magnitude(self, times, words):
-        assert ratio_words(Ratio(times)) == words
+        assert ratio_words(SpeedRatio(times)) == words
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(999.6e-9, "1 µs"), (2.5e-10, "0.25 ns"), (0.4239, "424 ms")]
@@ -165,24 +165,24 @@ class TestEnvironments:
         assert walks_of(spec, with_env, task, rows)["environment"](50)[0] == 50
 
 
-class TestWorlds:
-    def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self, sandbox):
-        data, _ = record("FrozenLake-v1", episodes=20, is_slippery=False)
-        world = World(environment("FrozenLake-v1"), {"is_slippery": False}, AccuracyMetric.of(data))
-        rows = data[np.arange(20)]
-        found = world.measure(FROZEN_LAKE, sandbox, asked=rows, timed=data)
+class TestComparisons:
+    def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self):
+        stays = {"is_slippery": False}
+        data, _ = record("FrozenLake-v1", episodes=20, **stays)
+        found = bench_speed(
+            program=FROZEN_LAKE, env="FrozenLake-v1", env_args=stays, dataset=data, rows=20
+        )
         assert found.environment.exact == 1.0
         assert found.world_model.transitions == found.environment.transitions == 20
-        assert {"scalar", "environment"} <= found.timed.paces.keys()
-        assert "frozen lake" in world.description().lower()
+        assert {"scalar", "environment"} <= found.paces.keys()
+        assert found.language_model is None
 
-    def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, sandbox, poles):
-        world = World(environment("CartPole-v1"), {}, AccuracyMetric.of(poles[0]))
-        rows = poles[0][np.arange(9)]
-        found = world.measure(cartpole(position="1 / 0"), sandbox, asked=rows, timed=rows)
+    def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, poles):
+        broken = cartpole(position="1 / 0")
+        found = bench_speed(program=broken, env="CartPole-v1", dataset=poles[0], rows=9)
         assert found.world_model.accuracy == 0.0
         assert found.timed.failure.kind == "step_error"
-        assert found.timed.paces.keys() == {"environment"}
+        assert found.paces.keys() == {"environment"}
 
 
 def physicist(body):

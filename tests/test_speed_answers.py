@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm_cli.bench.speed import Questioner
-from cwm_cli.bench.speed.answer import Answer, Unreadable, read_answer
-from cwm_cli.bench.speed.predicted import Predicted
+from cwm_cli.bench.asking import (
+    PredictedRows,
+    PredictedTransition,
+    Questioner,
+    Unreadable,
+    read_answer,
+)
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from recordings import COUNTER, MOVES, POINT, dataset
 
-PLAIN = Answer([1.0, -2.5], 1.0, False)
+PLAIN = PredictedTransition([1.0, -2.5], 1.0, False)
 WORDS = Space("text", max_length=20)
 
 
@@ -46,7 +50,7 @@ def test_a_prediction_is_read_however_it_is_written(text):
 
 def test_an_object_within_the_observation_is_not_the_answer():
     text = '{"next_observation": {"at": {"x": 1}, "has": 0}, "reward": 0, "terminated": true}'
-    assert read_answer(text) == Answer({"at": {"x": 1}, "has": 0}, 0, True)
+    assert read_answer(text) == PredictedTransition({"at": {"x": 1}, "has": 0}, 0, True)
 
 
 def test_valid_actions_are_asked_for_where_there_are_any():
@@ -90,13 +94,13 @@ class TestPredicted:
         return json.dumps(truth | changes)
 
     def test_right_answers_score_one(self):
-        predicted = Predicted(self.rows)
+        predicted = PredictedRows(self.rows)
         assert [predicted.take(row, self.said(row)) for row in range(4)] == [""] * 4
         score = predicted.score(AccuracyMetric.of(self.rows), np.arange(4))
         assert (score.accuracy, score.exact, score.transitions) == (1.0, 1.0, 4)
 
     def test_an_answer_that_is_no_prediction_is_wrong_in_every_part(self):
-        predicted = Predicted(self.rows)
+        predicted = PredictedRows(self.rows)
         assert "JSON" in predicted.take(0, "0")
         assert "shape" in predicted.take(1, self.said(1, next_observation=[1.0]))
         assert "terminated" in predicted.take(2, self.said(2, terminated="perhaps"))
@@ -105,7 +109,7 @@ class TestPredicted:
         assert (score.observation, score.reward, score.terminated) == (0.0, 0.25, 0.25)
 
     def test_only_the_rows_that_are_counted_count(self):
-        predicted = Predicted(self.rows)
+        predicted = PredictedRows(self.rows)
         predicted.take(1, self.said(1))
         score = predicted.score(AccuracyMetric.of(self.rows), np.array([1]))
         assert (score.accuracy, score.transitions) == (1.0, 1)
@@ -125,7 +129,7 @@ class TestPredicted:
             observation_space=space,
             action_space=MOVES,
         )
-        predicted = Predicted(rows)
+        predicted = PredictedRows(rows)
         for row, value in enumerate(values):
             said = json.dumps({"next_observation": value, "reward": 0, "terminated": False})
             assert predicted.take(row, said) == ""
@@ -179,7 +183,7 @@ def test_the_answer_that_a_question_shows_in_its_examples_can_be_read(poles):
     example = text.partition("## Some recorded steps")[2].split("\n\n")[1]
     fields = dict(line.split(": ", 1) for line in example.splitlines())
     said = {name: json.loads(fields[name]) for name in ("next_observation", "reward")}
-    predicted = Predicted(data[np.arange(1)])
+    predicted = PredictedRows(data[np.arange(1)])
     assert predicted.take(0, json.dumps(said | {"terminated": False})) == ""
     assert gymnasium.make("CartPole-v1").observation_space.contains(
         np.array(said["next_observation"], dtype=np.float32)

@@ -450,9 +450,13 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
             observer.advanced(node)
     except CwmError as error:
         job.run.log(f"stopped: {error}")
+        if not job.search.nodes:
+            raise
         raise CwmError(f"{error} (kept in {job.run.folder}: the same command continues)") from error
     except KeyboardInterrupt:
         job.run.log("interrupted")
+        if not job.search.nodes:
+            raise
         raise KeyboardInterrupt(
             f"interrupted after {len(job.search.nodes)} completions: "
             f"the same command continues the run {job.run.folder}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,18 +23,25 @@ from cwm_cli.cli.shared import (
     RunOption,
     SeedOption,
     ToolOption,
+    console,
+    emit_json,
     parse_env_args,
 )
+from cwm_cli.errors import CwmError
 
 
 def bench_speed(
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="A run; its best program.", show_default=False),
+    ] = None,
     env: Annotated[
         str | None,
         typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
     ] = None,
     env_arg: EnvArgOption = None,
     program: ProgramOption = None,
-    run: RunOption = None,
+    run_option: RunOption = None,
     model: ModelOption = None,
     rows: Annotated[
         int, typer.Option("-n", min=1, metavar="N", help="Transitions to predict, held out ones.")
@@ -60,30 +70,38 @@ def bench_speed(
     dataset, warm, in rounds; a language model is asked once per transition.
     What fails is reported, and the rest is measured.
 
-    Example: cwm bench-speed --run runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm bench-speed runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
-    from cwm_cli.agents.collecting import recorded_args
-    from cwm_cli.agents.subjects import find_subject, protected
-    from cwm_cli.cli.measuring import Measuring, Predictor, report
-    from cwm_cli.sandbox.pacing import TimingJob
-    from cwm_cli.views.recording import RecordingBar
+    from cwm_cli.bench.asking import INTERRUPTED
+    from cwm_cli.bench.speed import bench_speed as measure
+    from cwm_cli.views.speed import SpeedView, speed_parts
 
-    observer = RecordingBar()
-    subject = find_subject(
-        run, program=program, env=env, env_args=parse_env_args(env_arg), observer=observer
-    )
-    flags = {"api_base": api_base, "temperature": temperature}
-    predictor = Predictor.named(backend, model, option or [], flags, max_cost)
-    data = subject.transitions(dataset, observer)
-    subject = subject._replace(env_args=recorded_args(data, subject.env_args))
-    limits = predictor.limits(dict(subject.limits))
-    guard = protected(
-        limits,
-        tools=[*subject.tools, *(tool or ())],
-        accepted=allow_gap or (),
-        handlers=[TimingJob.handler],
-        observer=observer,
-    )
-    with guard as sandbox:
-        measuring = Measuring(subject.spec, subject, data, sandbox, rows, examples, seed)
-        report(measuring, predictor, json=json)
+    if run and run_option and run != run_option:
+        raise CwmError(f"{run} and {run_option} are two runs: name one")
+    with redirect_stdout(sys.stderr):  # what environments print is no result
+        found = measure(
+            run or run_option,
+            env=env,
+            env_args=parse_env_args(env_arg),
+            program=program,
+            model=model,
+            rows=rows,
+            examples=examples,
+            dataset=dataset,
+            backend=backend,
+            api_base=api_base,
+            temperature=temperature,
+            max_cost=max_cost,
+            options=option or (),
+            tools=tool or (),
+            allow_gap=allow_gap or (),
+            seed=seed,
+            observer=SpeedView(),
+        )
+    out = console(json=json)
+    for part in speed_parts(found, out.width):
+        out.print(part)
+    if json:
+        emit_json(found.as_json())
+    if found.language_model and found.language_model.stopped == INTERRUPTED:
+        raise KeyboardInterrupt("interrupted: what was answered before is reported above")

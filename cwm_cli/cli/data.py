@@ -21,7 +21,6 @@ from cwm_cli.errors import CwmError
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.runs.searches import SearchRun
 
 data = typer.Typer(no_args_is_help=True, help="Read and look into recorded transitions.")
 
@@ -118,15 +117,3 @@ def read_program(file: Path) -> str:
         raise CwmError(f"there is no {file}: name a .py file or a run folder") from error
     except (OSError, ValueError) as error:
         raise CwmError(f"{file} cannot be read ({error}): name a .py file") from error
-
-
-def open_run(folder: Path, spec: EnvironmentSpec, env_arg: list[str] | None) -> SearchRun:
-    """Open a run of an environment; another one is refused."""
-    from cwm_cli.runs.searches import SearchRun
-
-    run = SearchRun.load(folder)
-    if run.config.env != spec.id:
-        raise CwmError(f"{folder} is a run of {run.config.env}: name --env {run.config.env}")
-    if env_arg and parse_env_args(env_arg) != run.config.env_args:
-        raise CwmError(f"{folder} was started with other environment arguments: leave them out")
-    return run

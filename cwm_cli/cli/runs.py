@@ -69,12 +69,12 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.cli.shared import console, emit
-    from cwm_cli.runs.listing import open_run
+    from cwm_cli.runs.listing import load
     from cwm_cli.runs.searches import SearchRun
-    from cwm_cli.views.grids import GridTable
     from cwm_cli.views.pictures import finished_tree
+    from cwm_cli.views.tables import GridTable
 
-    run = open_run(folder)
+    run = load(folder)
     summary, header = run.summary().as_json(), run.header.model_dump(mode="json")
     if json:
         emit_json(summary | {"header": header, "result": run.result()})
@@ -114,7 +114,7 @@ def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import compare
     from cwm_cli.runs.report import Grid
-    from cwm_cli.views.grids import GridTable
+    from cwm_cli.views.tables import GridTable
 
     found = compare(first, second)
     if json:
@@ -153,7 +153,7 @@ runs.command("export")(guarded(export))
 def print_report(report: RunReport, *, json: bool) -> None:
     """Print the tables of a report, or one JSON object."""
     from cwm_cli.cli.shared import console
-    from cwm_cli.views.grids import report_parts
+    from cwm_cli.views.tables import report_parts
 
     out = console(json=json)
     for part in report_parts(report):

@@ -504,8 +504,8 @@ def changed(plan: Sequence[int], actions: range, random: Random) -> list[int]:
     if number() < DROPPED:
         return []
     first = [actions[int(number() * len(actions))]] * length
-    replaced, delayed, skipped = first, [*first, *plan[:length]], list[int]()
-    return [*(replaced, delayed, skipped)[int(number() * 3)], *plan[length:]]
+    rest = plan[length:]
+    return [*(first, (*first, *plan[:length]), ())[int(number() * 3)], *rest]
 
 
 # A graph of states that come again.

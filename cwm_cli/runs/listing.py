@@ -43,8 +43,9 @@ class RunDifferences:
         return {"runs": list(self.runs), **named}
 
 
-def open_run(folder: Path) -> Run[Any, Any]:
+def load(folder: Path | str) -> Run[Any, Any]:
     """Return the run of a folder, of whatever kind."""
+    folder = Path(folder)
     kind = kind_of(folder)
     of_kind: type[Run[Any, Any]] = find("run kind", kind)
     return of_kind.load(folder)
@@ -73,14 +74,14 @@ def list_runs(*places: Path) -> Iterator[RunSummary | UnreadableRun]:
     """Say what every run below some places is, and how far it is, the newest first."""
     for folder in run_folders(*places):
         try:
-            yield open_run(folder).summary()
+            yield load(folder).summary()
         except CwmError as error:
             yield UnreadableRun(str(folder), str(error))
 
 
 def report_on(folders: Sequence[Path]) -> RunReport:
     """Return what a run came to, or several of one kind that belong together."""
-    runs = [open_run(folder) for folder in dict.fromkeys(folders)]
+    runs = [load(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
         raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
@@ -89,7 +90,7 @@ def report_on(folders: Sequence[Path]) -> RunReport:
 
 def compare(first: Path, second: Path) -> RunDifferences:
     """Say in what two runs differ."""
-    runs = [open_run(folder) for folder in (first, second)]
+    runs = [load(folder) for folder in (first, second)]
     headers = [run.header.model_dump(mode="json") for run in runs]
     headers = [{**header.pop("config"), **header} for header in headers]
     results = [run.result() or {} for run in runs]

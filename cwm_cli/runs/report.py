@@ -74,7 +74,7 @@ class RunReport:
         """Write tables and notes as Markdown."""
         parts = [f"# {self.title}"]
         for grid in self.grids:
-            parts += [f"## {grid.title}", grid.markdown()]
+            parts += [*([f"## {grid.title}"] if grid.title else []), grid.markdown()]
         parts += ["## Notes", "\n\n".join(self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 

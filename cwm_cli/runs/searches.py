@@ -1,7 +1,7 @@
 """The run of a search: every node of the tree, the answers that it came from, the best program."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import replace
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, share
+from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, RunSummary, share
 from cwm_cli.runs.store import Run, RunHeader, read_journal
 from cwm_cli.search.contracts import Node, Record
 
@@ -114,14 +114,14 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
         """Return the scores of a search."""
         base = super().report(runs)
         about, found = runs[0].summary(), runs[0].result() or {}
-        scores = {
+        scores: dict[str, Score | None] = {
             title: Score.model_validate(found[part])
             for part, title in PARTS.items()
             if found.get(part)
         }
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
-            grids=[_scores(scores)] if scores else [],
+            grids=[score_grid(scores)] if scores else [],
             notes=[f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}"],
             facts=base.facts,
         )
@@ -165,17 +165,18 @@ def read_answers(folder: Path) -> Iterator[SearchRecord]:
             yield record
 
 
-def _scores(scores: dict[str, Score]) -> Grid:
-    """Compare scores part by part, a column each."""
+def score_grid(scores: Mapping[str, Score | None]) -> Grid:
+    """Compare scores part by part, a column each; what is not known is a dash."""
     names = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
+    known = [score for score in scores.values() if score is not None]
     optional = [
         name
         for name in ("valid_actions", "paper")
-        if any(getattr(score, name) is not None for score in scores.values())
+        if any(getattr(score, name) is not None for score in known)
     ]
     cells = [
-        [name.replace("_", " "), *(share(getattr(score, name)) for score in scores.values())]
+        [name.replace("_", " "), *(share(getattr(score, name, None)) for score in scores.values())]
         for name in (*names, *optional)
     ]
-    cells.append(["transitions", *(f"{score.transitions:,}" for score in scores.values())])
-    return Grid("scores", ["", *scores], cells)
+    counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores.values())
+    return Grid("", ["", *scores], [*cells, ["transitions", *counts]])

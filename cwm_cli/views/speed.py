@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
 from rich.bar import Bar
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.bench.speed.environment import LANES
-from cwm_cli.views.tables import UNKNOWN
+from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
+from cwm_cli.runs.report import UNKNOWN
+from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.words import first_line, printable
 
 if TYPE_CHECKING:
-    from cwm_cli.bench.speed import Asked, Comparison, Pace, Ratio
+    from cwm_cli.bench.asking import Asked
+    from cwm_cli.bench.pace import Pace
     from cwm_cli.evaluation import Score
 
 WORLD_MODEL, ENVIRONMENT = "world model", "environment"
@@ -45,16 +47,33 @@ MOST_UNREAD = 3
 """How many answers that could not be read are shown."""
 
 
-class Line(NamedTuple):
+class SpeedView(RecordingBar):
+    """Follows `bench_speed`: says what is being done."""
+
+    def begins(self, work: object) -> None:
+        """Begin to say what is being done, or open the bar of a recording."""
+        super().begins(work)
+        if isinstance(work, SpeedProgress):
+            status = Console(stderr=True).status(Text(work.words))
+            self._status = self._stack.enter_context(status)
+
+    def advanced(self, event: object) -> None:
+        """Say what is being done now."""
+        super().advanced(event)
+        if isinstance(event, SpeedProgress):
+            self._status.update(Text(event.words))
+
+
+class _Line(NamedTuple):
     """A line of the chart."""
 
     name: str
     pace: Pace
 
 
-def comparison_parts(found: Comparison, model: str, width: int) -> Iterator[RenderableType]:
+def speed_parts(found: SpeedResult, width: int) -> Iterator[RenderableType]:
     """Yield the chart, the scores, the ratios, and what went wrong."""
-    model = printable(model) or NOBODY
+    model = printable(found.name) or NOBODY
     lines = list(_lines(found, model))
     if lines:
         yield _chart(lines, width)
@@ -69,23 +88,23 @@ def seconds_words(seconds: float) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
-def ratio_words(ratio: Ratio) -> str:
+def ratio_words(ratio: SpeedRatio) -> str:
     """Write how many times as fast, and that in orders of magnitude."""
     digits = float(f"{ratio.times:.3g}")
     times = f"{digits:,.0f}" if digits >= 1000 else f"{digits:g}"
     return f"{times} times as fast (10^{round(ratio.orders, 1) + 0.0:.1f})"
 
 
-def _lines(found: Comparison, model: str) -> Iterator[Line]:
+def _lines(found: SpeedResult, model: str) -> Iterator[_Line]:
     """Yield a line for each pace that was measured."""
     for name, title in TITLES.items():
         if name in found.paces:
-            yield Line(title.format(rows=found.measured.timed.rows), found.paces[name])
+            yield _Line(title.format(rows=found.timed.rows), found.paces[name])
     if (asked := found.language_model) and asked.pace:
-        yield Line(model, asked.pace)
+        yield _Line(model, asked.pace)
 
 
-def _chart(lines: list[Line], width: int) -> Table:
+def _chart(lines: list[_Line], width: int) -> Table:
     """Draw seconds per transition as bars on a logarithmic scale, a line each."""
     low = floor(log10(min(line.pace.low for line in lines)))
     high = ceil(log10(max(line.pace.high for line in lines)))
@@ -113,12 +132,12 @@ def _scale(low: int, high: int, width: int) -> str:
     return first + last.rjust(width - len(first))
 
 
-def _scores(found: Comparison, model: str) -> Table:
+def _scores(found: SpeedResult, model: str) -> Table:
     """Compare how right the sides are on the same transitions; all: right in every part."""
     asked = found.language_model
     sides = {
-        WORLD_MODEL: found.measured.world_model,
-        ENVIRONMENT: found.measured.environment,
+        WORLD_MODEL: found.world_model,
+        ENVIRONMENT: found.environment,
         model: asked.score if asked else None,
     }
     table = Table("right on", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -140,7 +159,7 @@ def _shares(score: Score | None) -> Iterator[str]:
         yield UNKNOWN if share is None else f"{share:.3f}"
 
 
-def _ratios(found: Comparison, model: str) -> Iterator[Text]:
+def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
     """Say how many times faster the world model is than the others."""
     names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
     for side, ratios in found.speedups().items():
@@ -150,15 +169,15 @@ def _ratios(found: Comparison, model: str) -> Iterator[Text]:
                 yield Text(f"{WORLD_MODEL}{how}: {ratio_words(ratio)} as {names[side]}")
 
 
-def _remarks(found: Comparison, model: str) -> Iterator[Text]:
+def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
     """Say what failed, what could not be measured, and what the language model cost."""
-    _, _, notes, failure = found.measured.timed
+    _, _, notes, failure = found.timed
     if failure:
         yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
     for note in dict.fromkeys(notes.values()):
         forms = " and not ".join(LACKING[form] for form in notes if notes[form] == note)
         yield Text(f"{WORLD_MODEL}, not {forms}: {printable(note)}", style="dim")
-    if words := _doubts(found.measured.environment):
+    if words := _doubts(found.environment):
         yield Text(f"{ENVIRONMENT}: {words}", style="dim")
     if asked := found.language_model:
         yield from _spent(asked, model)

@@ -1,25 +1,85 @@
-"""Tables of scores."""
+"""Tables on the terminal: of reports, of scores; one that is too wide is drawn as several."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from cwm_cli.evaluation import Score
+from cwm_cli.runs.report import Grid
+from cwm_cli.runs.searches import PARTS, score_grid
 from cwm_cli.views.words import printable
 
-if TYPE_CHECKING:
-    from cwm_cli.evaluation import Score
+BETWEEN = 3
+"""Columns of the terminal between two of a table, and around it."""
 
-PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
-"""The parts of a dataset that a result has scores for, and their titles."""
 
-SHARES = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
-OPTIONAL = ("valid_actions", "paper")
-UNKNOWN = "\N{EN DASH}"
+class _Report(Protocol):
+    """Tables below a title, and what is to be said of them."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def grids(self) -> Sequence[Grid]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+def report_parts(report: _Report) -> Iterator[RenderableType]:
+    """Yield what is printed of a report, as it is written to its folder."""
+    yield Text(printable(report.title), "bold")
+    for grid in report.grids:
+        yield GridTable(grid)
+    for note in report.notes:
+        yield Text(printable(note, 1000))
+
+
+@dataclass(frozen=True)
+class GridTable:
+    """Draws a table; one that is too wide is drawn as several, each with the columns of words."""
+
+    grid: Grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table."""
+        for places in chunks(self.grid, options.max_width):
+            yield self._table(places)
+
+    def _table(self, places: list[int]) -> Table:
+        """Draw some of the columns."""
+        grid = self.grid
+        title = Text(printable(grid.title), "bold") if grid.title else None
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for place in places:
+            head = Text(printable(grid.heads[place]))
+            table.add_column(
+                head, justify="left" if place < grid.words else "right", overflow="fold"
+            )
+        for line in grid.cells:
+            table.add_row(*(Text(printable(line[place])) for place in places))
+        return table
+
+
+def chunks(grid: Grid, width: int) -> list[list[int]]:
+    """Share the columns out, so that each share fits into a width with the columns of words."""
+    lines = [grid.heads, *grid.cells]
+    widths = [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
+    words = list(range(grid.words))
+    room = width - sum(widths[: grid.words])
+    shares: list[list[int]] = [[]]
+    left = room
+    for place in range(grid.words, len(widths)):
+        if shares[-1] and widths[place] > left:
+            shares.append([])
+            left = room
+        shares[-1].append(place)
+        left -= widths[place]
+    return [words + share for share in shares]
 
 
 def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
@@ -31,21 +91,6 @@ def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
     }
 
 
-def score_table(rows: Mapping[str, Score | None]) -> Table:
+def score_table(rows: Mapping[str, Score | None]) -> "GridTable":
     """Compare scores part by part, a column each; what is not known is a dash."""
-    scores = list(rows.values())
-    table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows:
-        table.add_column(Text(printable(name)), justify="right")
-    for part in (*SHARES, *OPTIONAL):
-        shares = [getattr(score, part, None) for score in scores]
-        if part in SHARES or any(share is not None for share in shares):
-            table.add_row(part.replace("_", " "), *map(_share, shares))
-    counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores)
-    table.add_row("transitions", *counts)
-    return table
-
-
-def _share(value: float | None) -> str:
-    """Write a share of one."""
-    return UNKNOWN if value is None else f"{value:.3f}"
+    return GridTable(score_grid(rows))

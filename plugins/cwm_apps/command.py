@@ -140,7 +140,7 @@ def _refuse_with(flag: str, **others: object) -> None:
 
 def _print(result: CodingResult, *, json: bool) -> None:
     """Print tables, or one JSON object."""
-    from cwm_cli.views.grids import report_parts
+    from cwm_cli.views.tables import report_parts
 
     out = console(json=json)
     for part in report_parts(result.report):

@@ -1,9 +1,9 @@
 """Programs from data alone: the offline backend, used when no language model is named.
 
-`backend` answers a question, `portfolio` chooses between `attempts` by
-trajectories that were held back. `discrete` reads rules off few whole numbers;
-`continuous` looks for equations, with `mechanics` and `flows` fitted through
-integrators, and `rewards`; `writing` puts findings into words.
+`backend` answers a question, `portfolio` chooses between the attempts of
+`families` by trajectories that were held back. `discrete` reads rules off few
+whole numbers; `continuous` looks for equations, with `mechanics` and `flows`
+fitted through integrators, and `rewards`; `writing` puts findings into words.
 """
 
 from collections.abc import Mapping

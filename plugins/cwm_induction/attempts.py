@@ -27,7 +27,7 @@ from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
-from cwm_induction.flattening import Flattening, is_numeric, is_whole
+from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.writing.statements import EmissionError
 
 DEFAULT = Hypothesis()
@@ -214,16 +214,16 @@ def has_equations(data: Dataset) -> bool:
     return len(data) > 0 and numbers and bool(kinds & {"box", "multidiscrete"})
 
 
-def readable(data: Dataset) -> Flattening:
-    """Flatten observations to whole numbers, unless rules can read them as they are."""
-    return Flattening.of(data, "" if discrete.supports(data) else "int64")
+def readable(data: Dataset) -> Arrangement:
+    """Arrange observations as whole numbers, unless rules can read them as they are."""
+    return Arrangement.of(data, "" if discrete.supports(data) else "int64")
 
 
-def real(data: Dataset) -> Flattening:
-    """Flatten observations to real numbers, rounded as they were stored."""
+def real(data: Dataset) -> Arrangement:
+    """Arrange observations as real numbers, rounded as they were stored."""
     leaves = [*data.observation_space.leaves("observations")]
     floats = {data.columns[leaf.name].dtype for leaf in leaves if leaf.space.is_float}
-    return Flattening.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
+    return Arrangement.of(data, "float32" if floats == {np.dtype("float32")} else "float64")
 
 
 def losses(data: Dataset, predictions: Columns, held_back: Array) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Observations and actions of any spaces as numbers in a row, and programs back from there."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from json import dumps
 
@@ -10,7 +9,6 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 
 FIELDS = ("observations", "next_observations")
-
 _BEGINS = "class Numbers:"
 
 _PROGRAM = '''
@@ -35,7 +33,7 @@ _STEP = '''
 
 
 @dataclass(frozen=True)
-class Flattening:
+class Arrangement:
     """How observations and actions of some spaces stand in a row; `dtype` is that of the numbers.
 
     A box of that type already stays as it is, and without a type everything does.
@@ -46,13 +44,13 @@ class Flattening:
     dtype: str
 
     @classmethod
-    def of(cls, data: Dataset, dtype: str) -> "Flattening":
-        """Flatten observations to numbers of a type, or leave them as they are without one."""
+    def of(cls, data: Dataset, dtype: str) -> "Arrangement":
+        """Arrange observations as numbers of a type, or leave them as they are without one."""
         return cls(data.observation_space, data.action_space, dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether programs are the same with and without it."""
+        """Whether programs are the same with and without the arrangement."""
         space = self.observations
         kept = space.kind == "box" and space.is_float == self.dtype.startswith("float")
         return not self.dtype or (kept and not self.actions.children)
@@ -101,8 +99,7 @@ class Flattening:
         subject = "observations and actions" if self.actions.children else "observations"
         text = program.replace("class Environment:", _BEGINS, 1).rstrip() + "\n"
         text += _PROGRAM.format(subject=subject)
-        kinds = {leaf.space.kind for leaf in self.observations.leaves("values")}
-        kept = _KEPT if "text" in kinds else ""
+        kept = _KEPT if _has_text(self.observations) else ""
         numbers = _joined(self.observations, "observation")
         text += _SET_STATE.format(numbers=numbers, text=kept)
         text += _STEP.format(
@@ -155,33 +152,39 @@ def _joined(space: Space, value: str) -> str:
     """Write an expression for all numbers of a nested value in a row."""
     if not space.children:
         return f"np.ravel({value})"
-    parts = ", ".join(f"np.ravel({path})" for path in _paths(space, value))
+    parts = ", ".join(f"np.ravel({path})" for path, _ in _paths(space, value))
     return f"np.concatenate([{parts}])"
 
 
-def _paths(space: Space, value: str) -> Iterator[str]:
-    """Yield an expression for every leaf of a nested value that holds numbers."""
+def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
+    """Return an expression for every leaf of a nested value that holds numbers."""
+    if not space.children:
+        return [] if space.kind == "text" else [(value, Leaf(value, space))]
     keys = space.keys if space.kind == "dict" else range(len(space.children))
-    for key, child in zip(keys, space.children, strict=True):
-        yield from _paths(child, f"{value}[{dumps(key)}]")
-    if not space.children and space.kind != "text":
-        yield value
+    return [
+        path
+        for key, child in zip(keys, space.children, strict=True)
+        for path in _paths(child, f"{value}[{dumps(key)}]")
+    ]
 
 
 def _built(space: Space, given: str, place: list[int]) -> str:
     """Write an expression for a nested value; `place` counts the numbers used, text is given."""
     if space.kind == "text":
         return given
-    if space.kind in ("dict", "tuple"):
-        keys = space.keys if space.kind == "dict" else range(len(space.children))
+    if space.kind == "dict":
         parts = [
-            _built(child, f"{given}[{dumps(key)}]", place)
-            for key, child in zip(keys, space.children, strict=True)
+            f"{dumps(key)}: {_built(child, f'{given}[{dumps(key)}]', place)}"
+            for key, child in zip(space.keys, space.children, strict=True)
         ]
-        if space.kind == "tuple":
-            return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-        entries = (f"{dumps(key)}: {part}" for key, part in zip(keys, parts, strict=True))
-        return f"{{{', '.join(entries)}}}"
+        return "{" + ", ".join(parts) + "}"
+    if space.kind == "tuple":
+        parts = [
+            f"{_built(child, f'{given}[{index}]', place)}, "
+            for index, child in enumerate(space.children)
+        ]
+        inner = "".join(parts)
+        return f"({inner.strip() if len(parts) == 1 else inner.removesuffix(', ')})"
     start = place[0]
     place[0] += space.size
     if space.kind == "discrete":
@@ -194,3 +197,7 @@ def _built(space: Space, given: str, place: list[int]) -> str:
 def _numbers(space: Space, name: str) -> list[Leaf]:
     """Return the leaves that hold numbers."""
     return [leaf for leaf in space.leaves(name) if leaf.space.kind != "text"]
+
+
+def _has_text(space: Space) -> bool:
+    return any(leaf.space.kind == "text" for leaf in space.leaves("values"))

@@ -81,16 +81,16 @@ class ProgramDraft:
         return unique
 
     def text(self) -> str:
-        """Write the program, with the statements, methods and constants that results depend on."""
-        known = GIVEN | {constant.name for constant in self.constants}
-        body = ordered(self._needed(), known)
-        check_names(body, known, [self.result, "reward", "terminated"])
+        """Write the program."""
+        body = ordered(self._needed(), self._known_outside())
+        check_names(body, self._known_outside(), [self.result, "reward", "terminated"])
         step = [line for statement in body for line in statement.lines]
-        called = set(re.findall(r"self\.(\w+)\(", "\n".join(step)))
-        methods = [m for m in self.methods if m.removeprefix("def ").split("(")[0] in called]
-        used = {name for line in (*step, *methods, self.result) for name in mentioned(line)}
-        constants = [constant for constant in self.constants if constant.name in used]
+        methods = [method for method in self.methods if _called(method, step)]
+        constants = self._used_constants([*step, *methods, self.result])
         return "\n".join([*self._head(constants), *_indented(methods), *self._step(step), ""])
+
+    def _known_outside(self) -> frozenset[str]:
+        return GIVEN | {constant.name for constant in self.constants}
 
     def _needed(self) -> list[Statement]:
         """Return the statements that the results depend on."""
@@ -103,15 +103,17 @@ class ProgramDraft:
             wanted |= {name for statement in found for name in statement.reads}
         return [statement for statement in self.statements if statement in needed]
 
+    def _used_constants(self, lines: Iterable[str]) -> list[Constant]:
+        used = {name for line in lines for name in mentioned(line)}
+        return [constant for constant in self.constants if constant.name in used]
+
     def _head(self, constants: Sequence[Constant]) -> list[str]:
         lines = ["import numpy as np", ""]
         for constant in constants:
             lines += [f"# {constant.comment}"] if constant.comment else []
             lines.append(f"{constant.name} = {constant.text}")
         lines += ["", ""] if constants else [""]
-        first, *rest = self.summary
-        docstring = "\n\n".join([f'"""{first}', *(textwrap.fill(text, 92) for text in rest)])
-        docstring += '\n"""' if rest else '"""'
+        docstring = _paragraphs(self.summary)
         lines += ["class Environment:", *textwrap.indent(docstring, "    ").splitlines(), ""]
         size = self.shape if len(self.shape) != 1 else self.shape[0]
         return [*lines, *_indented([_STATE.format(size=size)])]
@@ -195,21 +197,36 @@ def _flow(body: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
 
 def _loaded(node: ast.AST) -> set[str]:
     """Return the names that a statement or expression reads; `x += 1` reads x."""
-    adds = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    return _names(node, ast.Load) | (_stored(node) if adds else set())
+    target = (
+        {node.target.id}
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+        else set()
+    )
+    return target | {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
 
 
 def _stored(node: ast.AST) -> set[str]:
     """Return the names that a statement or a loop's target sets."""
-    return _names(node, ast.Store)
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
 
 
-def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
-    """Return the names that stand in a context."""
-    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, context)}
+def _called(method: str, lines: Iterable[str]) -> bool:
+    """Whether some line calls the method."""
+    name = method.removeprefix("def ").split("(")[0]
+    return any(f"self.{name}(" in line for line in lines)
 
 
 def _indented(blocks: Iterable[str]) -> list[str]:
     """Return the lines of class members, a blank line after each."""
     return [line for block in blocks for line in [*textwrap.indent(block, "    ").splitlines(), ""]]
+
+
+def _paragraphs(summary: Sequence[str]) -> str:
+    """Write a docstring: one sentence, then wrapped paragraphs."""
+    first, *rest = summary
+    wrapped = [textwrap.fill(paragraph, 92) for paragraph in rest]
+    return '"""' + "\n\n".join([first, *wrapped]) + ('\n"""' if rest else '"""')

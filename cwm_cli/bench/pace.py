@@ -44,20 +44,20 @@ def paces(walks: Mapping[str, Walk]) -> dict[str, Pace]:
 
     A first walk finds how many steps make a round. Those without any transition are left out.
     """
-    gauges = {name: Gauge(walk) for name, walk in walks.items()}
-    at_work = [gauge for gauge in gauges.values() if gauge.warm_up()]
+    timed = {name: _Rounds(walk) for name, walk in walks.items()}
+    at_work = [rounds for rounds in timed.values() if rounds.warm_up()]
     while at_work:
-        for gauge in at_work:
-            gauge.turn()
-        at_work = [gauge for gauge in at_work if not gauge.is_done]
-    return {name: gauge.pace for name, gauge in gauges.items() if gauge.rounds}
+        for rounds in at_work:
+            rounds.turn()
+        at_work = [rounds for rounds in at_work if not rounds.is_done]
+    return {name: rounds.pace for name, rounds in timed.items() if rounds.seconds}
 
 
-class Gauge:
+class _Rounds:
     """Times a walk, round by round."""
 
     def __init__(self, walk: Walk) -> None:
-        self.rounds: list[float] = []
+        self.seconds: list[float] = []
         self._walk = walk
         self._steps = 1
         self._first, self._taken, self._transitions = 0.0, 0.0, 0
@@ -74,17 +74,17 @@ class Gauge:
     def turn(self) -> None:
         """Time a round."""
         transitions, seconds = self._walk(self._steps)
-        self.rounds.append(seconds / transitions)
+        self.seconds.append(seconds / transitions)
         self._transitions += transitions
         self._taken += seconds
 
     @property
     def is_done(self) -> bool:
         """Whether there are rounds enough."""
-        count = len(self.rounds)
+        count = len(self.seconds)
         return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= MOST_SECONDS)
 
     @property
     def pace(self) -> Pace:
         """What the rounds come to."""
-        return Pace.of(self.rounds, self._transitions, self._first)
+        return Pace.of(self.seconds, self._transitions, self._first)
