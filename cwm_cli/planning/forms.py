@@ -1,6 +1,7 @@
 """The forms in which a program can be a model, each checked before it is trusted."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -17,6 +18,7 @@ from cwm_cli.planning.traced.model import Traced
 from cwm_cli.planning.traced.plain import plain
 from cwm_cli.planning.traced.tracing import Trace, traced
 from cwm_cli.planning.traced.verification import verified_traced
+from cwm_cli.translation.tables import Table, TableLanes, countable
 
 T = TypeVar("T")
 
@@ -113,6 +115,10 @@ def _unused(source: Source) -> Source:
 
 def _forms(program: Program, source: Source, rows: Rows, form: str) -> Form:
     """Make every form of a program that was not used yet."""
+    if countable(source.observation_space, program.action_space):
+        table = _attempt(program, "a table", lambda: _table(program, source, rows))
+        if table is not None:
+            return Form(table, program)
     program.batch = _attempt(program, "batched", lambda: _batched(program, source, rows))
     arithmetic = _attempt(program, "arithmetic", lambda: _arithmetic(program, source, rows))
     if arithmetic is None:
@@ -137,6 +143,15 @@ def _attempt(program: Program, form: str, make: Callable[[], T]) -> T | None:
     except Exception as error:  # noqa: BLE001  # programs raise what they like, also in other forms
         program.notes.append(f"not {form}: {type(error).__name__}: {error}")
     return None
+
+
+def _table(program: Program, source: Source, rows: Rows) -> Table:
+    """Return a table of all that the program answers."""
+    table = Table(program, program.environment, source.observation_space)
+    verified_traced(table, program, *rows)
+    with suppress(Unbatched):
+        table.batch = Noted(TableLanes(table, source.observation_space), program.used)
+    return table
 
 
 def _batched(program: Program, source: Source, rows: Rows) -> Batch:

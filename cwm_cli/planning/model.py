@@ -7,8 +7,8 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 
-FORMS = ("scalar", "arithmetic", "batched", "compiled")
-"""What a program is used as: itself, its plain arithmetic, many states at once, machine code."""
+FORMS = ("scalar", "arithmetic", "batched", "compiled", "table")
+"""What a program is used as: itself, arithmetic, many states at once, machine code, a table."""
 
 LARGEST = 1e300
 """Rewards beyond this are checked: sums over any horizon have to stay finite."""

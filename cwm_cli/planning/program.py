@@ -41,6 +41,7 @@ class Program:
         deterministic: bool = True,
         counter: Counter | None = None,
     ) -> None:
+        self.environment = environment
         self._set_state, self._step = environment.set_state, environment.step
         self._checks = checks
         self.action_space = action_space

@@ -1,12 +1,13 @@
 """Whether a form of a program does what the program does."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cwm_cli.planning.model import Model, Step, Unbatched
 from cwm_cli.planning.traced.model import Traced
+from cwm_cli.translation.scalar import Translated
 
 TOLERANCE = 1e-5
 """Largest difference, relative to the size of a number or to 1."""
@@ -15,10 +16,12 @@ TRAJECTORIES, STEPS = 4, 30
 
 _SELDOM = 0.1
 
+Form = TypeVar("Form", Traced, Translated)
+
 
 def verified_traced(
-    traced: Traced, program: Model, observations: Sequence[Any], actions: Sequence[Any]
-) -> Traced:
+    traced: Form, program: Model, observations: Sequence[Any], actions: Sequence[Any]
+) -> Form:
     """Return a traced program that does on real rows what the program does, or refuse it."""
     try:
         _compare(*(list(_single(model, observations, actions)) for model in (traced, program)))

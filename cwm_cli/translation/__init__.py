@@ -1,0 +1,1 @@
+"""Programs translated to what is fast: tables, plain arithmetic, arrays; each checked first."""
