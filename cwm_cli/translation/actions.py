@@ -1,0 +1,111 @@
+"""One expression for what each of some discrete actions computes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cwm_cli.translation.expressions import Graph, Node
+
+_NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
+"""What changes no real number to the last bit."""
+
+_DEPTH = 3
+"""So deep operations are compared to find those that belong together."""
+
+Nodes = tuple[Node | None, ...]
+"""A node for each action; None stands for anything."""
+
+
+class Unifier:
+    """Finds what the nodes of all actions have in common: tables by action of what differs."""
+
+    def __init__(self, graph: Graph, action: Node, actions: Sequence[Any]) -> None:
+        self._graph, self._place = graph, action
+        if len(actions) > 1 and actions[0] != 0:
+            self._place = graph.apply("subtract", action, graph.const(actions[0]))
+        self._memo: dict[Nodes, Node | None] = {}
+
+    def one(self, nodes: Nodes) -> Node | None:
+        """Return one node for the nodes of all actions."""
+        if len(nodes) == 1:
+            return nodes[0]
+        if nodes not in self._memo:
+            self._graph.count(len(nodes))
+            self._memo[nodes] = self._one(self._padded(nodes))
+        return self._memo[nodes]
+
+    def _one(self, nodes: Nodes) -> Node | None:
+        some = [node for node in nodes if node is not None]
+        distinct = list(dict.fromkeys(some))
+        if len(distinct) < 2:
+            return distinct[0] if distinct else None
+        if all(node.op == "const" for node in some) and len({node.kind for node in some}) == 1:
+            values = [some[0].value if node is None else node.value for node in nodes]
+            return self._graph.cast(self._table(values), some[0].kind)
+        if len(set(map(_head, some))) == 1 and some[0].args and _alike(distinct):
+            return self._operation(nodes, some[0])
+        groups: dict[Any, list[Node]] = {}
+        for node in distinct:
+            groups.setdefault("const" if node.op == "const" else _head(node), []).append(node)
+        first = set(next(iter(groups.values()))) if len(groups) > 1 else {distinct[0]}
+        mask = self._table([node in first for node in nodes])
+        one = self.one(tuple(node if node in first else None for node in nodes))
+        other = self.one(tuple(None if node in first else node for node in nodes))
+        assert one is not None and other is not None
+        return self._graph.apply("select", mask, one, other)
+
+    def _table(self, values: Sequence[Any]) -> Node:
+        return self._graph.gather(values, self._place)
+
+    def _operation(self, nodes: Nodes, first: Node) -> Node:
+        """Do one operation on what the operands have in common."""
+        args = []
+        for place in range(len(first.args)):
+            arg = self.one(tuple(None if node is None else node.args[place] for node in nodes))
+            assert arg is not None
+            args.append(arg)
+        if first.op == "gather":
+            return self._graph.gather(first.value, args[0])
+        if first.op in ("whole", "real", "single", "isnan"):
+            return self._graph.make(first.op, tuple(args), first.kind)
+        return self._graph.apply(first.op, *args)
+
+    def _padded(self, nodes: Nodes) -> Nodes:
+        """Give nodes that lack an operation with a constant a neutral one, so that they align."""
+        some = [node for node in dict.fromkeys(nodes) if node is not None]
+        if len(some) < 2:
+            return nodes
+        for model in some:
+            if model.op not in _NEUTRAL or model.kind != "f" or model.args[1].op != "const":
+                continue
+            if model.args[0].op in ("const", "symbol"):
+                continue
+            inner = _signature(model.args[0])
+            if any(node.kind == "f" and _signature(node) == inner for node in some):
+                neutral = self._graph.const(_NEUTRAL[model.op])
+                return tuple(
+                    self._graph.make(model.op, (node, neutral), "f")
+                    if node is not None and node.kind == "f" and _signature(node) == inner
+                    else node
+                    for node in nodes
+                )
+        return nodes
+
+
+def _head(node: Node) -> Any:
+    return node.op, len(node.args), node.kind, repr(node.value)
+
+
+def _alike(nodes: Sequence[Node]) -> bool:
+    """Whether operations share the kind of an operand."""
+    return any(
+        len({(node.args[place].op, node.args[place].kind) for node in nodes}) == 1
+        for place in range(len(nodes[0].args))
+    )
+
+
+def _signature(node: Node, depth: int = _DEPTH) -> Any:
+    if node.op == "const":
+        return "c"
+    if node.op in ("symbol", "action"):
+        return node.value
+    return (node.op, *[_signature(arg, depth - 1) for arg in node.args]) if depth else node.op

@@ -1,0 +1,771 @@
+"""Numbers and arrays that stand for what is not known while a program is traced.
+
+Where plain numbers would fail and arrays go on (a division by zero, a root of a
+negative number, NaN, more than 64 bits) the path notes that the step is the
+program's.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cwm_cli.translation.expressions import OPERATIONS, Inexact, Node, Refused, joined, kind_of
+from cwm_cli.translation.paths import Abandoned, Tracer
+
+DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
+KINDS = {str(dtype): kind for kind, dtype in DTYPES.items()}
+
+WIDE = 2.0**62
+"""Beyond this 64 bits may not hold a whole number."""
+
+_NUMBERS = {"b": np.bool_, "i": np.int64, "s": np.float32, "f": np.float64}
+_PYTHON: dict[str, type] = {"b": bool, "i": int, "s": float, "f": float}
+
+
+class Current:
+    """The tracer at work; there is one at a time in a process."""
+
+    tracer = Tracer()
+
+
+def tracer() -> Tracer:
+    """Return the tracer at work."""
+    return Current.tracer
+
+
+ALIASES = {
+    "fabs": "absolute",
+    "abs": "absolute",
+    "true_divide": "divide",
+    "mod": "remainder",
+    "fmin": "minimum",
+    "fmax": "maximum",
+    "float_power": "power",
+    "acos": "arccos",
+    "asin": "arcsin",
+    "atan": "arctan",
+    "atan2": "arctan2",
+    "pow": "power",
+}
+
+
+class Number:
+    """A number that is not known. `python` says whether it is Python's, not numpy's.
+
+    That is None where it can be either; what depends on it is then refused.
+    """
+
+    __slots__ = ("node", "python")
+    __array_priority__ = 100
+
+    def __init__(self, node: Node, python: bool | None) -> None:
+        self.node, self.python = node, python
+
+    def __bool__(self) -> bool:
+        return tracer().decide(self.node)
+
+    def __index__(self) -> int:
+        return tracer().value_of(self.node)
+
+    def __hash__(self) -> int:
+        return hash(tracer().value_of(self.node))
+
+    def __float__(self) -> float:
+        raise Refused("a number that depends on the observation is made plain")
+
+    __int__ = __complex__ = __float__
+
+    def __repr__(self) -> str:
+        raise Abandoned("the text of a number")
+
+    __str__ = __repr__
+
+    def __format__(self, how: str) -> str:
+        raise Abandoned("the text of a number")
+
+    def __round__(self, digits: Any = None) -> Any:
+        return rounded(self, digits)
+
+    def __floor__(self) -> Any:
+        return whole(op("floor", self))
+
+    def __ceil__(self) -> Any:
+        return whole(op("ceil", self))
+
+    def __trunc__(self) -> Any:
+        return whole(self)
+
+    def __copy__(self) -> "Number":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Number":
+        return self
+
+    def __getitem__(self, place: Any) -> Any:
+        if self.python is not False:
+            raise _own(TypeError("a number is not subscriptable"))
+        if place == ():
+            return self
+        raise _own(IndexError("invalid index to scalar variable."))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what numbers of Python have, or what arrays without axes have."""
+        kind = self.node.kind
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self.python:
+            if name == "is_integer" and kind == "f":
+                return lambda: op("equal", self, op("floor", self))
+            if name in ("real", "conjugate"):
+                return self if name == "real" else lambda: self
+            if hasattr(_PYTHON[kind], name):
+                raise Refused(f"the attribute {name} of a number")
+            raise _own(
+                AttributeError(f"{_PYTHON[kind].__name__!r} object has no attribute {name!r}")
+            )
+        if self.python is None:
+            raise Refused(f"the attribute {name} of a number that is sometimes Python's")
+        if name == "is_integer" and kind == "f":
+            return lambda: op("equal", self, op("floor", self))
+        if not hasattr(_NUMBERS[kind], name):
+            raise _own(AttributeError(f"a numpy number has no attribute {name!r}"))
+        return getattr(Array(lonely(self), kind), name)
+
+
+def _own(error: Exception) -> Exception:
+    """Mark an exception that the program raises with plain numbers, too."""
+    error.__traced__ = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_number(value: Any) -> bool:
+    """Whether something is a number, known or not."""
+    return isinstance(value, Number | bool | int | float | np.generic)
+
+
+def node_of(value: Any) -> Node:
+    """Return the node of a number, also of one in an array of one element."""
+    if type(value) is Number:
+        return value.node
+    if isinstance(value, Array | np.ndarray):
+        if value.size != 1:
+            raise _own(TypeError("only arrays of one element are numbers"))
+        return node_of(value.data.flat[0] if isinstance(value, Array) else value.flat[0])
+    return tracer().graph.const(value)
+
+
+def is_python(value: Any) -> bool | None:
+    """Whether a number is Python's, None where that is open."""
+    if type(value) is Number:
+        return value.python
+    return not isinstance(value, np.generic | np.ndarray | Array)
+
+
+def number(node: Node, python: bool | None) -> Any:
+    """Return a number as a program sees it: plain where it is known."""
+    if node.op == "const" and python is not None:
+        return _PYTHON[node.kind](node.value) if python else _NUMBERS[node.kind](node.value)
+    return Number(node, python)
+
+
+def lonely(value: Any) -> np.ndarray:
+    """Return an array without axes around a value."""
+    array = np.empty((), object)
+    array[()] = value
+    return array
+
+
+def op(name: str, *args: Any) -> Any:
+    """Do an operation on numbers or arrays, as numpy or as Python does."""
+    if name == "matmul":
+        return _method("dot")(*args)
+    if any(isinstance(arg, Array | np.ndarray | list | tuple) for arg in args):
+        return elementwise(name, *args)
+    flags = [is_python(arg) for arg in args]
+    python = None if None in flags else all(flags)
+    return number(_applied(name, [node_of(arg) for arg in args], flags), python)
+
+
+def elementwise(name: str, *args: Any) -> Any:
+    """Do an operation on arrays; their elements are numpy's, other numbers may be Python's."""
+    made = np.frompyfunc(lambda *values: op(name, *values), len(args), 1)
+    return wrapped(made(*[raw(arg) if not is_number(arg) else lonely(arg) for arg in args]))
+
+
+def _applied(name: str, nodes: list[Node], flags: list[bool | None]) -> Node:
+    """Return the node of an operation under any name that numpy has for it."""
+    graph = tracer().graph
+    name = ALIASES.get(name, name)
+    if "s" in [node.kind for node in nodes] and name != "select":
+        nodes = _promoted(nodes, flags)
+    composed = _COMPOSED.get(name)
+    if composed:
+        return composed(nodes)
+    if name in ("bitwise_and", "bitwise_or", "invert", "bitwise_xor"):
+        if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
+            raise Refused("bits of whole numbers")
+        if name == "bitwise_xor":
+            return graph.negated(graph.apply("equal", *nodes))
+        name = {"bitwise_and": "logical_and", "bitwise_or": "logical_or"}.get(name, "logical_not")
+    if name not in OPERATIONS:
+        raise Refused(f"numpy.{name}")
+    if OPERATIONS[name].kind == "n" and name != "select":
+        if all(node.kind == "b" for node in nodes) and not all(flags):
+            raise Refused("arithmetic of truths")
+        nodes = [graph.cast(node, "i") if node.kind == "b" else node for node in nodes]
+    if name == "power":
+        nodes = _power(nodes, flags)
+    if OPERATIONS[name].kind == "f" and nodes[0].kind in "bi" and name != "select":
+        nodes = [graph.cast(node, "f") if node.kind in "b" else node for node in nodes]
+    if tracer().path is not None:
+        _note_failures(name, nodes)
+    result = graph.apply(name, *nodes)
+    if tracer().path is not None and result.op != "const":
+        _note_excess(name, nodes, result)
+    return result
+
+
+def _promoted(nodes: list[Node], flags: list[bool | None]) -> list[Node]:
+    """Return operands in the precision in which numpy computes with some of single precision."""
+    graph = tracer().graph
+    strong = [
+        node.kind
+        for node, flag in zip(nodes, flags, strict=True)
+        if flag is False or node.kind == "s"
+    ]
+    if any(flag is None and node.kind in "if" for node, flag in zip(nodes, flags, strict=True)):
+        raise Inexact("single precision beside numbers that are sometimes Python's")
+    kind = joined(strong)
+    return [node if node.kind == "b" else graph.cast(node, kind) for node in nodes]
+
+
+def _power(nodes: list[Node], flags: list[bool | None]) -> list[Node]:
+    """Return base and exponent; Python makes fractions of whole numbers where numpy fails."""
+    base, exponent = nodes
+    if base.kind == exponent.kind == "i" and tracer().range(exponent)[0] < 0:
+        if not all(flags):
+            raise Refused("whole numbers to a negative power")
+        return [tracer().graph.cast(base, "f"), exponent]
+    return nodes
+
+
+def _note_failures(name: str, nodes: Sequence[Node]) -> None:
+    """Note where plain numbers fail and arrays go on."""
+    graph = tracer().graph
+    zero, last = graph.const(0), nodes[-1]
+    bad = None
+    if name in ("divide", "floor_divide", "remainder", "fmod"):
+        bad = graph.apply("equal", last, zero)
+    elif name == "sqrt":
+        bad = graph.apply("less", nodes[0], zero)
+    elif name in ("log", "log2", "log10"):
+        bad = graph.negated(graph.apply("less", zero, nodes[0]))
+    elif name == "log1p":
+        bad = graph.negated(graph.apply("less", graph.const(-1), nodes[0]))
+    elif name in ("arcsin", "arccos", "arctanh"):
+        bad = graph.apply("less", graph.const(1), graph.apply("absolute", nodes[0]))
+        if name == "arctanh":
+            bad = graph.negated(
+                graph.apply("less", graph.apply("absolute", nodes[0]), graph.const(1))
+            )
+    elif name == "arccosh":
+        bad = graph.apply("less", nodes[0], graph.const(1))
+    elif name == "power":
+        bad = _bad_power(*nodes)
+    tracer().note(bad, soft=True)
+
+
+def _bad_power(base: Node, exponent: Node) -> Node | None:
+    """Return where a power fails: roots of negative numbers, zero to a negative power."""
+    graph, zero = tracer().graph, tracer().graph.const(0)
+    if exponent.op != "const":
+        low, _ = tracer().range(exponent)
+        fraction = exponent.kind in "sf"
+        bad = graph.apply("less", base, zero) if fraction else None
+        return graph.either(bad, graph.apply("equal", base, zero) if low < 0 else None)
+    if not float(exponent.value).is_integer():
+        bad = graph.apply("less", base, zero)
+        return graph.either(bad, graph.apply("equal", base, zero) if exponent.value < 0 else None)
+    return graph.apply("equal", base, zero) if exponent.value < 0 else None
+
+
+_PERIODIC = ("sin", "cos", "tan")
+_CLOSED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
+
+
+def _note_excess(name: str, nodes: Sequence[Node], result: Node) -> None:
+    """Note where a result would be NaN, or a whole number of more than 64 bits."""
+    graph, current = tracer().graph, tracer()
+    if result.kind == "b" or name in _CLOSED:
+        return
+    if result.kind == "i":
+        low, high = current.range(result)
+        if not (low > -WIDE and high < WIDE):
+            parts = [graph.cast(node, "f") for node in nodes]
+            size = graph.apply("absolute", graph.apply(name, *parts))
+            current.note(graph.negated(graph.apply("less", size, graph.const(WIDE))), soft=True)
+        return
+    ranges = [current.range(node) for node in nodes]
+    infinite = [(-math.inf in each, math.inf in each) for each in ranges]
+    if not any(map(any, infinite)):
+        if name == "power" and nodes[1].op != "const":
+            current.note(graph.make("isnan", (result,), "b"), soft=True)
+        return
+    (a, b), last = infinite[0], infinite[-1]
+    harmless = {
+        "add": not ((a and last[1]) or (b and last[0])),
+        "subtract": not ((a and last[0]) or (b and last[1])),
+        "multiply": nodes[0] is nodes[-1] or not _meets_zero(ranges),
+        "divide": not (any(infinite[0]) and any(last)),
+    }
+    if not harmless.get(
+        name, name not in (*_PERIODIC, "remainder", "floor_divide", "fmod", "power")
+    ):
+        current.note(graph.make("isnan", (result,), "b"), soft=True)
+
+
+def _meets_zero(ranges: Sequence[tuple[float, float]]) -> bool:
+    """Whether one factor may be zero where the other is infinite."""
+    zero = [low <= 0 <= high for low, high in ranges]
+    infinite = [math.inf in each or -math.inf in each for each in ranges]
+    return (zero[0] and infinite[-1]) or (zero[-1] and infinite[0])
+
+
+def _composition(text: str) -> Callable[[list[Node]], Node]:
+    """Return an operation that is made of others: `not less 1 0` compares the other way round."""
+    negate = text.startswith("not ")
+    name, *places = text.removeprefix("not ").split()
+
+    def compose(nodes: list[Node]) -> Node:
+        graph = tracer().graph
+        made = _applied(name, [nodes[int(place)] for place in places], [False] * len(places))
+        return graph.negated(made) if negate else made
+
+    return compose
+
+
+def _scaled(factor: float) -> Callable[[list[Node]], Node]:
+    return lambda nodes: _applied("multiply", [nodes[0], tracer().graph.const(factor)], [True] * 2)
+
+
+def _isinf(nodes: list[Node]) -> Node:
+    graph = tracer().graph
+    return (
+        graph.negated(graph.apply("isfinite", nodes[0])) if nodes[0].kind in "sf" else graph.false
+    )
+
+
+_COMPOSED: dict[str, Callable[[list[Node]], Node]] = {
+    "greater": _composition("less 1 0"),
+    "greater_equal": _composition("not less 0 1"),
+    "less_equal": _composition("not less 1 0"),
+    "not_equal": _composition("not equal 0 1"),
+    "square": _composition("multiply 0 0"),
+    "reciprocal": lambda nodes: _applied(
+        "divide", [tracer().graph.const(1.0), *nodes], [True, False]
+    ),
+    "deg2rad": _scaled(math.pi / 180),
+    "radians": _scaled(math.pi / 180),
+    "rad2deg": _scaled(180 / math.pi),
+    "degrees": _scaled(180 / math.pi),
+    "positive": lambda nodes: nodes[0],
+    "conjugate": lambda nodes: nodes[0],
+    "isinf": _isinf,
+    "isnan": lambda nodes: tracer().graph.false,
+}
+
+
+def whole(value: Any) -> Any:
+    """Return what `int` makes of a number."""
+    node, current = node_of(value), tracer()
+    if node.kind in "sf":
+        low, high = current.range(node)
+        if not (low > -WIDE and high < WIDE):
+            size = current.graph.apply("absolute", node)
+            wide = current.graph.const(WIDE)
+            current.note(current.graph.negated(current.graph.apply("less", size, wide)), soft=True)
+    return number(current.graph.cast(node, "i"), True)
+
+
+def rounded(value: Any, digits: Any = None) -> Any:
+    """Round as Python does, halves to even; near halves of a digit numpy rounds otherwise."""
+    if digits is None:
+        return whole(op("rint", value))
+    if type(digits) is not int or node_of(value).kind != "f" or not 0 <= digits <= 15:
+        raise Refused("rounding of another kind")
+    scaled = op("multiply", value, 10.0**digits)
+    near = op(
+        "absolute", op("subtract", op("absolute", op("subtract", scaled, op("floor", scaled))), 0.5)
+    )
+    tracer().note(node_of(op("less", near, 1e-6)), soft=True)  # far more than rounding errors
+    tracer().note(node_of(op("greater", op("absolute", scaled), 1e9)), soft=True)
+    return op("divide", op("rint", scaled), 10.0**digits)
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """Convert a number or an array to a type of numpy."""
+    kind = kind_for(dtype)
+    if isinstance(value, Array | np.ndarray | list | tuple):
+        array = raw(value)
+        made = np.frompyfunc(lambda each: cast(each, dtype), 1, 1)(array)
+        return Array(made if isinstance(made, np.ndarray) else lonely(made), kind)
+    node = node_of(value)
+    if kind == "i" and node.kind in "sf":
+        node = node_of(whole(value))
+    return number(tracer().graph.cast(node, kind), False)
+
+
+def kind_for(dtype: Any) -> str:
+    """Return the kind of a type of numpy or Python."""
+    name = str(np.dtype(getattr(dtype, "plain", dtype)))
+    if name not in KINDS:
+        raise Refused(f"numbers of the type {name}")
+    return KINDS[name]
+
+
+def raw(value: Any) -> np.ndarray:
+    """Return numbers as an array of objects."""
+    if isinstance(value, Array):
+        return value.data
+    if type(value) is Number:
+        return lonely(value)
+    if isinstance(value, list | tuple):
+        made = array_of(value)
+        return made.data if isinstance(made, Array) else made
+    known = np.asarray(value)
+    return known if known.dtype == object else objects(known)
+
+
+def objects(known: np.ndarray) -> np.ndarray:
+    """Return known numbers as objects."""
+    if known.dtype.kind in "US":
+        return known
+    kind_for(known.dtype)
+    made = np.empty(known.shape, object)
+    for place in np.ndindex(known.shape):
+        made[place] = known[place]
+    return made
+
+
+def wrapped(value: Any) -> Any:
+    """Return what an operation on arrays of objects made: an array, or a number without axes."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "US":
+            return value
+        if value.ndim:
+            return Array(value if value.dtype == object else objects(value))
+        value = value[()]
+    return numpys(value)
+
+
+def numpys(value: Any) -> Any:
+    """Return a number as one of numpy's."""
+    if type(value) is Number:
+        return value if value.python is False else Number(value.node, False)
+    return (
+        number(tracer().graph.const(value), False)
+        if isinstance(value, bool | int | float)
+        else value
+    )
+
+
+def array_of(value: Any, dtype: Any = None) -> Any:
+    """Return a new array of numbers, as `numpy.array` does."""
+    if isinstance(value, Array):
+        made = value.copy()
+    elif is_number(value):
+        made = Array(lonely(numpys(value)))
+    elif isinstance(value, np.ndarray):
+        if value.dtype.kind in "US":
+            return np.array(value)
+        made = Array(raw(value).copy())
+    else:
+        parts = list(value)
+        if any(isinstance(part, str) for part in parts):
+            return np.array(value)
+        made = _stacked(parts)
+    return made if dtype is None else cast(made, dtype)
+
+
+def _stacked(parts: list[Any]) -> "Array":
+    """Return an array of numbers, or of arrays of one shape."""
+    rows = [numpys(part) if is_number(part) else array_of(part) for part in parts]
+    shapes = {row.shape if isinstance(row, Array) else () for row in rows}
+    if len(shapes) > 1 or any(not is_number(row) and not isinstance(row, Array) for row in rows):
+        raise Refused("an array of other things than numbers")
+    shape = shapes.pop() if shapes else ()
+    data = np.empty((len(rows), *shape), object)
+    for place, row in enumerate(rows):
+        data[place] = row.data if isinstance(row, Array) else row
+    kinds = [row.kind for row in rows if isinstance(row, Array)]
+    return Array(data, joined(kinds) if kinds and not data.size else None)
+
+
+def symbolic(value: Any) -> bool:
+    """Whether something holds a number that is not known."""
+    if type(value) is Number:
+        return True
+    if isinstance(value, Array):
+        return any(type(each) is Number for each in value.data.flat)
+    if isinstance(value, dict):
+        return any(map(symbolic, value.values()))
+    return isinstance(value, tuple | list) and any(map(symbolic, value))
+
+
+class Array:
+    """An array of numbers, known or not; changes in place are seen in its views."""
+
+    __slots__ = ("data", "kind")
+    __array_priority__ = 100
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(self, data: np.ndarray, kind: str | None = None) -> None:
+        if kind is None:
+            kinds = {node_of(value).kind for value in data.flat}
+            kind = joined(kinds) if kinds else "f"
+            if len(kinds) > 1:
+                convert = np.frompyfunc(
+                    lambda value: number(tracer().graph.cast(node_of(value), kind), False), 1, 1
+                )
+                converted = convert(data)
+                data = converted if isinstance(converted, np.ndarray) else lonely(converted)
+        self.data, self.kind = data, kind
+
+    shape = property(lambda self: self.data.shape)
+    ndim = property(lambda self: self.data.ndim)
+    size = property(lambda self: self.data.size)
+    dtype = property(lambda self: DTYPES[self.kind])
+    T = property(lambda self: Array(self.data.T, self.kind))
+    flat = property(lambda self: iter(self.data.flat))
+    real = property(lambda self: self)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in self.data:
+            yield Array(value, self.kind) if isinstance(value, np.ndarray) else value
+
+    def __bool__(self) -> bool:
+        if self.data.size != 1:
+            raise _own(ValueError("the truth value of an array is ambiguous"))
+        return bool(self.data.flat[0])
+
+    def __float__(self) -> float:
+        raise Refused("an array that depends on the observation is made plain")
+
+    __int__ = __float__
+
+    def __repr__(self) -> str:
+        raise Abandoned("the text of an array")
+
+    __str__ = __repr__
+
+    def __index__(self) -> int:
+        if self.data.ndim:
+            raise _own(TypeError("only integer scalar arrays can be an index"))
+        return tracer().value_of(node_of(self))
+
+    def __getitem__(self, place: Any) -> Any:
+        value = self.data[plain_index(place)]
+        return Array(value, self.kind) if isinstance(value, np.ndarray) else value
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        value = cast(value, self.dtype)
+        if isinstance(place, Array) and place.kind == "b" and symbolic(place):
+            if place.shape != self.shape:
+                raise Refused("an array changes where a smaller one says so")
+            self.data[...] = raw(op("select", place, value, self))
+            return
+        place = plain_index(place)
+        if isinstance(value, Array):
+            target = self.data[place]
+            self.data[place] = value.data if isinstance(target, np.ndarray) else value.item()
+        else:
+            self.data[place] = value
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(op("equal", self, value).any())
+
+    def copy(self, order: str = "C") -> "Array":
+        """Return a copy."""
+        return Array(self.data.copy(), self.kind)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> "Array":
+        return memo.setdefault(id(self), self.copy())
+
+    def flatten(self) -> "Array":
+        """Return a copy with one axis."""
+        return Array(self.data.flatten(), self.kind)
+
+    def ravel(self) -> "Array":
+        """Return it with one axis."""
+        return Array(self.data.ravel(), self.kind)
+
+    def reshape(self, *shape: Any) -> "Array":
+        """Return it in another shape."""
+        return Array(self.data.reshape(*shape), self.kind)
+
+    def transpose(self, *axes: Any) -> "Array":
+        """Return it with other axes first."""
+        return Array(self.data.transpose(*axes), self.kind)
+
+    def squeeze(self, axis: Any = None) -> "Array":
+        """Return it without axes of one element."""
+        return Array(np.asarray(self.data.squeeze(axis)), self.kind)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """Return it as another type."""
+        made = cast(self, dtype)
+        return made if self.ndim else wrapped(made.data)
+
+    def tolist(self) -> Any:
+        """Return numbers of Python."""
+        if not self.ndim:
+            return self.item()
+        return [each.tolist() if isinstance(each, Array) else _pythons(each) for each in self]
+
+    def item(self, *place: Any) -> Any:
+        """Return a number of Python."""
+        if not place and self.size != 1:
+            raise _own(ValueError("can only convert an array of size 1 to a Python scalar"))
+        return _pythons(self.data[plain_index(place)] if place else self.data.flat[0])
+
+    def fill(self, value: Any) -> None:
+        """Put one number everywhere."""
+        self[...] = value
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that a function of numpy stands for."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from cwm_cli.translation.functions import METHODS
+
+        if name in METHODS:
+            return lambda *args, **options: METHODS[name](self, *args, **options)
+        if hasattr(np.ndarray, name):
+            raise Refused(f"the attribute {name} of an array")
+        raise _own(AttributeError(f"'numpy.ndarray' object has no attribute {name!r}"))
+
+
+def _pythons(value: Any) -> Any:
+    """Return a number as one of Python's."""
+    return number(node_of(value), True)
+
+
+def plain_index(place: Any) -> Any:
+    """Return a place that is known, forking where it is not."""
+    if type(place) is Number:
+        return tracer().value_of(place.node)
+    if isinstance(place, Array):
+        known = [_plain_place(each) for each in place.data.flat]
+        return np.array(known, place.dtype).reshape(place.shape)
+    if isinstance(place, tuple):
+        return tuple(map(plain_index, place))
+    if isinstance(place, list):
+        return [plain_index(each) for each in place]
+    return place
+
+
+def _plain_place(value: Any) -> Any:
+    if type(value) is not Number:
+        return value.item()
+    return bool(value) if value.node.kind == "b" else tracer().value_of(value.node)
+
+
+def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    def forward(self: Any, other: Any) -> Any:
+        return op(name, self, other) if _computable(self, other) else NotImplemented
+
+    def backward(self: Any, other: Any) -> Any:
+        return op(name, other, self) if _computable(self, other) else NotImplemented
+
+    return forward, backward
+
+
+def _computable(self: Any, other: Any) -> bool:
+    if is_number(other) or isinstance(other, Array | np.ndarray):
+        return True
+    return isinstance(other, list | tuple) and (isinstance(self, Array) or self.python is False)
+
+
+def _augmented(name: str) -> Callable[[Array, Any], Array]:
+    def change(self: Array, other: Any) -> Array:
+        made = op(name, self, other)
+        if not isinstance(made, Array) or made.shape != self.shape:
+            if not self.ndim:
+                made = Array(lonely(made))
+            else:
+                raise _own(ValueError("operands cannot be broadcast in place"))
+        if "bisf".index(made.kind) > "bisf".index(self.kind) and (made.kind, self.kind) != (
+            "f",
+            "s",
+        ):
+            raise _own(TypeError("cannot cast in place"))
+        self.data[...] = cast(made, self.dtype).data
+        return self
+
+    return change
+
+
+def _method(name: str) -> Any:
+    from cwm_cli.translation.functions import METHODS
+
+    return METHODS[name]
+
+
+def _dispatched(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
+    """Do what a function of numpy does, when a known array or number called it."""
+    from cwm_cli.translation.functions import called
+
+    return called(ufunc, method, args, options)
+
+
+def _routed(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
+    from cwm_cli.translation.functions import NUMPY
+
+    return getattr(NUMPY, func.__name__)(*args, **options)
+
+
+_ARITHMETIC = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "matmul": "matmul",
+}
+_COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
+for _class in (Number, Array):
+    for _short, _name in _ARITHMETIC.items():
+        _forward, _backward = _binary(_name)
+        setattr(_class, f"__{_short}__", _forward)
+        setattr(_class, f"__r{_short}__", _backward)
+    for _short, _name in _COMPARISONS.items():
+        setattr(_class, f"__{_short}__", _binary(_name)[0])
+    _class.__eq__ = lambda self, other: (  # type: ignore[assignment,method-assign]
+        op("equal", self, other) if _computable(self, other) else False
+    )
+    _class.__ne__ = lambda self, other: (  # type: ignore[assignment,method-assign]
+        op("not_equal", self, other) if _computable(self, other) else True
+    )
+    setattr(_class, "__neg__", lambda self: op("negative", self))
+    setattr(_class, "__pos__", lambda self: self if type(self) is Number else self.copy())
+    setattr(_class, "__abs__", lambda self: op("absolute", self))
+    setattr(_class, "__invert__", lambda self: op("invert", self))
+    setattr(_class, "__divmod__", lambda self, other: (self // other, self % other))
+    setattr(_class, "__rdivmod__", lambda self, other: (other // self, other % self))
+    setattr(_class, "__array_ufunc__", _dispatched)
+    setattr(_class, "__array_function__", _routed)
+for _short, _name in _ARITHMETIC.items():
+    setattr(Array, f"__i{_short}__", _augmented(_name))

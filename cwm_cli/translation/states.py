@@ -1,0 +1,590 @@
+"""What a program computes: the state that it enters, and what a step does with it.
+
+Attributes are flattened to a shape and numbers. Numbers that can differ are
+symbols named by their place; shapes that differ are variants of the state. To
+find them, steps are traced from all variants until no new ones come up.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.translation.actions import Unifier
+from cwm_cli.translation.expressions import Inexact, Node, Refused, joined, ordered
+from cwm_cli.translation.numbers import (
+    Array,
+    Current,
+    Number,
+    array_of,
+    is_number,
+    is_python,
+    lonely,
+    node_of,
+    number,
+    tracer,
+)
+from cwm_cli.translation.paths import HUGE, LARGE, Found, Range, Tracer, merged_by_decisions
+from cwm_cli.translation.regions import changeable, loaded, owner, visited
+
+MOST_VARIANTS, MOST_ROUNDS, PATIENCE = 8, 12, 2
+"""Shapes of the state; rounds of tracing, after some of which ranges are widened to all numbers."""
+
+MOST_ACTIONS = 64
+
+Shape = Any
+"""A nested tuple; equal shapes have their numbers in equal places."""
+
+
+class Forgotten(list[Any]):
+    """A list that grows with every step: it can be written to, but not read."""
+
+    def append(self, value: Any) -> None:
+        """Forget it."""
+
+    extend = insert = remove = append
+
+    def clear(self) -> None:
+        """Forget nothing."""
+
+    def __iadd__(self, other: Any) -> "Forgotten":  # type: ignore[misc,override]
+        return self
+
+    def _refused(self, *args: Any) -> Any:
+        raise Refused("a list that grows is read")
+
+    __add__ = __radd__ = __mul__ = __len__ = __iter__ = __getitem__ = __bool__ = _refused
+    __contains__ = __eq__ = __setitem__ = __delitem__ = __reversed__ = _refused
+    pop = index = count = sort = reverse = copy = _refused  # type: ignore[assignment]
+
+
+def flatten(
+    value: Any, numbers: list[Any], seen: dict[int, tuple[int, Any]] | None = None
+) -> Shape:
+    """Return the shape of a value and append its numbers; what is one thing stays one thing."""
+    seen = {} if seen is None else seen
+    if is_number(value):
+        numbers.append(value)
+        return "number"
+    if isinstance(value, Forgotten):
+        return ("forgotten",)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "bif":
+        value = array_of(value)
+    if isinstance(value, list | dict | Array):
+        if id(value) in seen:
+            return "alias", seen[id(value)][0]
+        if isinstance(value, Array) and any(
+            isinstance(other, Array) and owner(other) is owner(value) for _, other in seen.values()
+        ):
+            raise Refused("attributes are parts of one array")
+        seen[id(value)] = len(seen), value
+    if isinstance(value, Array):
+        numbers += list(value.data.flat)
+        return "array", value.shape, value.kind
+    if isinstance(value, list | tuple):
+        kind = (
+            type(value)
+            if hasattr(value, "_fields")
+            else "list"
+            if isinstance(value, list)
+            else "tuple"
+        )
+        return (kind, *[flatten(each, numbers, seen) for each in value])
+    if isinstance(value, dict):
+        if type(value) is not dict:
+            raise Refused(f"an attribute is a {type(value).__name__}")
+        return "dict", *[(key, flatten(each, numbers, seen)) for key, each in value.items()]
+    if hasattr(type(value), "__traced__"):
+        if id(value) in seen:
+            return "alias", seen[id(value)][0]
+        seen[id(value)] = len(seen), value
+        return "object", type(value), flatten(vars(value), numbers, seen)
+    if isinstance(value, set):
+        return "set", frozenset(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise Refused(f"an attribute is a {type(value).__name__}") from None
+    return "constant", value
+
+
+def rebuilt(shape: Shape, numbers: Iterator[Any], made: list[Any] | None = None) -> Any:
+    """Return a value of a shape."""
+    made = [] if made is None else made
+    if shape == "number":
+        return next(numbers)
+    kind = shape[0]
+    if kind == "alias":
+        return made[shape[1]]
+    if kind == "array":
+        data = np.empty(shape[1], object)
+        for place in np.ndindex(shape[1]):
+            data[place] = next(numbers)
+        made.append(Array(data, shape[2]))
+        return made[-1]
+    if kind in ("list", "dict"):
+        out: Any = [] if kind == "list" else {}
+        made.append(out)
+        if kind == "list":
+            out += [rebuilt(each, numbers, made) for each in shape[1:]]
+        else:
+            out.update({key: rebuilt(each, numbers, made) for key, each in shape[1:]})
+        return out
+    if kind == "object":
+        value = shape[1].__new__(shape[1])
+        made.append(value)
+        vars(value).update(rebuilt(shape[2], numbers, made))
+        return value
+    if kind == "forgotten":
+        return Forgotten()
+    if kind in ("set", "constant"):
+        return set(shape[1]) if kind == "set" else shape[1]
+    parts = [rebuilt(each, numbers, made) for each in shape[1:]]
+    return tuple(parts) if kind == "tuple" else kind(*parts)
+
+
+def places(shape: Shape, at: str = "") -> list[str]:
+    """Return the names of the numbers of a shape, in order."""
+    if shape == "number":
+        return [at]
+    kind = shape[0]
+    if kind == "array":
+        return [f"{at}.{place}" for place in range(math.prod(shape[1]))]
+    if kind == "dict":
+        return [name for key, each in shape[1:] for name in places(each, f"{at}.{key}")]
+    if kind == "object":
+        return places(shape[2], at)
+    if kind in ("alias", "forgotten", "set", "constant"):
+        return []
+    return [name for key, each in enumerate(shape[1:]) for name in places(each, f"{at}.{key}")]
+
+
+class Variant:
+    """A shape of the state; what is always the same is a constant."""
+
+    def __init__(self, number: int, shape: Shape) -> None:
+        self.number, self.shape, self.names = number, shape, places(shape)
+        self.nodes: list[Node | None] = [None] * len(self.names)
+        self.python: list[bool | None] = [None] * len(self.names)
+        self.bounds: list[Range | None] = [None] * len(self.names)
+
+    def numbers(self) -> Iterator[Any]:
+        """Yield the numbers of the state."""
+        for node, python in zip(self.nodes, self.python, strict=True):
+            assert node is not None
+            yield number(node, python)
+
+
+State = tuple[Shape, list[Any], list[Range]]
+
+
+class Trace:
+    """The nodes of what a program computes.
+
+    `entered` and `following` are the numbers of the state (`slots`) after
+    `set_state` and after `step`; `odd` and `odd_entry` are where the program has
+    to answer.
+    """
+
+    def __init__(self, text: str, observation_space: Space, action_space: Space) -> None:
+        self._text, self._observation_space, self._action_space = (
+            text,
+            observation_space,
+            action_space,
+        )
+        self.discrete = action_space.kind == "discrete"
+        self._forgotten: set[str] = set()
+        self._exact_types = False
+        while not self._traced():
+            pass
+        self._finish()
+
+    def _traced(self) -> bool:
+        """Trace until the state settles; not yet where more has to be forgotten."""
+        Current.tracer = self.tracer = Tracer(exact_types=self._exact_types)
+        self._load()
+        self.observation = self._symbols(self._observation_space, "o")
+        if self.discrete:
+            low, high = (
+                int(bound[0]) for bound in (self._action_space.low, self._action_space.high)
+            )
+            if high - low >= MOST_ACTIONS:
+                raise Refused("too many actions")
+            self.action = [self.tracer.graph.make("action", (), "i")]
+            self._actions: list[Any] = list(range(low, high + 1))
+        else:
+            self.action, self._actions = self._symbols(self._action_space, "a"), [None]
+        self._variants: list[Variant] = []
+        self._stepped: dict[tuple[int, Any], list[Found]] = {}
+        try:
+            return self._settled()
+        except Inexact:
+            if self._exact_types:
+                raise
+            self._exact_types = True
+            return False
+
+    def _load(self) -> None:
+        """Load the program, and remember all that it could change besides its attributes."""
+        self._names = loaded(self._text)
+        if not isinstance(self._names.get("Environment"), type):
+            raise Refused("it has no class `Environment`")
+        values = [value for key, value in self._names.items() if key != "__builtins__"]
+        self._classes = [
+            each for each in values if isinstance(each, type) and hasattr(each, "__traced__")
+        ]
+        self._class_names = [dict(vars(each)) for each in self._classes]
+        members = [member for names in self._class_names for member in names.values()]
+        functions = [getattr(each, "__traced_function__", each) for each in [*values, *members]]
+        defaults = [each.__defaults__ for each in functions if isinstance(each, FunctionType)]
+        plain = [each for key, each in self._iterate_members()]
+        self._shared = changeable(visited([*_changeable([*values, *plain]), *defaults]))
+        self._shared_contents = [self._content(each) for each in self._shared]
+        self._globals = dict(self._names)
+
+    def _iterate_members(self) -> Iterator[tuple[str, Any]]:
+        for names in self._class_names:
+            yield from ((key, value) for key, value in names.items() if not key.startswith("__"))
+
+    @staticmethod
+    def _content(value: Any) -> list[int]:
+        """Return the identities of what a container holds."""
+        if isinstance(value, Array):
+            return [id(each) for each in value.data.flat]
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+        return (
+            [id(each) for each in parts] if not isinstance(value, set) else sorted(map(hash, parts))
+        )
+
+    def _check_shared(self) -> None:
+        """Refuse programs that change more than their attributes."""
+        for each, names in zip(self._classes, self._class_names, strict=True):
+            if any(
+                vars(each).get(key) is not value
+                for key, value in names.items()
+                if key != "__traced__"
+            ):
+                raise Refused("a class changes")
+        if [self._content(each) for each in self._shared] != self._shared_contents:
+            raise Refused("a global changes")
+        if any(self._names.get(key) is not value for key, value in self._globals.items()):
+            raise Refused("a global changes")
+
+    def _symbols(self, space: Space, letter: str) -> list[Node]:
+        """Return a symbol for every component of a space."""
+        whole = space.kind in ("discrete", "multidiscrete", "multibinary")
+        if not whole and not (space.kind == "box" and space.is_float):
+            raise Refused(f"a space of the kind {space.kind}")
+        nodes = [
+            tracer().graph.make("symbol", (), "i" if whole else "f", f"{letter}{place}")
+            for place in range(space.size)
+        ]
+        for node, low, high in zip(nodes, space.low, space.high, strict=True):
+            self.tracer.bound(node, *((low, high) if whole else (-HUGE, HUGE)))
+        return nodes
+
+    def _value(self, space: Space, nodes: Sequence[Node]) -> Any:
+        """Return what a program gets for a value of a space."""
+        if space.kind == "discrete":
+            return Number(nodes[0], True)
+        data = np.empty(len(nodes), object)
+        for place, node in enumerate(nodes):
+            data[place] = Number(node, False)
+        return Array(data.reshape(space.shape), nodes[0].kind if nodes else "f")
+
+    def _settled(self) -> bool:
+        """Find all variants of the state and what their numbers can be."""
+        self._entered = self.tracer.explore(self._entering)
+        for _, _, result in self._entered:
+            if not isinstance(result, BaseException):
+                self._join(*result, widen=False)
+        if not self._variants:
+            raise Refused(f"set_state fails: {self._entered[0][2]!r}"[:300])
+        for round_ in range(MOST_ROUNDS):
+            changed = False
+            self._stepped = {}
+            for variant in list(self._variants):
+                for action in self._actions:
+                    found = self.tracer.explore(self._step_of(variant, action))
+                    self._stepped[variant.number, action] = found
+                    for _, _, result in found:
+                        if not isinstance(result, BaseException) and result[3] is not None:
+                            changed |= self._join(*result[3], widen=round_ >= PATIENCE)
+                if len(self._variants) > MOST_VARIANTS:
+                    self._forget()
+                    return False
+            if not changed:
+                return True
+        raise Refused("its attributes never settle")
+
+    def _forget(self) -> None:
+        """Forget attributes whose shapes are different in every variant."""
+        kinds: dict[str, set[str]] = {}
+        for variant in self._variants:
+            for name, shape in variant.shape[1:]:
+                kinds.setdefault(name, set()).add(repr(shape))
+        growing = {name for name, found in kinds.items() if len(found) > MOST_VARIANTS // 2}
+        lists = {name for name, shape in self._variants[-1].shape[1:] if shape[0] == "list"}
+        if not growing & lists:
+            raise Refused("the state has too many shapes")
+        self._forgotten |= growing & lists
+
+    def _entering(self) -> State:
+        environment = self._names["Environment"]()
+        environment.set_state(self._value(self._observation_space, self.observation))
+        return self._state(environment)
+
+    def _state(self, environment: Any) -> State:
+        """Return the state of a program: shape, numbers and between what these are."""
+        self._check_shared()
+        numbers: list[Any] = []
+        attributes = vars(environment)
+        kept = {
+            name: Forgotten() if name in self._forgotten else value
+            for name, value in attributes.items()
+        }
+        shape = flatten(kept, numbers)
+        return shape, numbers, [self.tracer.range(node_of(each)) for each in numbers]
+
+    def _step_of(self, variant: Variant, action: Any) -> Callable[[], Any]:
+        """Return what takes an action from a variant of the state."""
+
+        def run() -> Any:
+            environment = self._names["Environment"].__new__(self._names["Environment"])
+            vars(environment).update(rebuilt(variant.shape, variant.numbers()))
+            taken = action if self.discrete else self._value(self._action_space, self.action)
+            observed, reward, end = self._answer(environment.step(taken))
+            known = self.tracer.truth(end)
+            if known:
+                return observed, reward, self.tracer.graph.const(True), None
+            shape, numbers, ranges = self._state(environment)
+            if known is None:  # nobody goes on from where it ended
+                self.tracer.learn(end, False)
+                numbers = [self._decided(each) for each in numbers]
+            end = end if known is None else self.tracer.graph.false
+            return observed, reward, end, (shape, numbers, ranges)
+
+        return run
+
+    def _decided(self, value: Any) -> Any:
+        """Return a truth as it is where the episode goes on."""
+        if type(value) is not Number or value.node.kind != "b":
+            return value
+        known = self.tracer.truth(value.node)
+        return value if known is None else number(self.tracer.graph.const(known), value.python)
+
+    def _answer(self, result: Any) -> tuple[list[Node], Node, Node]:
+        """Return observation, reward and end; refuse what would not be accepted."""
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise ValueError("step does not return three things")
+        observed, space = result[0], self._observation_space
+        if isinstance(observed, dict | set | str) or observed is None:
+            raise ValueError("the observation is of another kind")
+        seen = array_of(observed)
+        if not isinstance(seen, Array) or seen.shape != tuple(space.shape):
+            raise ValueError("the observation has another shape")
+        if not space.is_float and seen.kind not in "bi":
+            raise Refused("a real number is observed")
+        nodes = [node_of(each) for each in seen.data.flat]
+        if not space.is_float:
+            nodes = [self.tracer.graph.cast(node, "i") for node in nodes]
+        reward, end = node_of(result[1]), node_of(result[2])
+        if end.kind != "b":
+            low, high = self.tracer.range(end)
+            if end.kind != "i" or low < 0 or high > 1:
+                raise Refused("terminated is no truth")
+        return nodes, self.tracer.graph.cast(reward, "f"), self.tracer.graph.cast(end, "b")
+
+    def _join(self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool) -> bool:
+        """Add what a state can be; return whether that is new."""
+        variant = next((each for each in self._variants if each.shape == shape), None)
+        new = variant is None
+        if variant is None:
+            variant = Variant(len(self._variants), shape)
+            self._variants.append(variant)
+        changed = new
+        for place, (value, found) in enumerate(zip(numbers, ranges, strict=True)):
+            python = is_python(value)
+            if variant.nodes[place] is None:
+                variant.python[place] = python
+            elif variant.python[place] is not python and variant.python[place] is not None:
+                variant.python[place] = None
+                changed = True
+            changed |= self._join_number(variant, place, node_of(value), found, widen=widen)
+        return changed
+
+    def _join_number(
+        self, variant: Variant, place: int, new: Node, found: Range, *, widen: bool
+    ) -> bool:
+        """Add what a number of a state can be; return whether that is new."""
+        old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
+        if new is old:
+            return False
+        if old is None and new.op == "const":
+            variant.nodes[place] = new
+            return False
+        kind = (
+            new.kind
+            if old is None
+            else new.kind
+            if new.kind == old.kind
+            else joined([new.kind, old.kind])
+        )
+        if old is not None and old.op == "const":
+            found = min(old.value, found[0]), max(old.value, found[1])
+        elif before is not None:
+            found = min(found[0], before[0]), max(found[1], before[1])
+        if widen and before and found != before:
+            found = (
+                found[0] if found[0] == before[0] else -math.inf,
+                found[1] if found[1] == before[1] else math.inf,
+            )
+        limit = LARGE if kind == "i" else HUGE
+        found = max(found[0], -limit), min(found[1], limit)
+        symbol = current.graph.make("symbol", (), kind, variant.names[place])
+        changed = symbol is not old or found != before
+        variant.nodes[place], variant.bounds[place] = symbol, found
+        low, high = current.bounds.get(symbol, found)
+        current.bound(symbol, min(low, found[0]), max(high, found[1]))
+        return changed
+
+    # --- what all paths together compute
+
+    def _finish(self) -> None:
+        """Merge paths, variants and actions; keep the numbers that outputs depend on."""
+        graph = self.tracer.graph
+        slots, self._places = list[Node](), dict[tuple[int, int], int]()
+        for variant in self._variants:
+            for place, node in enumerate(variant.nodes):
+                if node is not None and node.op != "const":
+                    if node not in slots:
+                        slots.append(node)
+                    self._places[variant.number, place] = slots.index(node)
+        self._total, size = len(slots), len(self.observation)
+        tag = graph.make("symbol", (), "i", "tag")
+        self.tracer.bound(tag, 0, len(self._variants) - 1)
+        entered = self._merged(self._entered, 1 + self._total, self._packed)
+        unifier = Unifier(graph, self.action[0], self._actions)
+        rows: list[Node | None] = []
+        for variant in reversed(self._variants):
+            columns = [
+                self._merged(
+                    self._stepped[variant.number, action], size + 3 + self._total, self._row
+                )
+                for action in self._actions
+            ]
+            here = [unifier.one(tuple(column)) for column in zip(*columns, strict=True)]
+            is_here = graph.apply("equal", tag, graph.const(variant.number))
+            rows = (
+                [_choice(is_here, a, b) for a, b in zip(here, rows, strict=True)] if rows else here
+            )
+        odd = _either_of(rows[:2])
+        if odd is not None and odd.op == "const" and odd.value:
+            raise Refused(f"it fails always: {self._failure!r}"[:300])
+        outputs = [graph.const(0) if node is None else node for node in rows[2 : size + 4]]
+        slots = [tag, *slots]
+        self.observed, self.reward = outputs[:size], outputs[size]
+        self.terminated = graph.cast(outputs[size + 1], "b")
+        following = [self._filled(*pair) for pair in zip(rows[size + 4 :], slots, strict=True)]
+        first = [self._filled(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        live = self._live(slots, following, [*self.observed, self.reward, self.terminated, odd])
+        self.slots, following, self.entered = (
+            [each[k] for k in live] for each in (slots, following, first)
+        )
+        self.following = following
+        self.odd = self._beyond(odd, following, self.terminated)
+        self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
+
+    def _row(self, result: Any) -> list[Node | None]:
+        observed, reward, end, state = result
+        return [*observed, reward, end, *self._packed(state)]
+
+    def _merged(
+        self, found: Sequence[Found], width: int, pack: Callable[[Any], list[Node | None]]
+    ) -> list[Node | None]:
+        """Return one row of nodes for all paths: where it is odd, soft, and the outputs."""
+        graph = self.tracer.graph
+        rows = []
+        for taken, (odd, soft), result in found:
+            if isinstance(result, BaseException):
+                self._failure = result
+                row: list[Node | None] = [graph.const(True), graph.false, *[None] * width]
+            else:
+                row = [odd or graph.false, soft or graph.false, *pack(result)]
+            rows.append((taken, row))
+        return merged_by_decisions(
+            rows, lambda c, x, y: [_choice(c, a, b) for a, b in zip(x, y, strict=True)]
+        )
+
+    _failure: BaseException | None = None
+
+    def _packed(self, state: State | None) -> list[Node | None]:
+        """Return the variant of a state and a node for each of the numbers of all variants."""
+        out: list[Node | None] = [None] * (1 + self._total)
+        if state is None:
+            return out
+        variant = next(each for each in self._variants if each.shape == state[0])
+        out[0] = self.tracer.graph.const(variant.number)
+        for place, value in enumerate(state[1]):
+            if (variant.number, place) in self._places:
+                out[1 + self._places[variant.number, place]] = node_of(value)
+        return out
+
+    def _filled(self, node: Node | None, slot: Node) -> Node:
+        return self.tracer.graph.cast(
+            self.tracer.graph.const(0) if node is None else node, slot.kind
+        )
+
+    @staticmethod
+    def _live(
+        slots: list[Node], following: list[Node], outputs: Sequence[Node | None]
+    ) -> list[int]:
+        """Return which slots the outputs of any later step depend on."""
+        place_of = {slot: place for place, slot in enumerate(slots)}
+        live: set[int] = set()
+        waiting = [node for node in outputs if node is not None]
+        while waiting:
+            new = {place_of[node] for node in ordered(waiting) if node in place_of} - live
+            live |= new
+            waiting = [following[place] for place in new]
+        return sorted(live)
+
+    def _beyond(self, odd: Node | None, nodes: Sequence[Node], ended: Node) -> Node | None:
+        """Add to where it is odd that a number leaves the bounds that tracing relied on."""
+        graph, squares = self.tracer.graph, None
+        for node, slot in zip(nodes, self.slots, strict=True):
+            low, high = self.tracer.range(node)
+            limit = LARGE if slot.kind == "i" else HUGE
+            if slot.kind == "b" or (-limit <= low and high <= limit):
+                continue
+            real = graph.cast(node, "f")
+            real = (
+                graph.apply("divide", real, graph.const(LARGE / HUGE)) if slot.kind == "i" else real
+            )
+            square = graph.apply("multiply", real, real)
+            squares = square if squares is None else graph.apply("add", squares, square)
+        if squares is not None:
+            within = graph.apply("less", squares, graph.const(HUGE * HUGE))
+            beyond = graph.negated(graph.either(within, ended) or within)
+            odd = graph.either(odd, beyond)
+        return None if odd is not None and odd.op == "const" and not odd.value else odd
+
+
+def _choice(condition: Node, x: Node | None, y: Node | None) -> Node | None:
+    """Return one of two nodes; None stands for anything."""
+    if x is None or y is None:
+        return x or y
+    return tracer().graph.apply("select", condition, x, y)
+
+
+def _either_of(nodes: Sequence[Node | None]) -> Node | None:
+    return tracer().graph.either(nodes[0], nodes[1])
+
+
+def _changeable(values: Sequence[Any]) -> list[Any]:
+    """Return containers and objects of the program."""
+    kinds = (list, dict, set, tuple, Array)
+    return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]

@@ -1,0 +1,183 @@
+"""A batch compared with the program that it stands for."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.planning.model import Batch, Model, Step, Unbatched
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+"""Tolerances; the absolute one is relative to the largest value of a component."""
+
+LANES = 509
+"""At least so many lanes are asked at once: a number that no axis of an array has."""
+
+TRAJECTORIES, LENGTH = 16, 30
+
+_NUDGES = (2.0**-22, -(2.0**-22))
+_AMPLIFIED = 20.0
+_FEW = 0.05
+
+
+class Answers(NamedTuple):
+    """Observations, rewards and ends, a row for each."""
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+
+    def but(self, rows: Any) -> "Answers":
+        """Return some rows."""
+        return Answers(*(column[rows] for column in self))
+
+
+def verified(
+    batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
+) -> None:
+    """Refuse a batch that answers other than its program; no steps are counted.
+
+    Every observation is asked about with its action, then some trajectories go
+    on with the actions that follow, then some rows once more, in case the
+    program remembers. Rounding is allowed for, also as the program amplifies it.
+    """
+    if not len(observations):
+        raise Unbatched("there are no rows to compare it with the program on")
+    counted = model.counter[0]
+    starts = range(0, len(observations), -(-len(observations) // TRAJECTORIES))
+    try:
+        _compare_rows(batch, model, observations, actions)
+        _compare_trajectories(batch, model, observations, actions, starts)
+        _compare_rows(batch, model, [observations[row] for row in starts], actions[:: starts.step])
+    finally:
+        model.counter[0] = counted
+
+
+def _compare_rows(
+    batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
+) -> None:
+    """Compare one step from every observation."""
+    count = len(observations)
+    lanes = np.arange(max(count, LANES)) % count
+    batch.stand(np.take(_stacked(observations), lanes, -1))
+    found = _rows(batch.step(np.take(_stacked(actions), lanes, -1))).but(slice(count))
+    pairs = zip(observations, actions, strict=True)
+    expected = _joined([next(_trajectory(model, start, [action])) for start, action in pairs])
+    wrong = np.flatnonzero(~_alike(found, expected))
+    if len(wrong) > max(1, _FEW * count):
+        raise Unbatched(_difference(found, expected, wrong))
+    for row in wrong.tolist():
+        if not _is_rounding(model, found.but([row]), observations[row], [actions[row]]):
+            raise Unbatched(_difference(found, expected, wrong))
+
+
+def _compare_trajectories(
+    batch: Batch,
+    model: Model,
+    observations: Sequence[Any],
+    actions: Sequence[Any],
+    starts: Sequence[int],
+) -> None:
+    """Compare trajectories until they end; lanes that have ended are left out of the batch."""
+    plans = [[actions[(row + step) % len(actions)] for step in range(LENGTH)] for row in starts]
+    expected = [
+        list(_trajectory(model, observations[row], plan))
+        for row, plan in zip(starts, plans, strict=True)
+    ]
+    lanes = np.arange(len(starts))
+    batch.stand(_stacked([observations[row] for row in starts]))
+    for step in range(LENGTH):
+        found = _rows(batch.step(_stacked([plans[lane][step] for lane in lanes])))
+        there = _joined([expected[lane][step] for lane in lanes])
+        alike = _alike(found, there)
+        for place in np.flatnonzero(~alike):
+            start, plan = observations[starts[lanes[place]]], plans[lanes[place]][: step + 1]
+            if not _is_rounding(model, found.but([place]), start, plan):
+                raise Unbatched(f"{_difference(found, there, [place])}, {step + 1} steps on")
+        living = alike & ~there.terminated
+        if not living.any():
+            return
+        if not living.all():
+            batch.keep(living)
+            lanes = lanes[living]
+
+
+def _trajectory(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[Step]:
+    """Yield what the program answers, one step after the other."""
+    try:
+        model.stand(start)
+        for action in actions:
+            step = model.step(action)
+            yield step
+            if step.terminated:
+                return
+    except Exception as error:  # noqa: BLE001  # whatever the program raises
+        raise Unbatched(f"the program itself fails: {type(error).__name__}: {error}") from None
+
+
+def _is_rounding(model: Model, found: Answers, start: Any, actions: Sequence[Any]) -> bool:
+    """Whether a rounding error in the observation changes the last answer by as much."""
+    if not isinstance(start, np.ndarray):
+        return False
+    expected = _joined(list(_trajectory(model, start, actions))[-1:])
+    size = np.abs(start).max(initial=0.0)
+    for nudge in _NUDGES:
+        steps = list(_trajectory(model, start + (nudge * size).astype(start.dtype), actions))
+        if len(steps) < len(actions) or steps[-1].terminated != expected.terminated[0]:
+            return True
+        wide, high = (
+            _AMPLIFIED * np.abs(nudged - plain)
+            for nudged, plain in zip(_joined(steps[-1:])[:2], expected[:2], strict=True)
+        )
+        if _alike(found, expected, wide, high).all():
+            return True
+    return False
+
+
+def _alike(found: Answers, expected: Answers, wide: Any = 0.0, high: Any = 0.0) -> np.ndarray:
+    """Return which rows are equal but for rounding, or for some more."""
+    observations = _near(found.observations, expected.observations, wide)
+    rewards = _near(found.rewards, expected.rewards, high)
+    if observations.ndim > 1:
+        observations = np.asarray(observations.all(1))
+    return np.asarray(observations & rewards & (found.terminated == expected.terminated))
+
+
+def _near(found: np.ndarray, expected: np.ndarray, more: Any) -> np.ndarray:
+    """Return where numbers are equal but for rounding."""
+    if expected.dtype.kind in "biu":
+        return np.asarray(found == expected)
+    size = np.abs(expected)
+    scale = np.maximum(size.max(0), 0.1)
+    return np.asarray(np.abs(found - expected) <= RELATIVE * size + ABSOLUTE * scale + more)
+
+
+def _difference(found: Answers, expected: Answers, rows: Any) -> str:
+    """Say what differs."""
+    count = len(found.rewards)
+    found, expected = found.but(rows), expected.but(rows)
+    where = f"on {len(rows)} of {count} rows"
+    if (found.terminated != expected.terminated).any():
+        return f"terminated differs {where}"
+    for name in ("rewards", "observations"):
+        gap = np.abs(getattr(found, name) - getattr(expected, name).astype(float))
+        if not _near(getattr(found, name), getattr(expected, name), 0.0).all():
+            return f"{name} differ by up to {gap.max():.2g} {where}"
+    return f"answers differ {where}"
+
+
+def _rows(answer: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Answers:
+    """Return what a batch answers with a row for each lane."""
+    observations, rewards, terminated = answer
+    return Answers(np.moveaxis(observations, -1, 0), rewards, terminated)
+
+
+def _joined(steps: Sequence[Step]) -> Answers:
+    """Return steps as rows."""
+    observations, rewards, terminated, _ = zip(*steps, strict=True)
+    return Answers(np.array(observations), np.array(rewards, float), np.array(terminated))
+
+
+def _stacked(values: Sequence[Any]) -> np.ndarray:
+    """Return observations or actions with the lane as the last axis."""
+    return np.stack([np.asarray(value) for value in values], -1)
