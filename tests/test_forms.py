@@ -131,21 +131,6 @@ def test_situations_are_planned_for_together_as_alone(sandbox: Sandbox) -> None:
         assert [str(plan.actions) for plan in together] == [str(plan.actions) for plan in alone]
 
 
-@pytest.mark.slow
-def test_machine_code_decides_as_the_program_and_needs_its_gap_accepted() -> None:
-    pytest.importorskip("numba")
-    with Sandbox(workers=1, accepted=["machine-code"]) as compiling, Sandbox(workers=1) as other:
-        compiling.prepare(PlanningJob.handler, compiling=True)
-        assert compiling.protection.gaps == ["machine-code"]
-        for name in ("cartpole_float32", "pendulum_numpy"):
-            text, env = (PROGRAMS / f"{name}.py").read_text(), ENVIRONMENTS[name]
-            found, report = plans(compiling, text, env, form="compiled")
-            assert report is not None and report.forms == ("compiled",)
-            plain, _ = plans(other, text, env)
-            for one, two in zip(found, plain, strict=True):
-                assert np.allclose(one.actions, two.actions)
-
-
 @pytest.mark.parametrize(
     ("name", "env_id"),
     [

@@ -1,14 +1,14 @@
 """What planners plan with: something that stands at a state and steps from there."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
 
-FORMS = ("scalar", "arithmetic", "batched", "compiled", "table")
-"""What a program is used as: itself, arithmetic, many states at once, machine code, a table."""
+FORMS = ("scalar", "arithmetic", "batched", "table")
+"""What a program is used as: itself, its plain arithmetic, many states at once, a table."""
 
 LARGEST = 1e300
 """Rewards beyond this are checked: sums over any horizon have to stay finite."""
@@ -58,17 +58,6 @@ class Batch(Protocol):
 
     def keep(self, lanes: np.ndarray) -> None:
         """Go on with some lanes only, given by number or by a mask."""
-
-
-@runtime_checkable
-class Joining(Batch, Protocol):
-    """A batch to which lanes can be added."""
-
-    def apart(self) -> Self:
-        """Return another batch of the same program, without lanes."""
-
-    def join(self, other: Self) -> None:
-        """Add the lanes of another batch after its own."""
 
 
 class Model(Protocol):

@@ -8,7 +8,6 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.forms import Form, Rows, Source, fastest
 from cwm_cli.planning.model import LARGEST
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.answers import (
@@ -30,6 +29,7 @@ from cwm_cli.sandbox.messages import (
     decode_question,
     encode_reply,
 )
+from cwm_cli.translation import Form, Rows, Source, fastest
 
 for _name in PLANNERS:
     find_planner(_name)  # imported before a program is confined with it
@@ -62,7 +62,7 @@ class PlanningHandler(Handler[PlanningJob]):
 
 def formed(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
     """Return a program in the fastest forms that agree with it on the rows of the job."""
-    source = Source(job.program, environment, job.observation_space)
+    source = Source(job.program, job.observation_space)
     return fastest(_program(environment, job, counter), source, rows_of(job), form)
 
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.planning.forms import Form
 from cwm_cli.planning.model import Batch, Unbatched, copied
 from cwm_cli.sandbox.deciding import formed, rows_of
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob
+from cwm_cli.translation import Form
 
 LONGEST_NOTE = 400
 

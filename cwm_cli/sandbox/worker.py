@@ -166,8 +166,6 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
             raise ImportError(
                 f"the handler {address} imports {FORBIDDEN}, which no program may see"
             )
-    if setup.compiling:
-        importlib.import_module("cwm_cli.planning.compiled").warm_up()
     guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
     guards.inherited()
     sys.meta_path.insert(0, guards.imports)

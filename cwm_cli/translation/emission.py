@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,12 @@ DEEPEST = 20
 FILE = "<emitted>"
 
 
-def _single(value: float) -> float:
-    """Round to single precision."""
-    return float(np.float32(value))
-
-
 _NAMES = {name: value for name, value in vars(math).items() if not name.startswith("_")} | {
     "np": np,
     "INF": math.inf,
     "NAN": math.nan,
-    "single": _single,
+    "pack": Struct("f").pack,
+    "unpack": Struct("f").unpack,
 }
 
 
@@ -110,7 +107,11 @@ class Writer:
             return operation.lanes
         text = self._guarded(node, operation.plain)
         rounds = node.kind == "s" and node.op not in ("single", "select", "minimum", "maximum")
-        return f"single({text})" if rounds and node.op not in ("absolute", "negative") else text
+        return (
+            f"unpack(pack({text}))[0]"
+            if rounds and node.op not in ("absolute", "negative")
+            else text
+        )
 
     def _guarded(self, node: Node, text: str) -> str:
         """Keep plain numbers from failing where the result is not needed, as arrays do."""

@@ -18,6 +18,10 @@ MOST_WORK = 400_000
 """Operations looked at while a program is traced: a second or two, whatever the program."""
 
 
+_REPORT = 5_000
+"""Work after which progress is reported: a few hundredths of a second."""
+
+
 class Refused(BaseException):
     """A program cannot be translated; the text says why. Programs cannot catch it."""
 
@@ -48,9 +52,10 @@ class Operation(NamedTuple):
 
 
 FUNCTIONS = (
-    "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh "
-    "exp expm1 log log2 log10 log1p sqrt cbrt"
-).split()
+    *("sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
+    *("arcsinh", "arccosh", "arctanh", "exp", "expm1", "log", "log2", "log10", "log1p"),
+    *("sqrt", "cbrt"),
+)
 """Functions of one real number, by numpy's names."""
 
 MATH_NAMES = {name: name.replace("arc", "a") for name in FUNCTIONS}
@@ -80,7 +85,7 @@ OPERATIONS = {
         ("isnan", "b", "({0} != {0})", "np.isnan({0})"),
         ("select", "n", "({1} if {0} else {2})", "np.where({0}, {1}, {2})"),
         ("real", "f", "float({0})", "np.asarray({0}, float)"),
-        ("single", "s", "single({0})", "np.float32({0})"),
+        ("single", "s", "unpack(pack({0}))[0]", "np.float32({0})"),
         ("whole", "i", "int({0})", "np.asarray({0}).astype(np.int64)"),
         ("floor", "n", "float(floor({0}))", "np.floor({0})"),
         ("ceil", "n", "float(ceil({0}))", "np.ceil({0})"),
@@ -130,9 +135,9 @@ def joined(kinds: Iterable[str]) -> str:
 class Graph:
     """Makes nodes; folds what is constant and simplifies what changes no result."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
         self._known: dict[Any, Node] = {}
-        self.work = 0
+        self.work, self._reported, self._progress = 0, 0, progress
         self.false = self.const(False)
 
     def make(self, op: str, args: tuple[Node, ...], kind: str, value: Any = None) -> Node:
@@ -151,8 +156,11 @@ class Graph:
     def count(self, work: int = 1) -> None:
         """Count work; there is a limit."""
         self.work += work
-        if self.work > MOST_WORK:
-            raise Refused("tracing takes too long")
+        if self.work - self._reported > _REPORT:
+            self._reported = self.work
+            self._progress()
+            if self.work > MOST_WORK:
+                raise Refused("tracing takes too long")
 
     def const(self, value: Any, kind: str = "") -> Node:
         """Return a known number."""
@@ -214,7 +222,9 @@ class Graph:
         except (ArithmeticError, ValueError, TypeError):
             return None
 
-    def _simplified(self, op: str, args: tuple[Node, ...], kind: str) -> Node | None:
+    def _simplified(  # noqa: PLR0911  # a rule after the other
+        self, op: str, args: tuple[Node, ...], kind: str
+    ) -> Node | None:
         """Return something simpler with the same value to the last bit."""
         if op in ("multiply", "add") and args[0].op == "const" and args[1].op != "const":
             return self.apply(op, args[1], args[0])
@@ -233,7 +243,9 @@ class Graph:
             return first
         return None
 
-    def _truth(self, op: str, args: tuple[Node, ...]) -> Node:
+    def _truth(  # noqa: PLR0911  # a rule after the other
+        self, op: str, args: tuple[Node, ...]
+    ) -> Node:
         """Return a truth."""
         if op == "logical_not":
             inner = self.cast(args[0], "b")
@@ -287,7 +299,9 @@ class Graph:
             return x
         return self._choice(condition, x, y, kind) or self.make("select", (condition, x, y), kind)
 
-    def _choice(self, condition: Node, x: Node, y: Node, kind: str) -> Node | None:
+    def _choice(  # noqa: PLR0911  # a rule after the other
+        self, condition: Node, x: Node, y: Node, kind: str
+    ) -> Node | None:
         """Simplify a choice."""
         if kind == "b" and "const" in (x.op, y.op):
             opposite = self.negated(condition)

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES, OPERATIONS, Refused, joined
+from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES, OPERATIONS, Refused
 from cwm_cli.translation.numbers import (
+    _COMPOSED,
     ALIASES,
     Array,
     Number,
-    _COMPOSED,
     _own,
     array_of,
     cast,
-    elementwise,
     is_number,
     kind_for,
     lonely,
@@ -34,9 +33,13 @@ from cwm_cli.translation.numbers import (
 )
 
 STRUCTURAL = frozenset(
-    "reshape ravel concatenate stack vstack hstack column_stack append roll transpose squeeze take "
-    "flip fliplr flipud repeat tile expand_dims broadcast_to split array_split moveaxis swapaxes "
-    "diag insert delete rot90 atleast_1d atleast_2d diagonal triu tril".split()
+    (
+        *("reshape", "ravel", "concatenate", "stack", "vstack", "hstack", "column_stack"),
+        *("append", "roll", "transpose", "squeeze", "take", "flip", "fliplr", "flipud", "repeat"),
+        *("tile", "expand_dims", "broadcast_to", "split", "array_split", "moveaxis", "swapaxes"),
+        *("diag", "insert", "delete", "rot90", "atleast_1d", "atleast_2d", "diagonal"),
+        *("triu", "tril"),
+    )
 )
 """Functions of numpy that only put elements elsewhere: they do so with objects, too."""
 
@@ -480,6 +483,7 @@ class Ufunc:
         self._ufunc, self.__name__ = ufunc, ufunc.__name__
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        """Compute."""
         if symbolic(list(args)) or any(isinstance(arg, Array | list | tuple) for arg in args):
             if options.pop("where", True) is not True or options.pop("dtype", None) is not None:
                 raise Refused(f"options of numpy.{self.__name__}")
@@ -562,6 +566,7 @@ class Type(type):
         pass
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Convert."""
         if any(isinstance(arg, Number | Array) for arg in args):
             return cls.convert(*args, **options)
         return cls.plain(*args, **options)
@@ -600,7 +605,7 @@ def is_instance(value: Any, kinds: Any) -> bool:
         return isinstance(value, plain)
     flags = [value.python] if value.python is not None else [True, False]
     found = {
-        isinstance(_EXAMPLES[value.node.kind, flag or value.node.kind == "s" and False], plain)
+        isinstance(_EXAMPLES[value.node.kind, flag or (value.node.kind == "s" and False)], plain)
         for flag in flags
     }
     if len(found) > 1:
@@ -645,15 +650,21 @@ def _converted(name: str) -> Callable[..., Any]:
 INT = Type("int", int, lambda value: whole(_one(value)))
 FLOAT = Type("float", float, _real)
 BOOL = Type("bool", bool, _truth)
-_NUMPY_TYPES = {
-    name: Type(name, getattr(np, name), _converted(name))
-    for name in "float64 float32 int64 int32 int16 int8 uint8 bool_ floating integer number".split()
-}
+_TYPE_NAMES = (
+    *("float64", "float32", "int64", "int32", "int16", "int8", "uint8"),
+    *("bool_", "floating", "integer", "number"),
+)
+_NUMPY_TYPES = {name: Type(name, getattr(np, name), _converted(name)) for name in _TYPE_NAMES}
 _NUMPY_TYPES["ndarray"] = Type("ndarray", np.ndarray, array)
 _STAND_INS = {each.plain: each for each in (INT, FLOAT, BOOL, *_NUMPY_TYPES.values())}
 
 
 # --- numpy and math as modules
+
+
+def _of_numpy(name: str) -> Callable[..., Any]:
+    return lambda *args, **options: getattr(NUMPY, name)(*args, **options)
+
 
 METHODS: dict[str, Callable[..., Any]] = {
     "sum": lambda v, *a, **k: reduce("add", v, *a, **k),
@@ -671,10 +682,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda v, **k: accumulate("add", v, **k),
     "argmax": lambda v, axis=None: best(v, "less", axis),
     "argmin": lambda v, axis=None: best(v, "greater", axis),
-    "take": lambda v, *a, **k: NUMPY.take(v, *a, **k),
-    "repeat": lambda v, *a, **k: NUMPY.repeat(v, *a, **k),
-    "swapaxes": lambda v, *a, **k: NUMPY.swapaxes(v, *a, **k),
-    "diagonal": lambda v, *a, **k: NUMPY.diagonal(v, *a, **k),
+    "take": _of_numpy("take"),
+    "repeat": _of_numpy("repeat"),
+    "swapaxes": _of_numpy("swapaxes"),
+    "diagonal": _of_numpy("diagonal"),
     "conj": lambda v: v,
 }
 _NAMES: dict[str, Any] = METHODS | {
@@ -721,7 +732,7 @@ _NAMES: dict[str, Any] = METHODS | {
     "shape": lambda v: raw(v).shape,
     "ndim": lambda v: raw(v).ndim,
     "size": lambda v, *a: np.size(raw(v), *a),
-    **{name: _made(name) for name in "zeros ones eye identity arange linspace".split()},
+    **{name: _made(name) for name in ["zeros", "ones", "eye", "identity", "arange", "linspace"]},
     "empty": _made("zeros"),
     **_NUMPY_TYPES,
     "bool": _NUMPY_TYPES["bool_"],
@@ -743,7 +754,7 @@ def _finite(value: Any) -> Any:
     return made if made.ndim else wrapped(made.data)
 
 
-NUMPY = Module(np, _NAMES | {"linalg": Module(np.linalg, _LINEAR)})
+NUMPY: Any = Module(np, _NAMES | {"linalg": Module(np.linalg, _LINEAR)})
 
 
 def _mathematical(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -871,6 +882,11 @@ def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
     return pow(base, exponent, *modulus)
 
 
+_UNKNOWABLE = (
+    *("id", "input", "open", "eval", "exec", "locals", "globals", "iter", "next", "hash"),
+)
+"""What does more than compute, or shows what stands behind numbers."""
+
 BUILTINS: dict[str, Any] = dict(vars(builtins)) | {
     "int": INT,
     "float": FLOAT,
@@ -884,8 +900,5 @@ BUILTINS: dict[str, Any] = dict(vars(builtins)) | {
     "isinstance": is_instance,
     "print": lambda *args, **options: None,
     "__import__": imported,
-    **{
-        name: _refused(name)
-        for name in "id input open eval exec locals globals iter next hash".split()
-    },
+    **{name: _refused(name) for name in _UNKNOWABLE},
 }

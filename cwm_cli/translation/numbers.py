@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.translation.expressions import OPERATIONS, Inexact, Node, Refused, joined, kind_of
+from cwm_cli.translation.expressions import OPERATIONS, Inexact, Node, Refused, joined
 from cwm_cli.translation.paths import Abandoned, Tracer
 
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
@@ -203,12 +203,8 @@ def _applied(name: str, nodes: list[Node], flags: list[bool | None]) -> Node:
     composed = _COMPOSED.get(name)
     if composed:
         return composed(nodes)
-    if name in ("bitwise_and", "bitwise_or", "invert", "bitwise_xor"):
-        if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
-            raise Refused("bits of whole numbers")
-        if name == "bitwise_xor":
-            return graph.negated(graph.apply("equal", *nodes))
-        name = {"bitwise_and": "logical_and", "bitwise_or": "logical_or"}.get(name, "logical_not")
+    if name in _BITS:
+        return _bits(name, nodes, flags)
     if name not in OPERATIONS:
         raise Refused(f"numpy.{name}")
     if OPERATIONS[name].kind == "n" and name != "select":
@@ -225,6 +221,18 @@ def _applied(name: str, nodes: list[Node], flags: list[bool | None]) -> Node:
     if tracer().path is not None and result.op != "const":
         _note_excess(name, nodes, result)
     return result
+
+
+_BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not"}
+_BITS["bitwise_xor"] = "equal"
+
+
+def _bits(name: str, nodes: list[Node], flags: list[bool | None]) -> Node:
+    """Return an operation on truths that is written as one on bits."""
+    if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
+        raise Refused("bits of whole numbers")
+    made = tracer().graph.apply(_BITS[name], *nodes)
+    return tracer().graph.negated(made) if name == "bitwise_xor" else made
 
 
 def _promoted(nodes: list[Node], flags: list[bool | None]) -> list[Node]:
@@ -519,7 +527,7 @@ class Array:
 
     __slots__ = ("data", "kind")
     __array_priority__ = 100
-    __hash__: ClassVar[None]  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __init__(self, data: np.ndarray, kind: str | None = None) -> None:
         if kind is None:
@@ -596,7 +604,8 @@ class Array:
     __copy__ = copy
 
     def __deepcopy__(self, memo: Any) -> "Array":
-        return memo.setdefault(id(self), self.copy())
+        memo[id(self)] = made = self.copy()
+        return made
 
     def flatten(self) -> "Array":
         """Return a copy with one axis."""
@@ -746,6 +755,21 @@ _ARITHMETIC = {
 }
 _COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "__eq__": lambda self, other: op("equal", self, other) if _computable(self, other) else False,
+    "__ne__": lambda self, other: (
+        op("not_equal", self, other) if _computable(self, other) else True
+    ),
+    "__neg__": lambda self: op("negative", self),
+    "__pos__": lambda self: self if type(self) is Number else self.copy(),
+    "__abs__": lambda self: op("absolute", self),
+    "__invert__": lambda self: op("invert", self),
+    "__divmod__": lambda self, other: (self // other, self % other),
+    "__rdivmod__": lambda self, other: (other // self, other % self),
+    "__array_ufunc__": _dispatched,
+    "__array_function__": _routed,
+}
+
 for _class in (Number, Array):
     for _short, _name in _ARITHMETIC.items():
         _forward, _backward = _binary(_name)
@@ -753,19 +777,7 @@ for _class in (Number, Array):
         setattr(_class, f"__r{_short}__", _backward)
     for _short, _name in _COMPARISONS.items():
         setattr(_class, f"__{_short}__", _binary(_name)[0])
-    _class.__eq__ = lambda self, other: (  # type: ignore[assignment,method-assign]
-        op("equal", self, other) if _computable(self, other) else False
-    )
-    _class.__ne__ = lambda self, other: (  # type: ignore[assignment,method-assign]
-        op("not_equal", self, other) if _computable(self, other) else True
-    )
-    setattr(_class, "__neg__", lambda self: op("negative", self))
-    setattr(_class, "__pos__", lambda self: self if type(self) is Number else self.copy())
-    setattr(_class, "__abs__", lambda self: op("absolute", self))
-    setattr(_class, "__invert__", lambda self: op("invert", self))
-    setattr(_class, "__divmod__", lambda self, other: (self // other, self % other))
-    setattr(_class, "__rdivmod__", lambda self, other: (other // self, other % self))
-    setattr(_class, "__array_ufunc__", _dispatched)
-    setattr(_class, "__array_function__", _routed)
+    for _name, _function in _OTHERS.items():
+        setattr(_class, _name, _function)
 for _short, _name in _ARITHMETIC.items():
     setattr(Array, f"__i{_short}__", _augmented(_name))

@@ -10,11 +10,13 @@ from cwm_cli.translation.expressions import Graph, Node, Refused
 MOST_PATHS, MOST_DECISIONS, MOST_VALUES = 256, 200, 64
 """Of a region of a program; decisions of one path; values of a whole number to fork over."""
 
-HUGE, LARGE = 1e30, 2**31
-"""Real and whole numbers of states, observations and actions are below this, or the program answers.
+LIMITS = {"f": 1e30, "s": 1e9, "i": 2.0**31, "b": 1.0}
+"""Numbers of states, observations and actions are below this by kind, or the program answers.
 
-So no product of a few of them leaves the range of doubles or of 64 bits.
+So no product of a few of them leaves the range of doubles, of singles or of 64 bits.
 """
+
+_LARGEST_SINGLE = 3.4e38
 
 Range = tuple[float, float]
 T = TypeVar("T")
@@ -63,8 +65,10 @@ class Tracer:
     single precision they are rounded in other ways.
     """
 
-    def __init__(self, *, exact_types: bool = False) -> None:
-        self.graph = Graph()
+    def __init__(
+        self, progress: Callable[[], None] = lambda: None, *, exact_types: bool = False
+    ) -> None:
+        self.graph = Graph(progress)
         self.exact_types = exact_types
         self.path: Path | None = None
         self.bounds: dict[Node, Range] = {}
@@ -141,9 +145,9 @@ class Tracer:
             for arg in node.args:
                 self.learn(arg, value)
         elif node.op == "equal":
-            self._learn_equal(*node.args, value)
+            self._learn_equal(node.args[0], node.args[1], value)
         elif node.op == "less":
-            self._learn_less(*node.args, value)
+            self._learn_less(node.args[0], node.args[1], value)
 
     def _learn_equal(self, x: Node, y: Node, value: bool) -> None:
         (low, high), (low2, high2) = self.range(x), self.range(y)
@@ -285,7 +289,9 @@ def _range_of(node: Node, memo: dict[Node, Range]) -> Range:
     return (node.value, node.value) if node.op == "const" else memo[node]
 
 
-def computed(node: Node, ranges: Sequence[Range]) -> Range:
+def computed(  # noqa: C901, PLR0912  # a case for each operation
+    node: Node, ranges: Sequence[Range]
+) -> Range:
     """Return the range of an operation; rounding never crosses a bound of the exact result.
 
     Bounds are computed in the same rounding as the numbers, which is monotonic.
@@ -322,7 +328,7 @@ def computed(node: Node, ranges: Sequence[Range]) -> Range:
     elif op == "gather":
         low, high = min(node.value), max(node.value)
     elif op in ("real", "whole", *ROUNDED):
-        turn = {"real": float, "whole": math.trunc, **ROUNDED}[op]
+        turn: Any = {"real": float, "whole": math.trunc, **ROUNDED}[op]
         low, high = (x if math.isinf(x) else turn(x) for x in (a, b))
     elif op in ("sin", "cos", "tanh"):
         low, high = -1.0, 1.0
@@ -332,7 +338,8 @@ def computed(node: Node, ranges: Sequence[Range]) -> Range:
         low, high = -3.1415927411, 3.1415927411  # pi, also in single precision
     if node.kind == "s":
         margin = 1e-6 * max(abs(low), abs(high), 1e-30)  # of rounding to 24 bits
-        low, high = low - margin, high + margin
+        low = low - margin if low > -_LARGEST_SINGLE else -math.inf
+        high = high + margin if high < _LARGEST_SINGLE else math.inf
     return low, high
 
 

@@ -18,10 +18,8 @@ from cwm_cli.translation.functions import BUILTINS, Module, Type, chosen
 from cwm_cli.translation.numbers import (
     Array,
     Number,
-    array_of,
     is_number,
     is_python,
-    lonely,
     node_of,
     number,
     numpys,
@@ -116,7 +114,7 @@ class _Known:
         return [(taken, odd, _copy(result, memo)) for taken, odd, result in found]
 
 
-def _copy(value: Any, memo: dict[int, Any]) -> Any:
+def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case for each kind
     """Return a copy; what has a counterpart is not copied. `Unmergeable` where that cannot be."""
     if is_number(value) or isinstance(value, _ATOMS):
         return value
@@ -142,7 +140,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     raise Unmergeable
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911  # a case for each kind
     """Return what a value leads to."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
@@ -212,7 +210,10 @@ class _Merging:
         if y is UNKNOWN:
             return x
         if is_number(x) and is_number(y):
-            if tracer().exact_types and (is_python(x), node_of(x).kind) != (is_python(y), node_of(y).kind):
+            if tracer().exact_types and (is_python(x), node_of(x).kind) != (
+                is_python(y),
+                node_of(y).kind,
+            ):
                 raise Unmergeable
             return chosen(condition, x, y) if not _same(x, y) else x
         if x is UNBOUND or y is UNBOUND:
@@ -330,7 +331,7 @@ def _remembered(around: list[Any], explored: Callable[[], list[Any]]) -> list[An
     assert path is not None
     name = path.region()
     known = path.known.get(name)
-    again = known.again(around) if known else None
+    again: list[Any] | None = known.again(around) if known else None
     if again is not None:
         return again
     work = current.graph.work
@@ -672,8 +673,8 @@ def _gathered(items: list[Any], place: Node) -> Any:
         )
     if isinstance(first, Array) and all(each.shape == first.shape for each in items):
         made = np.empty(first.shape, object)
-        for at in np.ndindex(first.shape):
-            made[at] = _gathered([each.data[at] for each in items], place)
+        for cell in np.ndindex(first.shape):
+            made[cell] = _gathered([each.data[cell] for each in items], place)
         return Array(made, first.kind)
     raise Unmergeable
 
@@ -738,8 +739,24 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 _HELPERS = {
     name: globals()[name]
-    for name in "region statement function value unbound going_on caught contained equal same negated "
-    "item items get index count".split()
+    for name in [
+        "region",
+        "statement",
+        "function",
+        "value",
+        "unbound",
+        "going_on",
+        "caught",
+        "contained",
+        "equal",
+        "same",
+        "negated",
+        "item",
+        "items",
+        "get",
+        "index",
+        "count",
+    ]
 } | {"any": any, "all": all, "next": next, "iter": iter}
 
 

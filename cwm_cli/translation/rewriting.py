@@ -45,8 +45,8 @@ def rewritten(text: str) -> ast.Module:
         if isinstance(node, ast.ExceptHandler):
             _check(node)
     tree = _Rewriter().visit(tree)
-    ast.fix_missing_locations(tree)
-    return tree
+    made: ast.Module = ast.fix_missing_locations(tree)
+    return made
 
 
 def _check(handler: ast.ExceptHandler) -> None:
@@ -114,7 +114,7 @@ class _Exits(ast.NodeTransformer):
         self.found.add(how)
         return _leave(how, _names(self._stored))
 
-    def _loop(self, node: Any) -> ast.AST:
+    def _loop(self, node: Any) -> Any:
         self._loops += 1
         node.body = [self.visit(each) for each in node.body]
         self._loops -= 1
@@ -188,9 +188,10 @@ class _Rewriter(ast.NodeTransformer):
                 node.func = ast.Name(PREFIX + "next", ast.Load())
                 return self._region(node)
         self.generic_visit(node)
-        if isinstance(function, ast.Attribute) and not node.keywords:
-            if function.attr in ("get", "index", "count"):
-                return _call(function.attr, function.value, *node.args)
+        if not isinstance(function, ast.Attribute) or node.keywords:
+            return node
+        if function.attr in ("get", "index", "count"):
+            return _call(function.attr, function.value, *node.args)
         return node
 
     def visit_While(self, node: ast.While) -> Any:
@@ -245,7 +246,7 @@ class _Rewriter(ast.NodeTransformer):
         if "return" in exits.found:
             out.append(where("return", ast.Return(part(1))))
         if stored:
-            targets = [ast.Name(each, ast.Store()) for each in stored]
+            targets: list[ast.expr] = [ast.Name(each, ast.Store()) for each in stored]
             out.append(ast.Assign([ast.Tuple(targets, ast.Store())], part(1)))
             out += _unbound(stored)
         if "break" in exits.found:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Space
+from cwm_cli.planning.model import LARGEST
 from cwm_cli.translation.actions import Unifier
 from cwm_cli.translation.expressions import Inexact, Node, Refused, joined, ordered
 from cwm_cli.translation.numbers import (
@@ -22,12 +23,11 @@ from cwm_cli.translation.numbers import (
     array_of,
     is_number,
     is_python,
-    lonely,
     node_of,
     number,
     tracer,
 )
-from cwm_cli.translation.paths import HUGE, LARGE, Found, Range, Tracer, merged_by_decisions
+from cwm_cli.translation.paths import LIMITS, Found, Range, Tracer, merged_by_decisions
 from cwm_cli.translation.regions import changeable, loaded, owner, visited
 
 MOST_VARIANTS, MOST_ROUNDS, PATIENCE = 8, 12, 2
@@ -42,7 +42,7 @@ Shape = Any
 class Forgotten(list[Any]):
     """A list that grows with every step: it can be written to, but not read."""
 
-    def append(self, value: Any) -> None:
+    def append(self, *values: Any) -> None:
         """Forget it."""
 
     extend = insert = remove = append
@@ -50,7 +50,7 @@ class Forgotten(list[Any]):
     def clear(self) -> None:
         """Forget nothing."""
 
-    def __iadd__(self, other: Any) -> "Forgotten":  # type: ignore[misc,override]
+    def __iadd__(self, other: Any) -> "Forgotten":  # type: ignore[misc]
         return self
 
     def _refused(self, *args: Any) -> Any:
@@ -61,7 +61,7 @@ class Forgotten(list[Any]):
     pop = index = count = sort = reverse = copy = _refused  # type: ignore[assignment]
 
 
-def flatten(
+def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
     value: Any, numbers: list[Any], seen: dict[int, tuple[int, Any]] | None = None
 ) -> Shape:
     """Return the shape of a value and append its numbers; what is one thing stays one thing."""
@@ -111,7 +111,9 @@ def flatten(
     return "constant", value
 
 
-def rebuilt(shape: Shape, numbers: Iterator[Any], made: list[Any] | None = None) -> Any:
+def rebuilt(  # noqa: PLR0911  # a case for each kind
+    shape: Shape, numbers: Iterator[Any], made: list[Any] | None = None
+) -> Any:
     """Return a value of a shape."""
     made = [] if made is None else made
     if shape == "number":
@@ -189,7 +191,14 @@ class Trace:
     to answer.
     """
 
-    def __init__(self, text: str, observation_space: Space, action_space: Space) -> None:
+    def __init__(
+        self,
+        text: str,
+        observation_space: Space,
+        action_space: Space,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._progress = progress
         self._text, self._observation_space, self._action_space = (
             text,
             observation_space,
@@ -204,7 +213,7 @@ class Trace:
 
     def _traced(self) -> bool:
         """Trace until the state settles; not yet where more has to be forgotten."""
-        Current.tracer = self.tracer = Tracer(exact_types=self._exact_types)
+        Current.tracer = self.tracer = Tracer(self._progress, exact_types=self._exact_types)
         self._load()
         self.observation = self._symbols(self._observation_space, "o")
         if self.discrete:
@@ -283,7 +292,7 @@ class Trace:
             for place in range(space.size)
         ]
         for node, low, high in zip(nodes, space.low, space.high, strict=True):
-            self.tracer.bound(node, *((low, high) if whole else (-HUGE, HUGE)))
+            self.tracer.bound(node, *((low, high) if whole else (-LIMITS["f"], LIMITS["f"])))
         return nodes
 
     def _value(self, space: Space, nodes: Sequence[Node]) -> Any:
@@ -442,7 +451,7 @@ class Trace:
                 found[0] if found[0] == before[0] else -math.inf,
                 found[1] if found[1] == before[1] else math.inf,
             )
-        limit = LARGE if kind == "i" else HUGE
+        limit = LIMITS[kind]
         found = max(found[0], -limit), min(found[1], limit)
         symbol = current.graph.make("symbol", (), kind, variant.names[place])
         changed = symbol is not old or found != before
@@ -496,6 +505,11 @@ class Trace:
         )
         self.following = following
         self.odd = self._beyond(odd, following, self.terminated)
+        low, high = self.tracer.range(self.reward)
+        if not -LARGEST < low <= high < LARGEST:
+            size = graph.apply("absolute", self.reward)
+            few = graph.apply("less", size, graph.const(LARGEST))
+            self.odd = graph.either(self.odd, graph.negated(few))
         self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
 
     def _row(self, result: Any) -> list[Node | None]:
@@ -554,20 +568,19 @@ class Trace:
 
     def _beyond(self, odd: Node | None, nodes: Sequence[Node], ended: Node) -> Node | None:
         """Add to where it is odd that a number leaves the bounds that tracing relied on."""
-        graph, squares = self.tracer.graph, None
+        graph, squares, widest = self.tracer.graph, None, LIMITS["f"]
         for node, slot in zip(nodes, self.slots, strict=True):
             low, high = self.tracer.range(node)
-            limit = LARGE if slot.kind == "i" else HUGE
-            if slot.kind == "b" or (-limit <= low and high <= limit):
+            limit = LIMITS[slot.kind]
+            if -limit <= low and high <= limit:
                 continue
             real = graph.cast(node, "f")
-            real = (
-                graph.apply("divide", real, graph.const(LARGE / HUGE)) if slot.kind == "i" else real
-            )
+            if limit != widest:
+                real = graph.apply("multiply", real, graph.const(widest / limit))
             square = graph.apply("multiply", real, real)
             squares = square if squares is None else graph.apply("add", squares, square)
         if squares is not None:
-            within = graph.apply("less", squares, graph.const(HUGE * HUGE))
+            within = graph.apply("less", squares, graph.const(widest * widest))
             beyond = graph.negated(graph.either(within, ended) or within)
             odd = graph.either(odd, beyond)
         return None if odd is not None and odd.op == "const" and not odd.value else odd

@@ -32,12 +32,12 @@ class Table(Translated):
 
     form = "table"
 
-    def __init__(self, program: Program, environment: Any, observation_space: Space) -> None:
+    def __init__(self, program: Program, observation_space: Space) -> None:
         super().__init__(program)
         self._low = int(program.action_space.low[0])
         self._count = program.action_space.count
         self._starts: dict[Any, int] = {}
-        filled = _Filling(program, environment, range(self._low, self._low + self._count))
+        filled = _Filling(program, range(self._low, self._low + self._count))
         for observation in _values(observation_space):
             number = filled.entered(observation)
             if number is not None:
@@ -125,7 +125,8 @@ class TableLanes:
 class _Filling:
     """Tries every action in every state that comes up; a state is pickled attributes."""
 
-    def __init__(self, program: Program, environment: Any, actions: range) -> None:
+    def __init__(self, program: Program, actions: range) -> None:
+        environment = program.environment
         try:
             self._attributes: dict[str, Any] = vars(environment)
             self._fresh = pickle.dumps(self._attributes)

@@ -1,4 +1,4 @@
-"""A batch compared with the program that it stands for."""
+"""Whether a form of a program does what the program does, on real observations and actions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Batch, Model, Step, Unbatched
+from cwm_cli.planning.states import close
+from cwm_cli.translation.scalar import Translated
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """Tolerances; the absolute one is relative to the largest value of a component."""
@@ -14,6 +16,13 @@ LANES = 509
 """At least so many lanes are asked at once: a number that no axis of an array has."""
 
 TRAJECTORIES, LENGTH = 16, 30
+"""Trajectories that lanes take side by side, and their steps."""
+
+ALONE = 4
+"""Trajectories that are taken one after the other."""
+
+SELDOM = 0.1
+"""Share of rows on which the program may have to answer: with more, the form is no faster."""
 
 _NUDGES = (2.0**-22, -(2.0**-22))
 _AMPLIFIED = 20.0
@@ -30,6 +39,34 @@ class Answers(NamedTuple):
     def but(self, rows: Any) -> "Answers":
         """Return some rows."""
         return Answers(*(column[rows] for column in self))
+
+
+def verified_alone(
+    form: Translated, program: Model, observations: Sequence[Any], actions: Sequence[Any]
+) -> None:
+    """Refuse a form that takes other steps than the program, from rows and along trajectories."""
+    for observation, action in zip(observations, actions, strict=True):
+        _compare(*(list(_trajectory(model, observation, [action])) for model in (form, program)))
+    for start in range(0, len(actions), max(1, len(actions) // ALONE)):
+        plan = actions[start : start + LENGTH]
+        steps = [list(_trajectory(model, observations[start], plan)) for model in (form, program)]
+        _compare(*steps)
+        form.stand(observations[start])
+        if not close(form.play(plan), float(sum(step.reward for step in steps[1]))):
+            raise Unbatched("the returns differ")
+    if form.redone > SELDOM * len(observations):
+        raise Unbatched("the program has to answer too often")
+
+
+def _compare(here: Sequence[Step], there: Sequence[Step]) -> None:
+    """Refuse steps that differ."""
+    if [step.terminated for step in here] != [step.terminated for step in there]:
+        raise Unbatched("the ends of episodes differ")
+    for one, other in zip(here, there, strict=True):
+        if not close(one.reward, other.reward):
+            raise Unbatched("the rewards differ")
+        if not close(one.observation, other.observation):
+            raise Unbatched("the observations differ")
 
 
 def verified(

@@ -69,13 +69,13 @@ TRAPS = {
     "augmented through a helper": ("same", "self._add(self.s)\nr = self.s[1]"),
     "chained assignment": ("same", "self.a = self.b = self.s[0] + 1\nr = self.a - self.b"),
     "chained arrays": ("same", "x = y = np.zeros(2)\nx[0] = self.a\nr = y[0]"),
-    "attributes that are one array": ("refused", "self.shared[0] = self.a\nr = self.other[0]"),
+    "attributes that are one array": ("same", "self.shared[0] = self.a\nr = self.other[0]"),
     "one array in some lanes": (
-        "refused",
+        "same",
         "x = self.s\ny = np.zeros(2)\nif self.a > 0:\n    y = x\ny[0] = 9.0\nr = x[0]",
     ),
     "one array in some lanes, the other way": (
-        "refused",
+        "same",
         "x = self.s\ny = np.zeros(2)\nif self.a > 0:\n    y = x\nx[0] = 9.0\nr = y[0]",
     ),
     "one new array in some lanes": (
@@ -83,14 +83,14 @@ TRAPS = {
         "x = self.s * 2\nif self.a > 0:\n    x = x - 1\nx[0] = 9.0\nr = x[0] + x[1]",
     ),
     "one list in some lanes": (
-        "refused",
+        "same",
         "x = [self.a, 1.0]\ny = [0.0, 0.0]\nif self.a > 0:\n    y = x\ny[0] = 9.0\nr = x[0]",
     ),
     "a list under two names": (
         "same",
         "x = [self.a, 1.0]\ny = x\nif self.a > 0:\n    y[0] = 9.0\nr = x[0]",
     ),
-    "a constant array is changed": ("refused", "t = self.table\nt[0, 0] += 1.0\nr = t[0, 0]"),
+    "a constant array is changed": ("same", "t = self.table\nt[0, 0] += 1.0\nr = t[0, 0]"),
     "a constant list is changed": ("refused", "t = TABLE\nt[0] += 1.0\nr = t[0]"),
     "a mutable default": ("refused", "r = collect(self.a)"),
     "a global that changes": ("refused", "tick()\nr = COUNTS[0]"),
@@ -100,7 +100,7 @@ TRAPS = {
         "x = np.zeros(2, dtype=int)\nx[0] = self.a * 3\nr = x[0]",
     ),
     "an integer array is not augmented with fractions": (
-        "raises",
+        "refused",
         "x = np.zeros(2, dtype=int)\nx += self.a\nr = x[0]",
     ),
     "an element of it is cut off": ("same", "x = np.array([1, 2])\nx[0] += self.a\nr = x[0]"),
@@ -108,7 +108,7 @@ TRAPS = {
         "same",
         "self.buffer[action % 2] += 1.0\nr = self.buffer[0]",
     ),
-    "a list that grows": ("same", "self.log.append(self.a)\nr = sum(self.log) + len(self.log)"),
+    "a list that grows": ("refused", "self.log.append(self.a)\nr = sum(self.log) + len(self.log)"),
     "a list that grows in some lanes": (
         "refused",
         "if self.a > 0:\n    self.log.append(self.a)\nr = len(self.log)",
@@ -148,7 +148,7 @@ TRAPS = {
     "an assertion": ("raises", "assert self.a > -1, f'{self.a} is too low'"),
     "an assertion that holds": ("same", "assert action in (0, 1, 2)"),
     "an exception": ("raises", "if self.a < -1:\n    raise ValueError('low')"),
-    "too many to unpack": ("raises", "x, y = self.s[:1]"),
+    "too many to unpack": ("refused", "x, y = self.s[:1]"),
     "a variable without a value": ("raises", "if action < 2:\n    x = 1.0\nr = x"),
     "a variable with one in all lanes": (
         "same",
@@ -191,7 +191,7 @@ TRAPS = {
     "or with calls that change": ("same", "done = self.b > 0 or self.bump() > 1\nr = self.a"),
     "order of evaluation": ("same", "r = self.a + self.bump() * 10 + self.a * 100"),
     "order of targets": ("same", "self.a, self.b = self.b, self.bump()"),
-    "any leaves calls undone": ("refused", "done = any(self.bump() > 1 for _ in range(3))"),
+    "any leaves calls undone": ("same", "done = any(self.bump() > 1 for _ in range(3))"),
     "operands returned by or": ("same", "r = self.a * 0 or self.b"),
     "operands returned by and": ("same", "r = (self.a > 0) and self.b"),
     # types
@@ -207,11 +207,11 @@ TRAPS = {
         "same",
         "r = max(0, self.a) + min(1, action) / 3 + max(action, 0.5)",
     ),
-    "truths added up": ("refused", "r = 1.0 * ((self.a > 0) + (self.b > 0))"),
+    "truths added up": ("same", "r = 1.0 * ((self.a > 0) + (self.b > 0))"),
     "truths summed": ("same", "r = 1.0 * sum([self.a > 0, self.b > 0])"),
     "truths times numbers": ("same", "r = (self.a > 0) * 2.5 - (self.b > 0) * 1"),
     "truths negated": ("refused", "r = 1.0 * ~(self.a > 0)"),
-    "truths of arrays": ("raises", "if self.s > 0:\n    r = 1.0"),
+    "truths of arrays": ("refused", "if self.s > 0:\n    r = 1.0"),
     "none in some lanes": (
         "same",
         "if self.a > 0 and self.left is None:\n    self.left = 2\nif self.left is not None:\n    self.left -= 1\n    done = self.left < 0\n    r = 0.5",
@@ -226,7 +226,7 @@ TRAPS = {
     ),
     "lists are no tuples": ("same", "r = 1.0 if [action, 1] == (action, 1) else 2.0"),
     "tuples in lists": ("same", "r = 1.0 if (action, 1) in [(0, 1), (2, 2), [1, 1]] else 2.0"),
-    "is with numbers": ("refused", "r = 1.0 if action is 1 else 2.0"),
+    "is with numbers": ("same", "r = 1.0 if action is 1 else 2.0"),
     "a text that differs": (
         "same",
         "name = 'up' if action == 0 else 'down'\nr = 1.0 if name == 'up' else 2.0",
@@ -246,20 +246,20 @@ TRAPS = {
     "a private name": ("same", "self.__x = self.a\nr = self.__x + 1"),
     "class attributes that change": ("refused", "Environment.LEVELS = (1.0, 2.0)"),
     # what is outside of the subset
-    "a lambda": ("refused", "f = lambda x: x\nr = f(self.a)"),
+    "a lambda": ("same", "f = lambda x: x\nr = f(self.a)"),
     "an exception that is caught": (
         "refused",
         "try:\n    r = TABLE[action * 2]\nexcept IndexError:\n    r = -1.0",
     ),
     "random numbers": ("refused", "r = np.random.rand()"),
     "time": ("refused", "import time\nr = time.time()"),
-    "printing": ("refused", "print(self.a)"),
-    "a generator": ("refused", "def g():\n    yield 1\nr = sum(g())"),
+    "printing": ("same", "print(self.a)"),
+    "a generator": ("same", "def g():\n    yield 1\nr = sum(g())"),
     "global": ("refused", "global TABLE\nTABLE = []"),
-    "the object handed around": ("refused", "r = look(self)"),
-    "sorted": ("refused", "r = sorted([self.a, self.b])[0]"),
-    "a set looped over": ("refused", "for v in {1, 5, 3}:\n    r = r * 2 + v"),
-    "large whole numbers": ("refused", "r = float((action + 2) ** 70 % 7)"),
+    "the object handed around": ("same", "r = look(self)"),
+    "sorted": ("same", "r = sorted([self.a, self.b])[0]"),
+    "a set looped over": ("same", "for v in {1, 5, 3}:\n    r = r * 2 + v"),
+    "large whole numbers": ("same", "r = float((action + 2) ** 70 % 7)"),
 }
 
 BEFORE = """
