@@ -507,8 +507,8 @@ class Trace:
         self.odd = self._beyond(odd, following, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
-            size = graph.apply("absolute", self.reward)
-            few = graph.apply("less", size, graph.const(LARGEST))
+            absolute = graph.apply("absolute", self.reward)
+            few = graph.apply("less", absolute, graph.const(LARGEST))
             self.odd = graph.either(self.odd, graph.negated(few))
         self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
 
