@@ -753,7 +753,7 @@ CHEATS = {
         top=FINDER,
         stopped="seccomp landlock",
     ),
-    "read_arena_for_answers": attack(
+    "read_slots_for_answers": attack(
         26,
         'find(rb"ANSWER[0-9]{2}")',
         """
@@ -772,60 +772,60 @@ CHEATS = {
         dataset="secret",
         uncontrolled="answers are never sent to a worker; that the scan works it checks itself",
     ),
-    "forge_arena": program(
+    "forge_slots": program(
         27,
         model(
             "return self.state, 1.0, False",
             init="""
             frame = sys._getframe()
             while frame:
-                views = frame.f_locals.get("views")
-                if isinstance(views, dict):
-                    views["status"][...] = 1
-                    views["terminations"][...] = 1
-                    views["progress"][...] = len(views["status"])
-                    views["phase"][...] = 2
+                slots = frame.f_locals.get("slots")
+                if isinstance(slots, dict):
+                    slots["status"][...] = 1
+                    slots["terminations"][...] = 1
+                    slots["progress"][...] = len(slots["status"])
+                    slots["phase"][...] = 2
                     os._exit(0)
                 frame = frame.f_back
             """,
         ),
         "wrong",
     ),
-    "bad_arena_values": program(
+    "bad_slot_values": program(
         28,
         model(
             init="""
             frame = sys._getframe()
             while frame:
-                views = frame.f_locals.get("views")
-                if isinstance(views, dict):
-                    views["status"][...] = 255
-                    views["terminations"][...] = 7
-                    views["rewards"][...] = np.inf
-                    views["progress"][...] = 2**63
-                    views["phase"][...] = 2
-                    views["kind"][...] = 255
-                    views["line"][...] = -2**31
-                    views["message"][...] = b"\\xff\\x1b" * 2000
+                slots = frame.f_locals.get("slots")
+                if isinstance(slots, dict):
+                    slots["status"][...] = 255
+                    slots["terminations"][...] = 7
+                    slots["rewards"][...] = np.inf
+                    slots["progress"][...] = 2**63
+                    slots["phase"][...] = 2
+                    slots["kind"][...] = 255
+                    slots["line"][...] = -2**31
+                    slots["message"][...] = b"\\xff\\x1b" * 2000
                     os._exit(0)
                 frame = frame.f_back
             """,
         ),
         "wrong early_exit",
     ),
-    "bad_arena_text": program(
+    "bad_slot_text": program(
         28,
         model(
             init="""
             frame = sys._getframe()
             while frame:
-                views = frame.f_locals.get("views")
-                if isinstance(views, dict):
-                    views["progress"][...] = 2**63
-                    views["phase"][...] = 1
-                    views["kind"][...] = 2
-                    views["line"][...] = 2**31 - 1
-                    views["message"][...] = b"\\xff\\x1b[2J" * 800
+                slots = frame.f_locals.get("slots")
+                if isinstance(slots, dict):
+                    slots["progress"][...] = 2**63
+                    slots["phase"][...] = 1
+                    slots["kind"][...] = 2
+                    slots["line"][...] = 2**31 - 1
+                    slots["message"][...] = b"\\xff\\x1b[2J" * 800
                     os._exit(0)
                 frame = frame.f_back
             """,
@@ -1024,9 +1024,9 @@ HANGS = {
         model(
             """
             frame = sys._getframe()
-            while "views" not in frame.f_locals:
+            while "slots" not in frame.f_locals:
                 frame = frame.f_back
-            progress = frame.f_locals["views"]["progress"]
+            progress = frame.f_locals["slots"]["progress"]
             while True:
                 progress += np.uint64(1)
             """
@@ -1038,10 +1038,10 @@ HANGS = {
         model(
             init="""
             frame = sys._getframe()
-            while "views" not in frame.f_locals:
+            while "slots" not in frame.f_locals:
                 frame = frame.f_back
             while True:
-                frame.f_locals["views"]["phase"] += np.uint8(1)
+                frame.f_locals["slots"]["phase"] += np.uint8(1)
             """
         ),
         "timeout_cpu",
@@ -1125,14 +1125,14 @@ BREAKAGE = {
         shows="crash",
     ),
     "sigstop_self": attack(51, "os.kill(os.getpid(), signal.SIGSTOP)", shows="timeout_wall"),
-    "unmap_arena": program(
+    "unmap_slots": program(
         28,
         model(
             """
             frame = sys._getframe()
-            while "views" not in frame.f_locals:
+            while "slots" not in frame.f_locals:
                 frame = frame.f_back
-            start = frame.f_locals["views"]["status"].ctypes.data & ~4095
+            start = frame.f_locals["slots"]["status"].ctypes.data & ~4095
             ctypes.CDLL(None).munmap(ctypes.c_void_p(start), ctypes.c_size_t(4096))
             return self.state, 1.0, False
             """

@@ -111,32 +111,38 @@ def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -
     assert run["layers"] == dict.fromkeys(LAYERS, "on") | missing
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("user", EITHER)
-def test_no_program_reaches_its_goal(runs: Runs, user: str, name: str) -> None:
+def test_no_program_reaches_its_goal(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
-    adversary, result = PROGRAMS[name], run["programs"][name]
-    if adversary.needs == "x86_64" and not is_possible(adversary, run):
-        pytest.skip("a program for x86_64")
-    assert ends_as_expected(adversary, result), result
-    assert set(result.get("errors", [])) <= set(adversary.errors.split()), result
-    assert result["effects"] == []
+    reached = {}
+    for name, adversary in PROGRAMS.items():
+        result = run["programs"][name]
+        if adversary.needs == "x86_64" and not is_possible(adversary, run):
+            continue
+        as_expected = ends_as_expected(adversary, result)
+        known = set(result.get("errors", [])) <= set(adversary.errors.split())
+        if not as_expected or not known or result["effects"]:
+            reached[name] = result
+    assert not reached
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("user", EITHER)
-def test_nothing_of_a_program_is_felt_after_it(runs: Runs, user: str, name: str) -> None:
-    result = runs(user, LAYERS)["programs"][name]
-    assert result["trouble"] == []
+def test_nothing_of_a_program_is_felt_after_it(runs: Runs, user: str) -> None:
+    programs = runs(user, LAYERS)["programs"]
+    assert not {name: programs[name] for name in PROGRAMS if programs[name]["trouble"]}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("user", EITHER)
-def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str, name: str) -> None:
-    message = runs(user, LAYERS)["programs"][name].get("message", "")
-    assert len(message) < LONGEST_MESSAGE
-    assert all(character.isprintable() or character == "\n" for character in message)
-    assert SECRET not in message
+def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str) -> None:
+    programs = runs(user, LAYERS)["programs"]
+    messages = {name: programs[name].get("message", "") for name in PROGRAMS}
+    assert not {
+        name: message
+        for name, message in messages.items()
+        if len(message) >= LONGEST_MESSAGE
+        or SECRET in message
+        or not all(character.isprintable() or character == "\n" for character in message)
+    }
 
 
 @pytest.mark.parametrize("user", EITHER)
@@ -156,17 +162,21 @@ def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in GUARDED if name not in UNCONTROLLED])
 @pytest.mark.parametrize("user", USERS)
-def test_without_guards_every_attack_succeeds(runs: Runs, user: str, name: str) -> None:
+def test_without_guards_every_attack_succeeds(runs: Runs, user: str) -> None:
     run = runs(user, NONE)
-    adversary, result = PROGRAMS[name], run["programs"][name]
-    if adversary.is_stopped(user, NONE):
-        pytest.skip("the kernel does not let such a user do that")
-    if not is_possible(adversary, run):
-        pytest.skip(f"this machine lacks {adversary.needs}")
-    assert is_open(adversary, result), result
-    assert set(adversary.effects.split()) <= set(result["effects"]), result
+    failed = {}
+    for name in GUARDED:
+        adversary, result = PROGRAMS[name], run["programs"][name]
+        if name in UNCONTROLLED or adversary.is_stopped(user, NONE):
+            continue  # the kernel does not let such a user do that
+        if not is_possible(adversary, run):
+            continue
+        if not is_open(adversary, result) or not (
+            set(adversary.effects.split()) <= set(result["effects"])
+        ):
+            failed[name] = result
+    assert not failed
 
 
 @pytest.mark.long
@@ -195,7 +205,7 @@ def test_what_cannot_be_shown_has_a_reason() -> None:
         "x32_syscall",
         "fd_inventory",
         "import_gymnasium",
-        "read_arena_for_answers",
+        "read_slots_for_answers",
         "heap_scan",
     }
     unguarded = {name for name, entry in PROGRAMS.items() if entry.is_attack} - set(GUARDED)

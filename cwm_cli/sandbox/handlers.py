@@ -138,13 +138,13 @@ class PredictionHandler(Handler[PredictionJob]):
         self, program: ConfinedProgram, questions: Iterable[tuple[int, tuple[Any, Any]]]
     ) -> None:
         """Load the program and ask for some rows; this loop is where the time goes."""
-        environment, views, space = program.load(), program.slots, self.job.observation_space
-        write = writer(space, (views[leaf.name] for leaf in space.leaves("next_observations")))
+        environment, slots, space = program.load(), program.slots, self.job.observation_space
+        write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
         write_valid = None
         if self.job.valid:
-            write_valid = mask_writer(self.job.action_space, views["valid_actions"])
-        rewards, progress = views["rewards"], program.counter
-        terminations, status = views["terminations"].data, views["status"].data
+            write_valid = mask_writer(self.job.action_space, slots["valid_actions"])
+        rewards, progress = slots["rewards"], program.counter
+        terminations, status = slots["terminations"].data, slots["status"].data
         set_state, step = environment.set_state, environment.step
         for row, (observation, action) in questions:
             set_state(observation)
