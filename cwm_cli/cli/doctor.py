@@ -37,7 +37,9 @@ class Extra(NamedTuple):
 EXTRAS = {
     "llm": Extra("litellm", "cwm-cli[llm]", "language models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
-    "hub": Extra("huggingface_hub", "cwm-cli[hub]", "coding problems of the hub"),
+    "hub": Extra(
+        "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
+    ),
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"

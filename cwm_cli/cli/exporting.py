@@ -24,7 +24,7 @@ def export(
 ) -> None:
     """Write the program of a run as a Python package: a Gymnasium environment that needs no cwm.
 
-    Of a folder of `cwm apps`, write the programs as `cwm apps --solutions` reads them.
+    A run of another kind than a search writes what its own kind has to export.
 
     Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
     """

@@ -95,7 +95,7 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
 def report(folder: FoldersArgument, json: JsonOption = False) -> None:
     """Draw the tables of a run from what is in its folder, whatever state it is in.
 
-    Several runs that shared the work, such as those of `cwm apps`, are merged.
+    Several runs that shared the work are merged, where their kind knows how.
 
     Example: cwm runs report runs/benchmark-20260101-120000
     """

@@ -1,8 +1,8 @@
 """What a search found, written so that it can be used without `cwm`.
 
 `package` makes a Python package of the program of a run: `world` gathers what its environment
-needs beside the program, `card` describes it. `solutions` gathers the programs of coding
-problems. `finding` tells the two apart, and `publishing` writes what was made.
+needs beside the program, `card` describes it. `finding` asks other kinds of run for what they
+export, and `publishing` writes what was made.
 """
 
 from cwm_cli.export.finding import export_of

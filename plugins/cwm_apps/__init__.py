@@ -1,10 +1,16 @@
 """The coding benchmark APPS: programs for coding problems, judged by tests that nobody saw."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import typer
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
 
 
 @hookimpl
@@ -20,9 +26,8 @@ def cwm_run_kinds() -> Mapping[str, str]:
 
 
 @hookimpl
-def cwm_commands(app: typer.Typer) -> None:
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     """Add `cwm apps`."""
     from cwm_apps.command import apps
-    from cwm_cli.cli.shared import guarded
 
-    app.command("apps")(guarded(apps))
+    app.command("apps")(api.guarded(apps))

@@ -1,7 +1,7 @@
 """The problem of writing a program for a coding task: prompts and verdicts from public tests."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
@@ -24,7 +24,7 @@ class CodingProblem(Problem):
 
     task: CodingTask
     sandbox: Sandbox
-    seed: int = 0
+    seed: int = field(default=0, metadata={"option": False})
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""

@@ -57,7 +57,7 @@ class CodingHeader(RunHeader[CodingConfig]):
     skipped: dict[int, str] = Field(default_factory=dict)
 
 
-class JudgedProgram(BaseModel):
+class JudgedSolution(BaseModel):
     """A line of the journal: what the `number`th program from elsewhere for a problem passes."""
 
     model_config = ConfigDict(frozen=True)
@@ -101,12 +101,12 @@ class TaskFile(NamedTuple):
         replace(path, json.dumps(record) + "\n")
 
 
-class CodingRun(Run[CodingHeader, JudgedProgram]):
+class CodingRun(Run[CodingHeader, JudgedSolution]):
     """A run over coding problems, each in a folder of its own below `problems`."""
 
     kind = "coding"
     header_type = CodingHeader
-    record_type = JudgedProgram
+    record_type = JudgedSolution
     journal_name = "judged.jsonl"
     patience: ClassVar[float] = 60.0
     """The lock is held for moments only: while the header changes, or a line is added."""
@@ -193,9 +193,9 @@ class CodingRun(Run[CodingHeader, JudgedProgram]):
             return 0.0
         return sum(node.usage.cost or 0.0 for node in SearchRun.load(folder).nodes())
 
-    def judged(self) -> dict[tuple[int, int], JudgedProgram]:
+    def judged(self) -> dict[tuple[int, int], JudgedSolution]:
         """Read which programs from elsewhere were judged so far."""
-        found: dict[tuple[int, int], JudgedProgram] = {}
+        found: dict[tuple[int, int], JudgedSolution] = {}
         for record in self.records():
             found.setdefault(record.key, record)
         return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cwm_apps.reading import Malformed, Tasks
-from cwm_apps.runs import CodingRun, JudgedProgram
+from cwm_apps.runs import CodingRun, JudgedSolution
 from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.searching import (
     JUDGING,
@@ -50,7 +50,7 @@ def read_solutions(file: Path) -> dict[int, list[str]]:
     return programs
 
 
-class Place(NamedTuple):
+class UnjudgedSolution(NamedTuple):
     """A program to judge: the position of its problem, and its number among the programs."""
 
     position: int
@@ -72,10 +72,12 @@ class SolutionsJudging:
     _done: Counter[int] = field(default_factory=Counter, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def left(self) -> list[Place]:
+    def left(self) -> list[UnjudgedSolution]:
         """Return the programs that are not judged yet, without those of unusable problems."""
         done, skipped = self.run.judged(), self.run.header.skipped
-        every = (Place(p, n) for p in self.positions for n in range(len(self._programs(p))))
+        every = (
+            UnjudgedSolution(p, n) for p in self.positions for n in range(len(self._programs(p)))
+        )
         named = ((place, self.tasks.ids[place.position][0]) for place in every)
         return [p for p, id in named if (id, p.number) not in done and id not in skipped]
 
@@ -92,7 +94,7 @@ class SolutionsJudging:
         stopping = threading.Event()
         yield from stream(self._judge, items, threads=self.sandbox.workers, stopping=stopping)
 
-    def _judge(self, place: Place) -> Iterator[ProblemState]:
+    def _judge(self, place: UnjudgedSolution) -> Iterator[ProblemState]:
         """Judge a program, and write down what it passes."""
         number, difficulty = self.tasks.ids[place.position]
         programs = self._programs(place.position)
@@ -108,7 +110,7 @@ class SolutionsJudging:
         outcome = ProblemOutcome(id=number, difficulty=task.difficulty, **passed)
         with self._lock:
             with self.run:
-                self.run.append(JudgedProgram(number=place.number, outcome=outcome))
+                self.run.append(JudgedSolution(number=place.number, outcome=outcome))
             self._done[number] += 1
             is_over = self._done[number] == len(programs)
             if place.number == 0:
