@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.discrete.expressions import Constants, Speaker, action_lines, mentions
+from cwm_induction.discrete.expressions import ConditionWriter, Constants, action_lines, mentions
 from cwm_induction.discrete.features import FactoredTransitions, Sizes
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
 from cwm_induction.discrete.rule_search import Variant
@@ -255,8 +255,8 @@ def write_board(
     """Write the program of a board."""
     constants, names = Constants(), board.feature_names
     values = tuple(repr(reward) for reward in rewards)
-    speaker = Speaker(constants, partial(_spell, names), values)
-    step = _step(names, _outcome_lines(outcomes, speaker))
+    writer = ConditionWriter(constants, partial(_spell, names), values)
+    step = _step(names, _outcome_lines(outcomes, writer))
     height, width = board.shape
     step_body = "\n".join(f"    {line}" for line in [*action_lines(encoding), *step.split("\n")])
     body = BODY.format(outside=board.outside, height=height, width=width, step=step_body)
@@ -318,10 +318,10 @@ def _source(name: str) -> str:
     return f"self.code({row}, {column})"
 
 
-def _outcome_lines(outcomes: Outcomes, speaker: Speaker) -> list[str]:
+def _outcome_lines(outcomes: Outcomes, writer: ConditionWriter) -> list[str]:
     """Write when the episode ends and what is rewarded, in the order that was found."""
-    ends = [f"terminated = {speaker.ends(outcomes.done.rules, always=outcomes.always)}"]
-    reward = [f"reward = {speaker.rewards[0]}"]
-    for expression, label in speaker.conditions(outcomes.reward.rules, "REWARDED"):
-        reward += [f"if {expression}:", f"    reward = {speaker.rewards[label]}"]
+    ends = [f"terminated = {writer.ends(outcomes.done.rules, always=outcomes.always)}"]
+    reward = [f"reward = {writer.rewards[0]}"]
+    for expression, label in writer.conditions(outcomes.reward.rules, "REWARDED"):
+        reward += [f"if {expression}:", f"    reward = {writer.rewards[label]}"]
     return [*reward, *ends] if outcomes.reward_first else [*ends, *reward]

@@ -83,7 +83,7 @@ class Change(NamedTuple):
 
     def apply(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
         """Apply the effects where the rules say so."""
-        labels = self.rules.apply(factored.pool(self.columns, sizes))
+        labels = self.rules.apply(factored.inputs(self.columns, sizes))
         new = factored.new.copy()
         for label, effect in enumerate(self.effects, start=1):
             rows = labels == label
@@ -99,7 +99,7 @@ class Block(NamedTuple):
 
     def apply(self, factored: FactoredTransitions, sizes: Sizes) -> FactoredTransitions:
         """Undo the moves where the rules say so."""
-        stays = self.rules.apply(factored.pool(self.columns, sizes)).astype(bool)
+        stays = self.rules.apply(factored.inputs(self.columns, sizes)).astype(bool)
         return factored._replace(new=np.where(stays[:, None], factored.old, factored.new))
 
 
@@ -366,7 +366,7 @@ class _Exceptions(NamedTuple):
             table = tuple(columns[place] for place in places)
             layers.append(DecisionTable(table, places, dict.fromkeys(keys, label)))
         rules = DecisionList(tuple(layers), 0.0)
-        right = (rules.apply(factored.pool(columns, self.sizes)) == labels).all()
+        right = (rules.apply(factored.inputs(columns, self.sizes)) == labels).all()
         return rules if right else None
 
     def _rules(
@@ -380,8 +380,8 @@ class _Exceptions(NamedTuple):
         weights = np.minimum(self.counts, MOST_WEIGHT).astype(float)
         kinds = max(2, int(labels.max(initial=0)) + 1)
         price = error_bits(self.noise, kinds)
-        pool = factored.pool(columns, self.sizes)
-        examples = Examples(pool, labels, weights, price).select(rows)
+        inputs = factored.inputs(columns, self.sizes)
+        examples = Examples(inputs, labels, weights, price).select(rows)
         if not self.full:
             return fit_layers(examples, ROUGH_COLUMNS, runs=False)
         return choose_rules(examples, self.variant)

@@ -52,7 +52,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Speaker:
+class ConditionWriter:
     """Writes conditions: `spell` gives the expression of a column, `rewards` the rewards."""
 
     constants: Constants

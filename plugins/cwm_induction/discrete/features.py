@@ -118,7 +118,7 @@ class FactoredTransitions(NamedTuple):
                 values = np.logical_not(falls.any(axis=1))
         return values
 
-    def pool(self, columns: tuple[RuleColumn, ...], sizes: "Sizes") -> RuleInputs:
+    def inputs(self, columns: tuple[RuleColumn, ...], sizes: "Sizes") -> RuleInputs:
         """Gather columns for rules to look at."""
         values = np.stack([self.column(column, sizes) for column in columns], axis=1)
         varying = np.flatnonzero((self.old != self.old[:1]).any(axis=0)).tolist()

@@ -78,7 +78,7 @@ class Rule(NamedTuple):
 
     def predict(self, factored: FactoredTransitions, sizes: Sizes) -> np.ndarray:
         """Return the label of every row."""
-        return self.rules.apply(factored.pool(self.columns, sizes))
+        return self.rules.apply(factored.inputs(self.columns, sizes))
 
 
 class Outcomes(NamedTuple):
@@ -155,14 +155,14 @@ class _Fitting:
         columns = self.sizes.columns(factored, *SEEN, *more)
         price = error_bits(self.noise, max(2, len(counts)))
         rare = counts[counts > 0].min() < RARE * counts.sum()
-        pool = replace(factored.pool(columns, self.sizes), caution=BOLD if rare else 1.0)
-        examples = Examples(pool, labels, weights * rarity[labels], price)
+        inputs = replace(factored.inputs(columns, self.sizes), caution=BOLD if rare else 1.0)
+        examples = Examples(inputs, labels, weights * rarity[labels], price)
         usual = choose_rules(examples, self.variant)
         if not self.variant.shapes or not labels.any() or examples.kinds > MOST_KINDS:
             return Rule(columns, usual)
         more_columns = self.sizes.columns(factored, *CLAIMED) if self.sizes.named else ()
         wider = columns + more_columns
-        claims = general_rules(examples, usual, factored.pool(wider, self.sizes))
+        claims = general_rules(examples, usual, factored.inputs(wider, self.sizes))
         return Rule(wider, claims) if claims else Rule(columns, usual)
 
 

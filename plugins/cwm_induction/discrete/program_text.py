@@ -10,8 +10,8 @@ from cwm_induction.discrete.chances import Chances, Foreseen, likeliest_lines, o
 from cwm_induction.discrete.dynamics import Change, Effect, FactorDynamics
 from cwm_induction.discrete.expressions import (
     WIDTH,
+    ConditionWriter,
     Constants,
-    Speaker,
     action_lines,
     assignments,
     bracketed,
@@ -136,7 +136,7 @@ class _Writer:
         self.moving = [i for i, move in enumerate(moves) if move.moves]
         self.known = set(self.moving)
         self.rewards = tuple(repr(reward) for reward in model.rewards)
-        self.speaker = Speaker(self.constants, self.spell, self.rewards)
+        self.writer = ConditionWriter(self.constants, self.spell, self.rewards)
 
     def step(self) -> list[str]:
         """Write `step`: moves, exceptions, outcomes, and the next state."""
@@ -189,7 +189,7 @@ class _Writer:
             for factor, move in zip(self.moving, nominal, strict=True)
         ]
         block = self.dynamics.block
-        blocked = self.speaker.either(block.rules, "BLOCKED") if block else "False"
+        blocked = self.writer.either(block.rules, "BLOCKED") if block else "False"
         cut = mentions(blocked, "outside")
         moves = []
         for move, name, target in zip(nominal, moving, targets, strict=True):
@@ -218,8 +218,8 @@ class _Writer:
         settled = all(effect.kind == "set" for effect in change.effects)
         if settled and len(layers) == 1 and isinstance(layers[0], DecisionTable):
             default = f"new_{name}" if known else name
-            return [f"new_{name} = {self.speaker.lookup(layers[0], values, constant, default)}"]
-        conditions = self.speaker.conditions(change.rules, constant)
+            return [f"new_{name} = {self.writer.lookup(layers[0], values, constant, default)}"]
+        conditions = self.writer.conditions(change.rules, constant)
         return chain(conditions, f"new_{name}", values, default=None if known else name)
 
     def _effect(self, effect: Effect, factor: int) -> str:
@@ -243,7 +243,7 @@ class _Writer:
     def _outcomes(self) -> list[str]:
         """Write when the episode ends and what is rewarded, in the order that was found."""
         found = self.model.outcomes
-        ends = self.speaker.ends(found.done.rules, always=found.always)
+        ends = self.writer.ends(found.done.rules, always=found.always)
         parts = [bracketed("terminated = ", ends), self._reward()]
         if found.reward_first:
             parts.reverse()
@@ -272,9 +272,9 @@ class _Writer:
         if len(rules.layers) == 1 and isinstance(rules.layers[0], DecisionTable):
             table = rules.layers[0]
             if len(set(table.labels.values())) > 1:
-                found = self.speaker.lookup(table, values, target.upper(), values[0])
+                found = self.writer.lookup(table, values, target.upper(), values[0])
                 return [f"{target} = {found}"]
-        conditions = self.speaker.conditions(rules, "REWARDED")
+        conditions = self.writer.conditions(rules, "REWARDED")
         if len(conditions) == 1:
             expression, label = conditions[0]
             line = f"{target} = {values[label]} if {expression} else {values[0]}"

@@ -88,12 +88,14 @@ def choose_rules(examples: Examples, variant: Variant) -> DecisionList:
     return min(layers, fit_tree(examples), key=lambda rules: rules.bits)
 
 
-def general_rules(examples: Examples, usual: DecisionList, pool: RuleInputs) -> DecisionList | None:
+def general_rules(
+    examples: Examples, usual: DecisionList, inputs: RuleInputs
+) -> DecisionList | None:
     """Return claims about other columns where these are shorter and explain no less than rules do.
 
     Every key of the rules' tables is priced at the choice among all possible keys.
     """
-    claims = fit_claims(replace(examples, pool=pool))
+    claims = fit_claims(replace(examples, inputs=inputs))
     bits = usual.bits
     for layer in usual.layers:
         if isinstance(layer, DecisionTable):
@@ -101,8 +103,8 @@ def general_rules(examples: Examples, usual: DecisionList, pool: RuleInputs) -> 
             bits += len(layer.labels) * max(0.0, possible - KEY_BITS)
     if claims is None or claims.bits >= bits:
         return None
-    missed = examples.loss(claims.apply(pool))
-    return claims if missed <= examples.loss(usual.apply(examples.pool)) else None
+    missed = examples.loss(claims.apply(inputs))
+    return claims if missed <= examples.loss(usual.apply(examples.inputs)) else None
 
 
 class _Layer(NamedTuple):
@@ -130,7 +132,7 @@ def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> Decision
         if best is None or best.total >= loss:
             break
         layers.append(best.layer)
-        labels = best.layer.apply(examples.pool, labels)
+        labels = best.layer.apply(examples.inputs, labels)
         spent, loss = spent + best.bits, best.loss
     return DecisionList(tuple(layers), spent + loss)
 
@@ -141,7 +143,7 @@ def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float)
     It has the keys that pay for themselves.
     """
     best, least, wrong = None, limit - 1e-9, labels != examples.labels
-    for chosen, bits in examples.pool.subsets(most):
+    for chosen, bits in examples.inputs.subsets(most):
         if bits < least:
             prices = _prices(examples, wrong, chosen)
             total = bits + np.minimum(prices.stay, prices.change).sum()
@@ -150,16 +152,17 @@ def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float)
     if best is None:
         return None
     stay, change, counts = _prices(examples, wrong, best)
-    pool, (_, first) = examples.pool, np.unique(examples.pool.codes(best), return_index=True)
-    keys = zip(pool.values[first][:, best].tolist(), counts.argmax(axis=1), strict=True)
+    inputs = examples.inputs
+    _, first = np.unique(inputs.codes(best), return_index=True)
+    keys = zip(inputs.values[first][:, best].tolist(), counts.argmax(axis=1), strict=True)
     labelled = {
         tuple(key): int(label)
         for (key, label), pays in zip(keys, change < stay, strict=True)
         if pays
     }
-    table = DecisionTable(tuple(pool.columns[index] for index in best), best, labelled)
-    bits = pool.bits(best) + len(labelled) * examples.key_bits
-    return _Layer(table, bits, examples.loss(table.apply(pool, labels)))
+    table = DecisionTable(tuple(inputs.columns[index] for index in best), best, labelled)
+    bits = inputs.bits(best) + len(labelled) * examples.key_bits
+    return _Layer(table, bits, examples.loss(table.apply(inputs, labels)))
 
 
 class _Prices(NamedTuple):
@@ -172,7 +175,7 @@ class _Prices(NamedTuple):
 
 def _prices(examples: Examples, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
     """Price every key of a table over the given columns, given the rows that are wrong so far."""
-    group, keys = _grouped(examples.pool.codes(chosen))
+    group, keys = _grouped(examples.inputs.codes(chosen))
     kinds = examples.kinds
     counts = np.bincount(
         group * kinds + examples.labels, weights=examples.weights, minlength=keys * kinds
@@ -202,7 +205,7 @@ def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
     if examples.kinds > MOST_RUN_KINDS:
         return None
     wrong = labels != examples.labels
-    columns = [pair for pair in enumerate(examples.pool.columns) if pair[1].size >= LEAST_RUN]
+    columns = [pair for pair in enumerate(examples.inputs.columns) if pair[1].size >= LEAST_RUN]
     pairs = [
         (place, along)
         for (place, fixed), (along, other) in product(columns, columns)
@@ -221,18 +224,18 @@ def _runs(
     examples: Examples, labels: np.ndarray, wanted: np.ndarray, pair: tuple[int, int]
 ) -> list[_Layer]:
     """Return a run for every fixed value beside which enough values are wanted."""
-    pool, (fixed, along) = examples.pool, pair
-    columns = pool.columns[fixed], pool.columns[along]
+    inputs, (fixed, along) = examples.inputs, pair
+    columns = inputs.columns[fixed], inputs.columns[along]
     label = int(examples.labels[wanted][0])
-    bits = pool.bits(pair) + examples.key_bits + log2(columns[0].size) + 2 * log2(columns[1].size)
+    bits = inputs.bits(pair) + examples.key_bits + log2(columns[0].size) + 2 * log2(columns[1].size)
     found = []
-    for value in np.unique(pool.values[wanted, fixed]).tolist():
-        places = np.unique(pool.values[wanted & (pool.values[:, fixed] == value), along])
+    for value in np.unique(inputs.values[wanted, fixed]).tolist():
+        places = np.unique(inputs.values[wanted & (inputs.values[:, fixed] == value), along])
         if len(places) >= LEAST_RUN:
-            known = np.unique(pool.values[pool.values[:, fixed] == value, along])
+            known = np.unique(inputs.values[inputs.values[:, fixed] == value, along])
             ends = ColumnBound(columns[1], along, *_with_neighbours(places, known))
             box = Box((ColumnBound(columns[0], fixed, value, value), ends), label)
-            found.append(_Layer(box, bits, examples.loss(box.apply(pool, labels))))
+            found.append(_Layer(box, bits, examples.loss(box.apply(inputs, labels))))
     return found
 
 
@@ -269,7 +272,7 @@ def fit_tree(examples: Examples) -> DecisionList:
     """Grow a tree over all columns and keep the splits that pay for themselves."""
     bounds = tuple(
         ColumnBound(column, index, 0, column.size - 1)
-        for index, column in enumerate(examples.pool.columns)
+        for index, column in enumerate(examples.inputs.columns)
     )
     node = _grow(examples, bounds, MAX_DEPTH)
     return DecisionList(tuple(box for box in node.boxes if box.label), node.bits + TREE_BITS)
@@ -284,11 +287,11 @@ def _grow(examples: Examples, bounds: tuple[ColumnBound, ...], depth: int) -> _N
     leaf = _Node((Box(tuple(narrow), label),), 1 + log2(examples.kinds) + missed)
     if depth == 0 or np.count_nonzero(counts) < 2 or not (split := _best_split(examples)):
         return leaf
-    mask = split.holds(examples.pool.values)
+    mask = split.holds(examples.inputs.values)
     inner, outer = _cut(bounds, split)
     yes = _grow(examples.select(mask), inner, depth - 1)
     no = _grow(examples.select(~mask), outer, depth - 1)
-    size = examples.pool.columns[split.place].size
+    size = examples.inputs.columns[split.place].size
     bits = 1 + log2(len(bounds)) + log2(size) + yes.bits + no.bits
     return _Node(yes.boxes + no.boxes, bits) if bits < leaf.bits else leaf
 
@@ -311,8 +314,8 @@ def _cut(
 def _best_split(examples: Examples) -> _Split | None:
     """Return the split that leaves the least entropy; thresholds before equality."""
     best, least = None, np.inf
-    for index in range(len(examples.pool.columns)):
-        values, group = np.unique(examples.pool.values[:, index], return_inverse=True)
+    for index in range(len(examples.inputs.columns)):
+        values, group = np.unique(examples.inputs.values[:, index], return_inverse=True)
         if len(values) < 2:
             continue
         kinds = examples.kinds
@@ -355,7 +358,7 @@ class _Claim(NamedTuple):
 
 def fit_claims(examples: Examples) -> DecisionList | None:
     """Lay claims over each other while that shortens the description."""
-    known = _comparisons(examples.pool)
+    known = _comparisons(examples.inputs)
     if not known.bounds or known.holds.size > MOST_CELLS:
         return None
     labels = np.zeros_like(examples.labels)
@@ -412,17 +415,17 @@ def _narrower(
     return found
 
 
-def _comparisons(pool: RuleInputs) -> _Comparisons:
+def _comparisons(inputs: RuleInputs) -> _Comparisons:
     """List what columns can be compared with: each value, and limits between values."""
     bounds, holds, bits = [], [], []
-    kinds = [column.kind for column in pool.columns]
-    for place, column in enumerate(pool.columns):
-        seen = np.unique(pool.values[:, place])
+    kinds = [column.kind for column in inputs.columns]
+    for place, column in enumerate(inputs.columns):
+        seen = np.unique(inputs.values[:, place])
         price = log2(len(set(kinds))) + log2(kinds.count(column.kind))
         price += RELATION_BITS * (column.kind == "gap")
         for low, high in _limits(column, seen):
             bound = ColumnBound(column, place, low, high)
-            inside = bound.holds(pool)
+            inside = bound.holds(inputs)
             if 0 < inside.sum() < len(inside):
                 bounds.append(bound)
                 holds.append(inside)

@@ -146,10 +146,10 @@ class DecisionTable:
     chosen: tuple[int, ...]
     labels: dict[tuple[int, ...], int]
 
-    def apply(self, pool: RuleInputs, labels: np.ndarray) -> np.ndarray:
+    def apply(self, inputs: RuleInputs, labels: np.ndarray) -> np.ndarray:
         """Overwrite the labels of the rows whose values are keys."""
         result = labels.copy()
-        for row, values in enumerate(pool.values[:, self.chosen].tolist()):
+        for row, values in enumerate(inputs.values[:, self.chosen].tolist()):
             result[row] = self.labels.get(tuple(values), labels[row])
         return result
 
@@ -157,7 +157,7 @@ class DecisionTable:
 class ColumnBound(NamedTuple):
     """A column lies between two values, both included, and is none of `excluded`.
 
-    `place` is the number of the column in its pool.
+    `place` is the number of the column among what rules look at.
     """
 
     column: RuleColumn
@@ -166,9 +166,9 @@ class ColumnBound(NamedTuple):
     high: int
     excluded: tuple[int, ...] = ()
 
-    def holds(self, pool: RuleInputs) -> np.ndarray:
+    def holds(self, inputs: RuleInputs) -> np.ndarray:
         """Say for every row whether it lies within."""
-        values = pool.values[:, self.place]
+        values = inputs.values[:, self.place]
         inside: np.ndarray = (values >= self.low) & (values <= self.high)
         return inside & ~np.isin(values, self.excluded)
 
@@ -180,11 +180,11 @@ class Box:
     bounds: tuple[ColumnBound, ...]
     label: int
 
-    def apply(self, pool: RuleInputs, labels: np.ndarray) -> np.ndarray:
+    def apply(self, inputs: RuleInputs, labels: np.ndarray) -> np.ndarray:
         """Overwrite the labels of the rows within."""
         inside = np.ones(len(labels), dtype=bool)
         for bound in self.bounds:
-            inside &= bound.holds(pool)
+            inside &= bound.holds(inputs)
         return np.where(inside, self.label, labels)
 
 
@@ -195,11 +195,11 @@ class DecisionList:
     layers: tuple[DecisionTable | Box, ...]
     bits: float
 
-    def apply(self, pool: RuleInputs) -> np.ndarray:
+    def apply(self, inputs: RuleInputs) -> np.ndarray:
         """Return the label of every row."""
-        labels = np.zeros(len(pool.values), dtype=np.int64)
+        labels = np.zeros(len(inputs.values), dtype=np.int64)
         for layer in self.layers:
-            labels = layer.apply(pool, labels)
+            labels = layer.apply(inputs, labels)
         return labels
 
 
@@ -207,7 +207,7 @@ class DecisionList:
 class Examples:
     """Rows to explain: what a rule sees, the labels, their weights and the price of an error."""
 
-    pool: RuleInputs
+    inputs: RuleInputs
     labels: np.ndarray
     weights: np.ndarray
     error_bits: float
@@ -228,8 +228,8 @@ class Examples:
 
     def select(self, rows: np.ndarray) -> Self:
         """Return some of the rows."""
-        pool = replace(self.pool, values=self.pool.values[rows])
-        return type(self)(pool, self.labels[rows], self.weights[rows], self.error_bits)
+        inputs = replace(self.inputs, values=self.inputs.values[rows])
+        return type(self)(inputs, self.labels[rows], self.weights[rows], self.error_bits)
 
 
 def error_bits(disagreement: float, kinds: int) -> float:
