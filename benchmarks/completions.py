@@ -110,7 +110,7 @@ def cost(quick: bool) -> Measured:
 
 def ask_litellm(address: str, completions: int) -> None:
     """Ask LiteLLM for completions, and nothing more."""
-    from cwm_litellm.loading import load
+    from cwm_litellm.backend import load
 
     litellm = load()
     for _ in range(completions):

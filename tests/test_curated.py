@@ -12,7 +12,8 @@ import pytest
 
 from cwm_cli.agents.collecting import default_dataset, record, shipped_name
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.simulators import checking, opening
+from cwm_cli.envs.simulators import opening
+from cwm_cli.envs.simulators import opening as checking
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_gymnasium import cwm_environments
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
-from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.strategy import GifMcts
+from cwm_gif_mcts.tree import ActionEstimate, RunningMean
 from gif_mcts_reference import Reference
 from gif_mcts_trees import BUG, Grown
 
@@ -100,22 +100,22 @@ def test_every_node_that_runs_offers_both_actions_again():
 def test_weights_follow_the_gradient_of_the_squared_error():
     # Q = (0.5 * 0.5 + 0.5 * 0.6) / 1 = 0.55, 2 * (Q - 1) = -0.9, rate 1 / (1 + 2).
     # dQ/dw_G = 0.5 - 0.55 = -0.05, dQ/dw_L = 0.6 - 0.55 = 0.05: each step is 0.9 * 0.05 / 3.
-    estimate = Estimate(Mean(2, 0.5))
-    estimate.learn(Mean(1, 0.6), 1.0)
+    estimate = ActionEstimate(RunningMean(2, 0.5))
+    estimate.learn(RunningMean(1, 0.6), 1.0)
     assert estimate.weight_everywhere == pytest.approx(0.485)
     assert estimate.weight_here == pytest.approx(0.515)
     assert estimate.everywhere.mean == pytest.approx((0.5 + 0.5 + 1.0) / 3)
     # Now Q = 0.485 * 2/3 + 0.515 * 0.6 = 0.632333, 2 * Q = 1.264667, rate 1 / 4.
-    estimate.learn(Mean(1, 0.6), 0.0)
+    estimate.learn(RunningMean(1, 0.6), 0.0)
     assert estimate.weight_everywhere == pytest.approx(0.485 - 1.264667 / 4 * (2 / 3 - 0.632333))
     assert estimate.weight_here == pytest.approx(0.515 - 1.264667 / 4 * (0.6 - 0.632333))
 
 
 def test_weights_stay_while_nothing_is_known_of_the_node():
-    estimate = Estimate(Mean(2, 0.5))
-    estimate.learn(Mean(), 1.0)
+    estimate = ActionEstimate(RunningMean(2, 0.5))
+    estimate.learn(RunningMean(), 1.0)
     assert (estimate.weight_everywhere, estimate.weight_here) == (0.5, 0.5)
-    assert estimate.mix(Mean()) == pytest.approx(2 / 3)
+    assert estimate.mix(RunningMean()) == pytest.approx(2 / 3)
 
 
 def test_a_program_that_raised_is_fixed_next():

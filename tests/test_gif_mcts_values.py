@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
-from cwm_gif_mcts.estimates import Estimate, Mean
 from cwm_gif_mcts.strategy import GifMcts
+from cwm_gif_mcts.tree import ActionEstimate, RunningMean
 from gif_mcts_trees import BUG, Grown
 
 
@@ -130,7 +130,7 @@ class TestEstimates:
         # (-0.4 * 0.3 + 1.5 * 0.9) / 1.1 = 1.12; (-0.4 * 0.3 + 0.5 * 0.1) / 0.1 = -0.7.
         tree = Grown()
         tree.add(GENERATE, 0.9 if clipped else 0.1)
-        tree.strategy._estimates[GENERATE] = Estimate(Mean(2, 0.3), -0.4, w_l)
+        tree.strategy._estimates[GENERATE] = ActionEstimate(RunningMean(2, 0.3), -0.4, w_l)
         assert tree.bounds()[GENERATE] == exactly(clipped + bonus(2, 1))
 
     @pytest.mark.parametrize(("count", "mean"), [(0, 0.9), (2, 1.7 / 3), (8, 4.1 / 9)])
@@ -143,17 +143,17 @@ class TestEstimates:
     @pytest.mark.parametrize("count", [0, 2, 8])
     def test_the_first_step_has_a_rate_of_one_over_one_and_the_prior_count(self, count):
         # Q = (0.4 + 0.6) / 2 = 0.5 and the value is 1: each weight moves by 2 * 0.5 * 0.1 / n.
-        estimate = Estimate(Mean(count, 0.4))
-        estimate.learn(Mean(1, 0.6), 1.0)
+        estimate = ActionEstimate(RunningMean(count, 0.4))
+        estimate.learn(RunningMean(1, 0.6), 1.0)
         moved = 0.1 / (1 + count)
         assert estimate.weight_everywhere == exactly(0.5 - moved)
         assert estimate.weight_here == exactly(0.5 + moved)
 
     def test_steps_that_leave_the_weights_alone_still_lower_the_rate(self):
-        estimate = Estimate(Mean(2, 0.4))
+        estimate = ActionEstimate(RunningMean(2, 0.4))
         for _ in range(3):
-            estimate.learn(Mean(), 0.4)
-        estimate.learn(Mean(1, 0.6), 1.0)
+            estimate.learn(RunningMean(), 0.4)
+        estimate.learn(RunningMean(1, 0.6), 1.0)
         assert estimate.weight_here == exactly(0.5 + 0.1 / 6)
 
     def test_each_action_has_weights_and_a_mean_of_its_own(self):
@@ -259,7 +259,7 @@ class TestBackup:
         assert found == exactly(
             {ROOT: (6, root.value * 5 / 6), 0: (4, V_0 * 3 / 4), 2: (3, V_2 * 2 / 3)}
         )
-        assert anticipated[2].mean(IMPROVE) == Mean(1, 0.0)
+        assert anticipated[2].mean(IMPROVE) == RunningMean(1, 0.0)
         assert tree.values() == known
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.registry import environment
-from cwm_gymnasium import mujoco_lanes, mujoco_rewards
-from cwm_gymnasium.rewinding import rewinder
+from cwm_gymnasium import mujoco_batch, mujoco_rewards
+from cwm_gymnasium.mujoco_batch import rewinder
 
 NEWEST = [name for name in SUITES["cwmb"] if name.endswith("-v5")]
 OLDER = [name.replace("v5", "v4") for name in NEWEST if name != "Pusher-v5"]
@@ -89,7 +89,7 @@ def test_weights_and_ranges_are_those_of_the_instance(name, env_args):
 
 
 def test_lanes_in_threads_are_the_same(monkeypatch):
-    monkeypatch.setattr(mujoco_lanes, "Batch", None)
+    monkeypatch.setattr(mujoco_batch, "Batch", None)
     for name in ("HalfCheetah-v5", "InvertedPendulum-v5"):
         compare(environment(name).make().unwrapped, steps=20)
 
@@ -110,13 +110,13 @@ def test_a_smaller_batch_after_a_larger_one_is_right():
 
 
 def test_a_batch_that_differs_is_dropped_and_the_reason_kept(monkeypatch):
-    wrong = mujoco_rewards.Moving.judge
+    wrong = mujoco_rewards.MovingRewards.judge
 
     def judge(self, view, before, after, actions):
         gained, ended = wrong(self, view, before, after, actions)
         return gained + 1e-3, ended
 
-    monkeypatch.setattr(mujoco_rewards.Moving, "judge", judge)
+    monkeypatch.setattr(mujoco_rewards.MovingRewards, "judge", judge)
     env = environment("HalfCheetah-v5").make().unwrapped
     rewind = rewinder(env)
     (state,) = states_of(env, rewind, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_gymnasium import cwm_environments
-from cwm_gymnasium.documentation import changes
+from cwm_gymnasium.describing import changes
 
 PAPER = [
     "Blackjack-v1",

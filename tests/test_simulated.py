@@ -21,8 +21,7 @@ from cwm_cli.search.loop import Search
 from cwm_cli.search.reading import extract_program
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_simulated.backend import Simulated
-from cwm_simulated.edits import CRASHES
-from cwm_simulated.original import Original
+from cwm_simulated.original import CRASHES, Original
 
 WORLD_MODELS = Path(__file__).parent / "world_models"
 WRONG = Verdict(score=0.5, failure=Failure(kind="mismatch", message="row 1"))

@@ -13,7 +13,7 @@ import pytest
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
 from cwm_cli.envs.simulators.chance import fingerprint
-from cwm_cli.envs.simulators.values import content
+from cwm_cli.envs.simulators.saving import content
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.mcts import Mcts, PlanTree

@@ -129,7 +129,7 @@ def synthesize(
         return job.finish()
 
 
-class Answers(NamedTuple):
+class ChosenBackend(NamedTuple):
     """Who answers: a backend by name, and the models that it is to use, "" where it uses none."""
 
     backend: str
@@ -138,7 +138,7 @@ class Answers(NamedTuple):
 
 def choose_backend(
     backend: str | None, models: Sequence[str] = (), observer: Observer = SILENT
-) -> Answers:
+) -> ChosenBackend:
     """Choose who answers: what is named, a language model if one is, or the offline backend.
 
     Where no model is named that of `$CWM_MODEL` is; the observer is told where
@@ -156,7 +156,7 @@ def choose_backend(
             "data alone; --model PROVIDER/NAME asks a language model"
         )
     chosen = backend or (default("model") if named else default("backend"))
-    return Answers(chosen, named or ("",))
+    return ChosenBackend(chosen, named or ("",))
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
@@ -274,7 +274,7 @@ class Order(NamedTuple):
     choices: Choices
 
 
-class Parts(NamedTuple):
+class SearchParts(NamedTuple):
     """A strategy and a backend, and every option of theirs, of the problem and the sandbox."""
 
     strategy: Any
@@ -331,7 +331,9 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
         yield SearchJob(run, search, dataset, problem, choices)
 
 
-def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: SearchRun) -> Search:
+def _search(
+    problem: WorldModelProblem, parts: SearchParts, choices: Choices, run: SearchRun
+) -> Search:
     """Build the search, with the nodes that the run has already."""
     search = Search(
         problem,
@@ -348,7 +350,7 @@ def _search(problem: WorldModelProblem, parts: Parts, choices: Choices, run: Sea
     return search
 
 
-def _make(choices: Choices) -> Parts:
+def _make(choices: Choices) -> SearchParts:
     """Build strategy and backend with the options of the user."""
     owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
@@ -362,7 +364,7 @@ def _make(choices: Choices) -> Parts:
         "problem": owners[2].defaults() | options["problem"],
         "sandbox": asdict(Limits.chosen(options["sandbox"])),
     }
-    return Parts(strategy, backend, settings)
+    return SearchParts(strategy, backend, settings)
 
 
 def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:

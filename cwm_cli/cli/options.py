@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SANDBOX = "sandbox"
 
 
-class Named(NamedTuple):
+class NamedOwner(NamedTuple):
     """Something with options, by kind and name."""
 
     kind: str
@@ -57,7 +57,7 @@ def options(
     _draw(found)
 
 
-def _named(name: str | None) -> Iterator[Named]:
+def _named(name: str | None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options."""
     from cwm_cli import registry
     from cwm_cli.errors import UnknownNameError
@@ -66,9 +66,9 @@ def _named(name: str | None) -> Iterator[Named]:
     known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
     wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
     for kind, one in wanted:
-        yield Named(kind, one, registry.Owner(kind, registry.find(kind, one)))
+        yield NamedOwner(kind, one, registry.Owner(kind, registry.find(kind, one)))
     if name in (None, SANDBOX):
-        yield Named(SANDBOX, SANDBOX, registry.Owner(SANDBOX, Limits))
+        yield NamedOwner(SANDBOX, SANDBOX, registry.Owner(SANDBOX, Limits))
     elif not wanted:
         raise UnknownNameError(
             "name", name, [SANDBOX, *(n for names in known.values() for n in names)]
@@ -81,7 +81,7 @@ def _plain(option: Option) -> dict[str, object]:
     return option._asdict() | {"default": option.default if plain else str(option.default)}
 
 
-def _draw(found: list[Named]) -> None:
+def _draw(found: list[NamedOwner]) -> None:
     """Print a table for each."""
     from rich.table import Table
     from rich.text import Text

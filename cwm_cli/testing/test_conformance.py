@@ -106,7 +106,7 @@ class Lengths(Problem):
         return Verdict(score=min(size / 100, 0.99), failure=failure)
 
 
-class Writer(Backend):
+class LengthWriter(Backend):
     """Write programs of lengths that follow from the seed, after the given first lines."""
 
     def complete(self, request: Request) -> Completion:
@@ -116,7 +116,9 @@ class Writer(Backend):
 
 
 def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...] = ()) -> Search:
-    search = Search(Lengths(), find("strategy", name)(), Writer(), seed=seed, parallel=parallel)
+    search = Search(
+        Lengths(), find("strategy", name)(), LengthWriter(), seed=seed, parallel=parallel
+    )
     search.resume(known)
     for _ in search.run(BUDGET):
         pass
@@ -226,7 +228,7 @@ def test_a_metric_is_best_for_what_was_recorded_and_bounded(name: str, material:
     assert json.dumps(best.model_dump())
 
 
-class Line(Model):
+class Walk(Model):
     """A walk along ten places, towards a reward at the end of it."""
 
     batch = None
@@ -283,7 +285,7 @@ def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
     planner = find("planner", name)
     served = 0
     for kind in ("discrete", "box"):
-        model = Line(kind)
+        model = Walk(kind)
         if not planner.serves(model.action_space):
             continue
         served += 1
@@ -293,7 +295,7 @@ def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
         except Unsuited as reason:
             assert str(reason).strip()
             continue
-        again = Decider([planner()], Line(kind), seed=3).plan(moments)
+        again = Decider([planner()], Walk(kind), seed=3).plan(moments)
         low, high = model.action_space.low, model.action_space.high
         for plan, repeated in zip(plans, again, strict=True):
             assert 1 <= len(plan) <= 6

@@ -12,8 +12,17 @@ import numpy as np
 from pydantic import Field
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
-from cwm_gif_mcts.estimates import Estimate, Mean
-from cwm_gif_mcts.tree import Branch, Tree, attach, chain, path, revalue, withdraw
+from cwm_gif_mcts.tree import (
+    ActionEstimate,
+    Branch,
+    RunningMean,
+    Tree,
+    attach,
+    chain,
+    path,
+    revalue,
+    withdraw,
+)
 
 HIGHEST_BUG_VALUE = 0.99
 """What a program is worth that raised and was not fixed yet."""
@@ -65,7 +74,7 @@ class GifMcts(Strategy):
     _actions: tuple[str, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)
     _nodes: list[Node] = field(default_factory=list, init=False, repr=False)
-    _estimates: dict[str, Estimate] = field(init=False, repr=False)
+    _estimates: dict[str, ActionEstimate] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Start with a root that was visited once."""
@@ -73,7 +82,9 @@ class GifMcts(Strategy):
         self._actions = tuple(action for action, allowed in switches.items() if allowed)
         self._tree = {ROOT: Branch(ROOT, offers=(GENERATE,))}
         priors = {GENERATE: self.prior_generate, IMPROVE: self.prior_improve}
-        self._estimates = {a: Estimate(Mean(self.prior_count, p)) for a, p in priors.items()}
+        self._estimates = {
+            a: ActionEstimate(RunningMean(self.prior_count, p)) for a, p in priors.items()
+        }
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Descend to the action with the highest bounds on the way; ties are drawn."""

@@ -1,12 +1,69 @@
-"""The tree of GIF-MCTS: what each node is worth and what it still offers."""
+"""The tree of GIF-MCTS: what each node is worth, what it still offers, and what that may bring."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from cwm_cli.search.contracts import FIX, GENERATE
-from cwm_gif_mcts.estimates import NOTHING, Mean
+
+SMALLEST = 1e-9
+"""Weights that add up to less cannot be divided by."""
+
+
+class RunningMean(NamedTuple):
+    """A running mean of a number of values."""
+
+    number: int = 0
+    mean: float = 0.0
+
+    def plus(self, value: float) -> "RunningMean":
+        """Return the mean with another value taken in."""
+        number = self.number + 1
+        return RunningMean(number, self.mean + (value - self.mean) / number)
+
+    def changed(self, old: float, new: float) -> "RunningMean":
+        """Return the mean with one of its values changed."""
+        return RunningMean(self.number, self.mean + (new - old) / self.number)
+
+
+NOTHING = RunningMean()
+
+
+@dataclass(slots=True)
+class ActionEstimate:
+    """The expected value of one action: what it was worth everywhere, mixed with here.
+
+    The weights of the mix are learned by gradient descent on the squared error
+    of each estimate. They may leave [0, 1]; whoever uses an estimate clips it.
+    """
+
+    everywhere: RunningMean
+    weight_everywhere: float = 0.5
+    weight_here: float = 0.5
+
+    def mix(self, here: RunningMean) -> float:
+        """Return the estimate at a node whose children by this action have the mean `here`."""
+        total = self.weight_everywhere + self.weight_here
+        if not here.number or abs(total) < SMALLEST:
+            return self.everywhere.mean
+        return (
+            self.weight_everywhere * self.everywhere.mean + self.weight_here * here.mean
+        ) / total
+
+    def learn(self, here: RunningMean, value: float) -> None:
+        """Learn that the action was worth `value` at that node, before it counts in the means.
+
+        Without children the estimate does not depend on the weights.
+        """
+        total = self.weight_everywhere + self.weight_here
+        if here.number and abs(total) >= SMALLEST:
+            estimate = self.mix(here)
+            step = 2 * (estimate - value) / total / (1 + self.everywhere.number)
+            self.weight_everywhere -= step * (self.everywhere.mean - estimate)
+            self.weight_here -= step * (here.mean - estimate)
+        self.everywhere = self.everywhere.plus(value)
+
 
 Entry = tuple[int, float, int]
 """A child that can be selected: visits, value, id. Sorted, the best of equally visited ones
@@ -36,9 +93,9 @@ class Branch:
     visits: int = 1
     value: float = 0.0
     open: list[Entry] = field(default_factory=list)
-    generate: Mean = NOTHING
-    improve: Mean = NOTHING
-    fix: Mean = NOTHING
+    generate: RunningMean = NOTHING
+    improve: RunningMean = NOTHING
+    fix: RunningMean = NOTHING
 
     @property
     def closed(self) -> bool:
@@ -50,9 +107,9 @@ class Branch:
         """How the parent lists this branch."""
         return self.visits, self.value, self.id
 
-    def mean(self, action: str) -> Mean:
+    def mean(self, action: str) -> RunningMean:
         """Return the mean value of the children reached by `action`."""
-        mean: Mean = getattr(self, action)
+        mean: RunningMean = getattr(self, action)
         return mean
 
     def groups(self) -> Iterator[Group]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_gymnasium.describing import describe
-from cwm_gymnasium.making import make, needs, versions
-from cwm_gymnasium.quiet import load
+from cwm_gymnasium.making import load, make, needs, versions
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -66,7 +65,7 @@ def _specify(name: str) -> EnvironmentSpec:
 
 def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
     """Return what rewinds an environment; what that takes is imported when it is asked for."""
-    from cwm_gymnasium.rewinding import rewinder
+    from cwm_gymnasium.mujoco_batch import rewinder
 
     return rewinder(env)
 

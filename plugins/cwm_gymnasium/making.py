@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
+import warnings
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_gymnasium.quiet import load, silence_mujoco
 
 if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
+
+SILENT = 100
+
+
+def load() -> ModuleType:
+    """Import Gymnasium without its announcements and warnings.
+
+    They are meant for the author of an environment; what its user has to know
+    is said by the notes and errors of this package.
+    """
+    with redirect_stderr(io.StringIO()):
+        import gymnasium
+    gymnasium.logger.min_level = SILENT
+    warnings.filterwarnings("ignore", module=r"(gymnasium|pygame)(\.|$)")
+    return gymnasium
+
+
+def silence_mujoco() -> None:
+    """Stop MuJoCo from writing warnings to the terminal and to a log file in the folder."""
+    import mujoco
+
+    mujoco.set_mju_user_warning(lambda _: None)
+
 
 REQUIREMENTS = {
     "mujoco": "cwm-cli[mujoco]",

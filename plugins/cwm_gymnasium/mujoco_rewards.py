@@ -1,10 +1,14 @@
-"""Kinds of rewards in MuJoCo environments, computed for many simulations at once."""
+"""Rewards of Gymnasium's own MuJoCo environments, versions 4 and 5, for many simulations at once.
+
+The kinds of reward come first, then the formula of each environment. Every weight and range that
+an instance knows is read from it; the others are those in the code of its version.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,7 +42,7 @@ class Rewards(Protocol):
 
 
 @dataclass(frozen=True)
-class Moving:
+class MovingRewards:
     """Rewarded for moving forward and for being healthy, charged for effort and contact."""
 
     fields: tuple[str, ...]
@@ -72,7 +76,7 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class Reaching:
+class ReachingRewards:
     """Charged for distances between bodies, `late` those after the step, and for effort."""
 
     pairs: tuple[tuple[float, int, int], ...]
@@ -98,7 +102,7 @@ class Reaching:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StandingRewards:
     """Rewarded by `reward`, which also tells who terminated; nothing is compared with before."""
 
     fields: tuple[str, ...]
@@ -114,3 +118,192 @@ class Standing:
     ) -> Judgement:
         """Return the rewards of a step that led to `view`."""
         return self.reward(view, actions)
+
+
+def rewards_of(env: Any) -> Rewards | None:
+    """Return the rewards of an environment, if it is one of Gymnasium's own."""
+    package, _, module = type(env).__module__.rpartition(".")
+    name, _, version = module.rpartition("_")
+    known = package == "gymnasium.envs.mujoco" and name in _KNOWN and version in ("v4", "v5")
+    return _KNOWN[name](env, version == "v5") if known else None
+
+
+def _half_cheetah(env: Any, late: bool) -> Rewards:
+    return MovingRewards(
+        ("qpos",), _x, env.dt, env._forward_reward_weight, _effort(env._ctrl_cost_weight)
+    )
+
+
+def _alive(
+    env: Any,
+    late: bool,
+    fields: tuple[str, ...],
+    measure: Measure,
+    healthy: Measure,
+    contact: Measure | None = None,
+) -> MovingRewards:
+    """Return the rewards of a body that has to stay healthy."""
+    return MovingRewards(
+        fields,
+        measure,
+        env.dt,
+        getattr(env, "_forward_reward_weight", 1.0),
+        _effort(env._ctrl_cost_weight),
+        contact,
+        healthy,
+        env._healthy_reward,
+        env._terminate_when_unhealthy,
+        always_rewarded=env._terminate_when_unhealthy and not late,
+    )
+
+
+def _hopper(env: Any, late: bool) -> Rewards:
+    least, most = env._healthy_state_range
+    upright = _upright(env)
+
+    def healthy(view: View) -> np.ndarray:
+        state = np.concatenate([view["qpos"][:, 2:], view["qvel"]], axis=1)
+        return np.asarray(((least < state) & (state < most)).all(axis=1) & upright(view))
+
+    return _alive(env, late, ("qpos", "qvel"), _x, healthy)
+
+
+def _walker2d(env: Any, late: bool) -> Rewards:
+    return _alive(env, late, ("qpos",), _x, _upright(env))
+
+
+def _ant(env: Any, late: bool) -> Rewards:
+    body = env.data.body(env._main_body if late else "torso").id
+    low, high = env._healthy_z_range
+
+    def healthy(view: View) -> np.ndarray:
+        finite = np.isfinite(view["qpos"]).all(axis=1) & np.isfinite(view["qvel"]).all(axis=1)
+        height = view["qpos"][:, 2]
+        return np.asarray(finite & (low <= height) & (height <= high))
+
+    def forward(view: View) -> np.ndarray:
+        return view["xpos"][:, body, 0]
+
+    def contact(view: View) -> np.ndarray:
+        forces = view["cfrc_ext"].clip(*env._contact_force_range)
+        return np.asarray(env._contact_cost_weight * np.square(forces).sum(axis=(1, 2)))
+
+    fields = ("qpos", "qvel", "xpos")
+    charged = late or env._use_contact_forces
+    if not charged:
+        return _alive(env, late, fields, forward, healthy)
+    return _alive(env, late, (*fields, "cfrc_ext"), forward, healthy, contact)
+
+
+def _humanoid(env: Any, late: bool) -> Rewards:
+    masses = env.model.body_mass
+    low, high = env._healthy_z_range
+
+    def centre(view: View) -> np.ndarray:
+        return np.asarray(view["xipos"][:, :, 0] @ masses / masses.sum())
+
+    def healthy(view: View) -> np.ndarray:
+        height = view["qpos"][:, 2]
+        return np.asarray((low < height) & (height < high))
+
+    def contact(view: View) -> np.ndarray:
+        cost = env._contact_cost_weight * np.square(view["cfrc_ext"]).sum(axis=(1, 2))
+        return np.asarray(cost.clip(*env._contact_cost_range))
+
+    fields = ("qpos", "xipos", "cfrc_ext") if late else ("qpos", "xipos")
+    moving = _alive(env, late, fields, centre, healthy, contact if late else None)
+    return replace(moving, effort=_effort_of_controls(env._ctrl_cost_weight))
+
+
+def _humanoidstandup(env: Any, late: bool) -> Rewards:
+    effort = _effort_of_controls(env._ctrl_cost_weight if late else 0.1)
+    weight = env._impact_cost_weight if late else 0.5e-6
+    low, high = env._impact_cost_range if late else (-np.inf, 10)
+    seconds = env.model.opt.timestep
+
+    def reward(view: View, actions: np.ndarray) -> Judgement:
+        impact = (weight * np.square(view["cfrc_ext"]).sum(axis=(1, 2))).clip(low, high)
+        return view["qpos"][:, 2] / seconds - effort(actions) - impact + 1, None
+
+    return StandingRewards(("qpos", "cfrc_ext"), reward, forces=True)
+
+
+def _inverted_pendulum(env: Any, late: bool) -> Rewards:
+    def reward(view: View, actions: np.ndarray) -> Judgement:
+        finite = np.isfinite(view["qpos"]).all(axis=1) & np.isfinite(view["qvel"]).all(axis=1)
+        upright = finite & ~(np.abs(view["qpos"][:, 1]) > 0.2)
+        return np.where(upright, 1.0, 0.0 if late else 1.0), ~upright
+
+    return StandingRewards(("qpos", "qvel"), reward)
+
+
+def _inverted_double_pendulum(env: Any, late: bool) -> Rewards:
+    bonus = env._healthy_reward if late else 10.0
+
+    def reward(view: View, actions: np.ndarray) -> Judgement:
+        x, y = view["site_xpos"][:, 0, 0], view["site_xpos"][:, 0, 2]
+        terminated = y <= 1
+        distance = 0.01 * x**2 + (y - 2) ** 2
+        speed = 1e-3 * view["qvel"][:, 1] ** 2 + 5e-3 * view["qvel"][:, 2] ** 2
+        return bonus * (~terminated if late else 1.0) - distance - speed, terminated
+
+    return StandingRewards(("site_xpos", "qvel"), reward)
+
+
+def _reacher(env: Any, late: bool) -> Rewards:
+    weight = getattr(env, "_reward_dist_weight", 1.0)
+    effort = _effort(getattr(env, "_reward_control_weight", 1.0))
+    return ReachingRewards((_pair(env, weight, "fingertip", "target"),), effort, late)
+
+
+def _pusher(env: Any, late: bool) -> Rewards:
+    near = getattr(env, "_reward_near_weight", 0.5)
+    goal = getattr(env, "_reward_dist_weight", 1.0)
+    effort = _effort(getattr(env, "_reward_control_weight", 0.1))
+    pairs = (_pair(env, near, "object", "tips_arm"), _pair(env, goal, "object", "goal"))
+    return ReachingRewards(pairs, effort, late)
+
+
+def _x(view: View) -> np.ndarray:
+    return view["qpos"][:, 0]
+
+
+def _upright(env: Any) -> Measure:
+    """Tell whether height and angle are within the healthy ranges."""
+    (lowest, highest), (least, most) = env._healthy_z_range, env._healthy_angle_range
+
+    def upright(view: View) -> np.ndarray:
+        height, angle = view["qpos"][:, 1], view["qpos"][:, 2]
+        inside = (lowest < height) & (height < highest) & (least < angle) & (angle < most)
+        return np.asarray(inside)
+
+    return upright
+
+
+def _effort(weight: float) -> Effort:
+    """Charge for actions, in the precision in which they come."""
+    return lambda actions: weight * np.square(actions).sum(axis=1)
+
+
+def _effort_of_controls(weight: float) -> Effort:
+    """Charge for what MuJoCo has made of the actions, which is in double precision."""
+    return lambda actions: weight * np.square(actions.astype(float)).sum(axis=1)
+
+
+def _pair(env: Any, weight: float, one: str, other: str) -> tuple[float, int, int]:
+    return weight, env.data.body(one).id, env.data.body(other).id
+
+
+_KNOWN: Mapping[str, Callable[[Any, bool], Rewards]] = {
+    "ant": _ant,
+    "half_cheetah": _half_cheetah,
+    "hopper": _hopper,
+    "humanoid": _humanoid,
+    "humanoidstandup": _humanoidstandup,
+    "inverted_double_pendulum": _inverted_double_pendulum,
+    "inverted_pendulum": _inverted_pendulum,
+    "pusher": _pusher,
+    "reacher": _reacher,
+    "swimmer": _half_cheetah,
+    "walker2d": _walker2d,
+}

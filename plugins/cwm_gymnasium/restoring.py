@@ -1,25 +1,242 @@
 """Stand environments at an observation, by what their state and their observations have in common.
 
-How the one is read from the other is learned from the environment itself: it
-is taken to many states, and the numbers that it keeps are compared with the
+How the one is read from the other is learned from the environment itself: it is taken to many
+states, and the numbers that it keeps, or that its MuJoCo simulation has, are compared with the
 numbers that it shows. No environment is known by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
+import mujoco
 import numpy as np
-
-from cwm_gymnasium.layouts import Layout, flat, reader
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+READERS = ("_get_obs", "_get_ob")
+"""Methods that return what an environment shows where it stands."""
+
+SAME = 1e-6
+"""Numbers that differ by less in all samples are the same; observations may be of float32."""
+
+LINEAR = 1e-8
+"""Likewise for a sum of numbers of the state, which needs samples of float64."""
+
+DIGITS = 11
+"""Decimals of what is solved for: what is shown as it is shall be read to the last bit."""
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """How a state is read from an observation, both flat: `base + weights @ (seen - shown)`.
+
+    `turns` are angles: the number of the state, and where its cosine and its
+    sine are seen. `read` marks what is read of an observation, `told` what
+    that tells of the state; the rest of the state is that of `base`.
+    """
+
+    base: np.ndarray
+    shown: np.ndarray
+    weights: np.ndarray
+    turns: tuple[tuple[int, int, int], ...]
+    read: np.ndarray
+    told: np.ndarray
+
+    @classmethod
+    def copied(cls, states: np.ndarray, seen: np.ndarray) -> Self:
+        """Learn which numbers of the state are shown as they are."""
+        pairs = _same(states, seen)
+        weights = np.zeros((states.shape[1], seen.shape[1]))
+        told, read = pairs.max(axis=1), pairs.max(axis=0)
+        weights[told, pairs.argmax(axis=1)[told]] = 1.0
+        base = np.where(told, 0.0, states[-1])
+        return cls._turned(states, seen, cls(base, 0 * seen[0], weights, (), read, told))
+
+    @classmethod
+    def linear(cls, base: np.ndarray, states: np.ndarray, seen: np.ndarray) -> Self:
+        """Learn which sums of numbers of the state are shown, and what they tell of it."""
+        design = np.hstack([states - base, np.ones((len(states), 1))])
+        slopes = np.linalg.lstsq(design, seen)[0].round(DIGITS)
+        right = np.abs(design @ slopes - seen).max(axis=0) < LINEAR * (1 + np.abs(seen).max(axis=0))
+        jacobian, shown = slopes[:-1].T, slopes[-1]
+        read = right & (np.abs(jacobian).max(axis=1) > SAME)
+        weights = np.zeros((len(base), seen.shape[1]))
+        weights[:, read] = np.linalg.pinv(jacobian[read], rcond=SAME).round(DIGITS)
+        told = np.abs(np.diag(weights @ jacobian) - 1) < SAME
+        return cls._turned(states, seen, cls(base, shown, weights, (), read, told))
+
+    @classmethod
+    def _turned(cls, states: np.ndarray, seen: np.ndarray, found: ObservationLayout) -> Self:
+        """Add the angles whose cosine and sine are shown."""
+        cosines, sines = _same(np.cos(states), seen), _same(np.sin(states), seen)
+        angles = np.flatnonzero(cosines.any(axis=1) & sines.any(axis=1) & ~found.told)
+        turns = tuple(
+            (int(angle), int(cosines[angle].argmax()), int(sines[angle].argmax()))
+            for angle in angles
+        )
+        read, told = found.read.copy(), found.told.copy()
+        told[angles] = True
+        read[[place for _, *places in turns for place in places]] = True
+        return cls(found.base, found.shown, found.weights, turns, read, told)
+
+    def state(self, seen: np.ndarray) -> np.ndarray:
+        """Return the state that an observation tells."""
+        state: np.ndarray = self.base + self.weights @ (seen - self.shown)
+        for angle, cosine, sine in self.turns:
+            state[angle] = np.arctan2(seen[sine], seen[cosine])
+        return state
+
+
+def flat(observation: Any) -> np.ndarray:
+    """Return the numbers of an observation, one after the other; a text is not a number."""
+    if isinstance(observation, Mapping):
+        observation = [observation[key] for key in sorted(observation)]
+    if isinstance(observation, list | tuple):
+        parts = [flat(part) for part in observation]
+        return np.concatenate(parts) if parts else np.empty(0)
+    array = np.asarray(observation).ravel()
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else np.full(array.size, np.nan)
+
+
+def reader(env: Any) -> Callable[[], Any] | None:
+    """Return the method by which an environment looks at itself, if it has one."""
+    found = (getattr(env, name, None) for name in READERS)
+    return next((method for method in found if _takes_nothing(method)), None)
+
+
+def _takes_nothing(method: Any) -> bool:
+    """Whether something can be called without arguments."""
+    if not inspect.ismethod(method):
+        return False
+    parameters = inspect.signature(method).parameters.values()
+    return all(
+        parameter.default is not parameter.empty or "VAR" in parameter.kind.name
+        for parameter in parameters
+    )
+
+
+def _same(states: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Return which numbers of the states (rows) are which that are seen, in all samples.
+
+    Those that are never seen to change tell nothing.
+    """
+    pairs = np.zeros((states.shape[1], seen.shape[1]), dtype=np.bool_)
+    changing = np.ptp(seen, axis=0) > 0 if len(seen) else np.zeros(seen.shape[1], np.bool_)
+    for number, column in enumerate(states.T):
+        apart = np.abs(seen - column[:, None])
+        pairs[number] = changing & (apart <= SAME * (1 + np.abs(seen))).all(axis=0)
+    return pairs
+
+
+SPREAD = 0.1
+"""How far positions, velocities and controls are moved to see where an observation shows them."""
+
+SAMPLES = 3
+"""States that are compared, per number of a state."""
+
+ROUNDS = 150
+"""After so many rounds the step before has been found, or is not going to be."""
+
+PATIENCE = 30
+"""After every so many rounds the steps of the search are halved: contacts make them overshoot."""
+
+EXACT = 1e-9
+"""How near a state the step from the one before has to lead."""
+
+
+class Simulation:
+    """Sets what an observation tells of positions, velocities and controls.
+
+    Some environments compare with what MuJoCo computes within a step and
+    leaves behind, such as where a body was at the last stage of the integrator.
+    It follows from the step before, so where an observation tells the controls
+    of that step it is found and taken again. The solver begins with what it
+    found here, nearly what it had found in the step before.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._model, self._data = env.model, env.data
+        self._layout = self._learned(env, np.random.default_rng(0))
+        positions, controls = np.split(self._layout.told, [self._model.nq, -self._model.nu])[::2]
+        self._tells = bool(positions.any())
+        self._controlled = bool(controls.all() and controls.size)
+
+    def __call__(self, env: Any, observation: Any) -> bool:
+        """Stand there; False where the observation does not tell the state."""
+        layout, seen = self._layout, flat(observation)
+        if not self._tells or seen.shape != layout.shown.shape:
+            return False
+        state = layout.state(seen)
+        self._set(state)
+        own = _seen(env)
+        if not np.allclose(own[layout.read], seen[layout.read], rtol=1e-5, atol=1e-5):
+            return False
+        rest = ~layout.read
+        if rest.any() and np.allclose(own[rest], seen[rest], rtol=EXACT, atol=EXACT):
+            return True  # nothing was left behind by a step: this is how an episode starts
+        self._data.qacc_warmstart[:] = self._data.qacc
+        if self._controlled:
+            self._retrace(state)
+        return True
+
+    def _learned(self, env: Any, rng: np.random.Generator) -> ObservationLayout:
+        """Compare random states with what the environment shows of them."""
+        mujoco.mj_resetData(self._model, self._data)
+        base = self._state()
+        states, seen = [], []
+        for _ in range(SAMPLES * (len(base) + 1)):
+            self._set(base + rng.uniform(-SPREAD, SPREAD, len(base)))
+            states.append(self._state())
+            seen.append(_seen(env))
+        return ObservationLayout.linear(base, np.array(states), np.array(seen))
+
+    def _state(self) -> np.ndarray:
+        """Return positions, velocities and controls."""
+        return np.concatenate([self._data.qpos, self._data.qvel, self._data.ctrl])
+
+    def _set(self, state: np.ndarray) -> None:
+        """Set positions, velocities and controls, and what follows from them; forget the rest."""
+        model, data = self._model, self._data
+        mujoco.mj_resetData(model, data)
+        data.qpos[:], data.qvel[:], data.ctrl[:] = np.split(state, [model.nq, model.nq + model.nv])
+        mujoco.mj_forward(model, data)
+
+    def _retrace(self, state: np.ndarray) -> None:
+        """Take the last step again, from where it leads here; without one all stays as set."""
+        model, data = self._model, self._data
+        qpos, qvel, _ = np.split(state, [model.nq, model.nq + model.nv])
+        start, speed, apart = qpos.copy(), qvel.copy(), np.zeros(model.nv)
+        warm = data.qacc_warmstart.copy()
+        mujoco.mj_integratePos(model, start, -speed, model.opt.timestep)
+        for number in range(ROUNDS):
+            data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = start, speed, warm
+            mujoco.mj_step(model, data)
+            mujoco.mj_differentiatePos(model, apart, 1.0, data.qpos, qpos)
+            faster = qvel - data.qvel
+            if max(np.abs(apart).max(), model.opt.timestep * np.abs(faster).max()) < EXACT:
+                data.qpos[:], data.qvel[:] = qpos, qvel
+                return
+            share = 0.5 ** (number // PATIENCE)
+            mujoco.mj_integratePos(model, start, apart, share)
+            speed = speed + share * faster
+        self._set(state)
+        data.qacc_warmstart[:] = warm
+
+
+def _seen(env: Any) -> np.ndarray:
+    """Return what an environment shows where it stands; nothing where it cannot look at itself."""
+    read = reader(env)
+    return flat(read()) if read else np.empty(0)
+
 
 EPISODES = 8
 STEPS = 12
@@ -37,14 +254,14 @@ FEW_CARDS = 3
 TOLERANCE = 1e-5
 
 
-class Way(Protocol):
+class RestoringWay(Protocol):
     """Takes an environment to where an observation was made."""
 
     def __call__(self, env: Any, observation: Any) -> bool:
         """Stand there; False where the observation does not tell the state."""
 
 
-_WAYS: WeakKeyDictionary[Any, Way] = WeakKeyDictionary()
+_WAYS: WeakKeyDictionary[Any, RestoringWay] = WeakKeyDictionary()
 
 
 def restore(env: gym.Env[Any, Any], observation: Any) -> bool:
@@ -61,18 +278,18 @@ def restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     return _WAYS[inner](inner, observation)
 
 
-def _way(env: gym.Env[Any, Any]) -> Way:
+def _way(env: gym.Env[Any, Any]) -> RestoringWay:
     """Choose how an environment is restored."""
     inner = env.unwrapped
     read = reader(inner)
     kinds = [type(getattr(inner, name, None)).__name__ for name in ("model", "data")]
     if read and kinds == ["MjModel", "MjData"]:
-        from cwm_gymnasium.mujoco_restoring import Simulation
+        pass
 
         return Simulation(inner)
     if read and all(isinstance(getattr(inner, name, None), list) for name in HANDS):
         return deal
-    return Attributes(env)
+    return StateAttributes(env)
 
 
 def deal(env: Any, observation: Any) -> bool:
@@ -89,7 +306,7 @@ def deal(env: Any, observation: Any) -> bool:
     return False
 
 
-class Attributes:
+class StateAttributes:
     """Sets the attributes whose numbers are observed, or whose cosine and sine are."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -97,7 +314,7 @@ class Attributes:
         self._names = [name for name, first in records[0].items() if _lasts(name, first, records)]
         states = np.array([self._joined(record) for record in records])
         self._seen = np.array(seen) if len({len(row) for row in seen}) == 1 else np.empty((0, 0))
-        self._layout = Layout.copied(states, self._seen) if self._seen.size else None
+        self._layout = ObservationLayout.copied(states, self._seen) if self._seen.size else None
 
     def __call__(self, env: Any, observation: Any) -> bool:
         """Stand there; False where the observation does not tell the state."""

@@ -11,8 +11,7 @@ from pydantic import Field
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import FIX, GENERATE, Backend, Completion, Move, Request, Usage
 from cwm_cli.search.reading import extract_program
-from cwm_simulated.edits import CRASHES, Edit
-from cwm_simulated.original import Errors, Original
+from cwm_simulated.original import CRASHES, Edit, Errors, Original
 
 CHARACTERS_PER_TOKEN = 4
 """Tokens are estimated: English and Python have about four characters in each."""

@@ -1,9 +1,266 @@
-"""A correct program, what can be got wrong in it, and what was got wrong in a given text."""
+"""A correct program, what can be got wrong in it, and what was got wrong in a given text.
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+A program is read as a text and as a syntax tree at once; edits are small changes of the text,
+found in the tree.
+"""
 
-from cwm_simulated.edits import Edit, edits
+import ast
+import builtins
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+Span = tuple[int, int, int]
+"""A line, counted from 0, and where in it something starts and ends."""
+
+SKIPPED = (ast.While, ast.JoinedStr)
+"""Loops that might never end, and texts whose parts have no place of their own."""
+
+
+class Source:
+    """A program, its lines and the names in it."""
+
+    def __init__(self, program: str) -> None:
+        self.tree = ast.parse(program)
+        self.lines = program.split("\n")
+        self.nodes = list(_walk(self.tree))
+        self.names = {name for node in self.nodes for name in _names(node)} | set(dir(builtins))
+        self.stores = Counter(target for node in self.nodes for target in targets(node))
+
+    def column(self, row: int, offset: int) -> int:
+        """Turn an offset in bytes into one in characters; rows count from 1."""
+        return len(self.lines[row - 1].encode()[:offset].decode())
+
+    def span(self, node: Any) -> Span | None:
+        """Return line, start and end of what stands in one line."""
+        if node.lineno != node.end_lineno:
+            return None
+        ends = (self.column(node.lineno, o) for o in (node.col_offset, node.end_col_offset))
+        return (node.lineno - 1, *ends)
+
+    def between(self, left: Any, right: Any, sign: str) -> Span | None:
+        """Return where a sign stands between two nodes of one line."""
+        if left.end_lineno != right.lineno:
+            return None
+        start = self.column(right.lineno, left.end_col_offset)
+        end = self.column(right.lineno, right.col_offset)
+        found = self.lines[right.lineno - 1].find(sign, start, end)
+        return None if found < 0 else (right.lineno - 1, found, found + len(sign))
+
+
+def targets(node: ast.AST) -> Iterator[str]:
+    """Yield what an assignment gives a value to."""
+    for target in getattr(node, "targets", ()):
+        for part in getattr(target, "elts", (target,)):
+            yield ast.unparse(part)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and what is below it, but for what is skipped."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, SKIPPED):
+            yield from _walk(child)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield the name that a node uses."""
+    for field in ("id", "attr", "name", "arg"):
+        if isinstance(name := getattr(node, field, None), str):
+            yield name
+
+
+Kind = Literal[
+    "constant", "operator", "comparison", "function", "branch", "deletion", "name", "syntax"
+]
+CRASHES: frozenset[Kind] = frozenset(("name", "syntax"))
+"""The kinds that are made to raise; some of the others raise, too, as it happens."""
+
+OPERATORS = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "%"),
+    ast.Mod: ("%", "//"),
+    ast.Pow: ("**", "*"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+}
+COMPARISONS = {
+    ast.Lt: ("<", (">", "<=")),
+    ast.Gt: (">", ("<", ">=")),
+    ast.LtE: ("<=", (">=", "<")),
+    ast.GtE: (">=", ("<=", ">")),
+    ast.Eq: ("==", ("!=",)),
+    ast.NotEq: ("!=", ("==",)),
+    ast.In: ("in", ("not in",)),
+}
+PAIRS = (("sin", "cos"), ("min", "max"), ("floor", "ceil"), ("minimum", "maximum"))
+FUNCTIONS = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])}
+
+
+class Edit(NamedTuple):
+    """One error: in this line, counted from 0, `text` stands from `start` to `end`."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+    kind: Kind
+
+    def overlaps(self, other: "Edit") -> bool:
+        """Whether two errors are in the same place, so that a program has at most one of them."""
+        return self.line == other.line and self.start < other.end and other.start < self.end
+
+
+def edits(program: str) -> list[Edit]:
+    """Return every error that this program may be given, in the order of its text."""
+    source = Source(program)
+    found = {
+        edit
+        for node in source.nodes
+        for kind, makers in MAKERS.items()
+        if isinstance(node, kind)
+        for maker in makers
+        for edit in maker(source, node)
+    }
+    return sorted(found)
+
+
+def _constants(source: Source, node: ast.Constant) -> Iterator[Edit]:
+    """Change a number, or turn a truth value round."""
+    if span := source.span(node):
+        for other in _others(node.value):
+            yield Edit(*span, repr(other), "constant")
+
+
+def _others(value: object) -> Sequence[float]:
+    """Return what might be written instead of a constant."""
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return (value - 1, value + 1)
+    if isinstance(value, float):
+        return (2 * value, float(f"{0.9 * value:.6g}")) if value else (1.0,)
+    return ()
+
+
+def _operators(source: Source, node: ast.BinOp) -> Iterator[Edit]:
+    """Take another operator between two operands."""
+    yield from _swapped(source, node.op, node.left, node.right)
+
+
+def _connectives(source: Source, node: ast.BoolOp) -> Iterator[Edit]:
+    """Take `or` instead of `and`, or the other way round."""
+    for left, right in pairwise(node.values):
+        yield from _swapped(source, node.op, left, right)
+
+
+def _increments(source: Source, node: ast.AugAssign) -> Iterator[Edit]:
+    """Take another operator to change a value in place."""
+    yield from _swapped(source, node.op, node.target, node.value)
+
+
+def _swapped(source: Source, operator: ast.AST, left: ast.AST, right: ast.AST) -> Iterator[Edit]:
+    """Replace the operator between two nodes."""
+    sign, other = OPERATORS.get(type(operator), ("", ""))
+    if sign and (span := source.between(left, right, sign)):
+        yield Edit(*span, other, "operator")
+
+
+def _signs(source: Source, node: ast.UnaryOp) -> Iterator[Edit]:
+    """Turn a sign round."""
+    if isinstance(node.op, ast.USub) and (span := source.span(node)):
+        yield Edit(span[0], span[1], span[1] + 1, "+", "operator")
+
+
+def _comparisons(source: Source, node: ast.Compare) -> Iterator[Edit]:
+    """Compare otherwise."""
+    for operator, (left, right) in zip(
+        node.ops, pairwise([node.left, *node.comparators]), strict=True
+    ):
+        sign, others = COMPARISONS.get(type(operator), ("", ()))
+        if sign and (span := source.between(left, right, sign)):
+            yield from (Edit(*span, other, "comparison") for other in others)
+
+
+def _functions(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
+    """Take the function that is mistaken for this one."""
+    if place := _identifier(source, node):
+        line, start, end, name = place
+        if name in FUNCTIONS:
+            yield Edit(line, start, end, FUNCTIONS[name], "function")
+
+
+def _misspellings(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
+    """Write the last letter of a name twice."""
+    if isinstance(node.ctx, ast.Load) and (place := _identifier(source, node)):
+        line, start, end, name = place
+        if name + name[-1] not in source.names:
+            yield Edit(line, start, end, name + name[-1], "name")
+
+
+def _identifier(source: Source, node: ast.Name | ast.Attribute) -> tuple[int, int, int, str] | None:
+    """Return where the last part of a name stands, and that part."""
+    name = node.id if isinstance(node, ast.Name) else node.attr
+    span = source.span(node)
+    if span is None or source.lines[span[0]][span[2] - len(name) : span[2]] != name:
+        return None
+    return span[0], span[2] - len(name), span[2], name
+
+
+def _branches(source: Source, node: ast.If | ast.IfExp) -> Iterator[Edit]:
+    """Negate the condition of a branch, or never take it."""
+    if span := source.span(node.test):
+        line, start, end = span
+        yield Edit(*span, f"not ({source.lines[line][start:end]})", "branch")
+        yield Edit(*span, "False", "branch")
+
+
+def _deletions(source: Source, node: ast.Assign | ast.AugAssign | ast.Expr) -> Iterator[Edit]:
+    """Leave a statement out, unless a name would have no value at all."""
+    text = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call)
+    lost = any(source.stores[target] < 2 for target in targets(node))
+    if not text and not lost and (span := source.span(node)):
+        yield Edit(*span, "pass", "deletion")
+
+
+def _unclosed(source: Source, node: ast.Assign | ast.Expr | ast.Return) -> Iterator[Edit]:
+    """Leave a bracket open at the end of a statement."""
+    span = source.span(node)
+    if span and source.lines[span[0]][: span[2]].endswith(")"):
+        yield _dropped(source, span[0], span[2])
+
+
+def _headers(source: Source, node: ast.If | ast.For | ast.FunctionDef) -> Iterator[Edit]:
+    """Forget the colon at the end of a header."""
+    line = source.lines[node.lineno - 1].rstrip()
+    if line.endswith(":"):
+        yield _dropped(source, node.lineno - 1, len(line))
+
+
+def _dropped(source: Source, line: int, end: int) -> Edit:
+    """Drop the character before `end`, and the blanks before it."""
+    return Edit(line, len(source.lines[line][: end - 1].rstrip()), end, "", "syntax")
+
+
+MAKERS: Mapping[type | tuple[type, ...], Sequence[Callable[[Source, Any], Iterator[Edit]]]] = {
+    ast.Constant: (_constants,),
+    ast.BinOp: (_operators,),
+    ast.BoolOp: (_connectives,),
+    ast.AugAssign: (_increments,),
+    ast.UnaryOp: (_signs,),
+    ast.Compare: (_comparisons,),
+    (ast.Name, ast.Attribute): (_functions, _misspellings),
+    (ast.If, ast.IfExp): (_branches,),
+    (ast.Assign, ast.AugAssign, ast.Expr): (_deletions,),
+    (ast.Assign, ast.Expr, ast.Return): (_unclosed,),
+    (ast.If, ast.For, ast.FunctionDef): (_headers,),
+}
+"""What can be got wrong at each kind of node."""
+
 
 Errors = frozenset[Edit]
 """Errors in different places, all of which a program has at once."""

@@ -1,9 +1,7 @@
 """True environments as models: planners try actions in a copy of the environment itself."""
 
-from cwm_cli.envs.simulators.attributes import Attributes
-from cwm_cli.envs.simulators.layout import Findings
 from cwm_cli.envs.simulators.opening import Opening, simulator
-from cwm_cli.envs.simulators.remembering import Remembering
-from cwm_cli.envs.simulators.simulator import Simulator
+from cwm_cli.envs.simulators.saving import Attributes, Findings
+from cwm_cli.envs.simulators.simulator import Remembering, Simulator
 
 __all__ = ["Attributes", "Findings", "Opening", "Remembering", "Simulator", "simulator"]

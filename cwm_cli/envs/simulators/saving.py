@@ -1,0 +1,454 @@
+"""Save and restore an environment by its attributes, whatever it is made of.
+
+`Attributes` is the rewinder of environments that bring none. A layout says how each attribute is
+saved: as it is, copied, or as the state of a random generator; values are compared and copied by
+kind.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from itertools import chain
+from operator import is_
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, saved
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+ATOMS: frozenset[type] = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), type(...), range, slice}
+    | set(np.sctypeDict.values()) - {np.object_, np.void}
+)
+"""Types whose values never change."""
+
+_TUPLE = {tuple}
+
+ARRAY_BYTES = 256
+"""Bytes of an array that take about as long to copy as one other part."""
+
+_FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, np.ufunc, np.dtype, Enum)
+
+
+@dataclass
+class Survey:
+    """What is found within a value.
+
+    `size` counts the parts, large arrays as many. `mutable` are those that can
+    change, by id, and `repeats` says that one of them occurs twice. `plain`
+    values are made of containers, arrays and atoms. `bound` ones hold a
+    function or memory that belongs to one instance.
+    """
+
+    size: int = 0
+    plain: bool = True
+    bound: bool = False
+    repeats: bool = False
+    mutable: dict[int, Any] = field(default_factory=dict)
+    generators: list[Generator] = field(default_factory=list)
+
+    def enter(self, part: Any, outside: Container[int]) -> Iterable[Any]:
+        """Take a part into account; return what is within it."""
+        if type(part) is tuple and ATOMS.issuperset(map(type, part)):
+            return ()
+        fixed = isinstance(part, _FIXED)
+        self.bound = self.bound or _is_bound(part)
+        self.plain = self.plain and (fixed or _is_plain(part)) and id(part) not in outside
+        if fixed or id(part) in outside:
+            return ()
+        if id(part) in self.mutable:
+            self.repeats = True
+            return ()
+        if isinstance(part, np.ndarray):
+            self.size += part.nbytes // ARRAY_BYTES
+        if type(part) not in (tuple, frozenset):
+            self.mutable[id(part)] = part
+        if is_generator(part):
+            self.generators.append(part)
+            return ()
+        return parts(part)
+
+
+def survey(value: Any, outside: Container[int] = ()) -> Survey:
+    """Look at every part of a value, but not into those whose ids are `outside`."""
+    found, waiting = Survey(), [value]
+    while waiting:
+        part = waiting.pop()
+        found.size += 1
+        if type(part) not in ATOMS:
+            waiting.extend(found.enter(part, outside))
+    return found
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Yield what a value is directly made of."""
+    if isinstance(value, Mapping):
+        yield from chain(value.keys(), value.values())
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from value
+    elif isinstance(value, np.ndarray):
+        yield from value.ravel().tolist() if value.dtype.hasobject else ()
+    elif isinstance(value, MethodType):
+        yield value.__self__
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    yield from getattr(value, "__dict__", {}).values()
+    for name in chain.from_iterable(_slots(cls) for cls in type(value).__mro__):
+        if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+            yield getattr(value, name)
+
+
+def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
+    """Return something that is equal, and hashed alike, for values that hold the same.
+
+    Values are taken apart as `deepcopy` does it; what cannot be is equal to itself only.
+    A part that was `met` before is told by its number.
+    """
+    if type(value) in ATOMS or isinstance(value, _FIXED):
+        return value if value == value else repr(value)  # NaN does not equal itself
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value.shape, value.tobytes()
+    if isinstance(value, tuple | set | frozenset):
+        kind = tuple if isinstance(value, tuple) else frozenset
+        return kind([content(part, met) for part in value])
+    if id(value) in met:
+        return met[id(value)][0]
+    met[id(value)] = len(met), value
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+        return id(value)
+    return content(tuple(tuple(p) if isinstance(p, Iterator) else p for p in reduced), met)
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether a value would still refer to the old instance after it was copied."""
+    if isinstance(value, FunctionType):
+        return value.__closure__ is not None
+    while isinstance(value, np.ndarray) and value.base is not None:
+        value = value.base
+        if not isinstance(value, np.ndarray):
+            return True
+    return False
+
+
+def _is_plain(value: Any) -> bool:
+    holds_objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+    return type(value) in COPIERS and not holds_objects
+
+
+def copied(value: Any) -> Any:
+    """Copy a value made of containers, arrays and atoms, ten times as fast as `deepcopy`."""
+    return COPIERS.get(type(value), deepcopy)(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _list(values: list[Any]) -> list[Any]:
+    types = set(map(type, values))
+    flat = types == _TUPLE and ATOMS.issuperset(map(type, chain.from_iterable(values)))
+    return values.copy() if flat or types <= ATOMS else list(map(copied, values))
+
+
+def _tuple(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return values if ATOMS.issuperset(map(type, values)) else tuple(map(copied, values))
+
+
+def _dict(values: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: copied(value) for key, value in values.items()}
+
+
+def _deque(values: deque[Any]) -> deque[Any]:
+    return deque(map(copied, values), values.maxlen)
+
+
+COPIERS: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(ATOMS, _same),
+    np.ndarray: np.ndarray.copy,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    set: set.copy,
+    frozenset: frozenset.copy,
+    bytearray: bytearray.copy,
+    deque: _deque,
+}
+"""How values of a type are copied; the members of a set cannot change."""
+
+
+OWN = ("action_space", "observation_space", "spec")
+"""Attributes that an instance never takes over from another."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is known of the attributes of an environment.
+
+    `constant` ones never change and are not copied. Those `together` share
+    parts, or are of unknown types; `plain` ones are neither, and `seen` ones
+    once were something else than None. `spaces` are those whose generators it
+    draws from, as it does from the `common` ones of Python and numpy. Where
+    `whole` is set all that can be copied is, in one piece.
+    """
+
+    constant: frozenset[str] = frozenset()
+    together: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
+    spaces: tuple[str, ...] = ()
+    common: tuple[Generator, ...] = ()
+    whole: bool = False
+
+
+class Layout(NamedTuple):
+    """How the attributes are saved.
+
+    The `plain` ones are copied one by one, those `together` in one piece.
+    Those `left` stay with their instance, among them `generators` and what is
+    constant. All others cannot be changed but by replacing them. It holds as
+    long as the attributes `watched` are the `expected` objects: the constant
+    ones, and None where that may turn out to be of any kind.
+    """
+
+    names: frozenset[str]
+    plain: tuple[str, ...]
+    together: tuple[str, ...]
+    left: tuple[str, ...]
+    generators: tuple[str, ...]
+    watched: tuple[str, ...]
+    expected: tuple[Any, ...]
+
+
+def owned(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
+    """Return what belongs to an instance, in the same order for every instance."""
+    attributes = vars(env)
+    names = [name for name in (*OWN, *sorted(findings.constant)) if name in attributes]
+    return [env, *(attributes[name] for name in names)]
+
+
+def beside(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
+    """Return the generators that an environment draws from although they are no attributes."""
+    return [*(getattr(env, name).np_random for name in findings.spaces), *findings.common]
+
+
+def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
+    """Decide how the attributes that an environment has now are saved."""
+    attributes = vars(env)
+    own = owned(env, known)
+    fixed = {name for name in attributes if name in OWN or name in known.constant}
+    generators = {name for name, value in attributes.items() if is_generator(value)}
+    surveys = surveyed(env, fixed | generators, own)
+    together, left = _together(surveys, known), _unmoved(surveys, attributes, own, known)
+    mutable = {name for name, found in surveys.items() if found.mutable}
+    left |= fixed | generators
+    together -= left
+    plain = (mutable | known.plain & surveys.keys()) - together - left
+    empty = {name for name in surveys if attributes[name] is None} - known.seen - plain - together
+    watched = [name for name in attributes if name in empty or name in known.constant]
+    return Layout(
+        names=frozenset(attributes),
+        plain=tuple(filter(plain.__contains__, attributes)),
+        together=tuple(filter(together.__contains__, attributes)),
+        left=tuple(filter((left | together).__contains__, attributes)),
+        generators=tuple(filter(generators.__contains__, attributes)),
+        watched=tuple(watched),
+        expected=tuple(map(attributes.__getitem__, watched)),
+    )
+
+
+def _together(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
+    """Name the attributes that have to be copied in one piece."""
+    if known.whole:
+        return {name for name, found in surveys.items() if found.mutable}
+    strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
+    return strange | aliased(surveys) | known.together & surveys.keys()
+
+
+def _unmoved(
+    surveys: Mapping[str, Survey], attributes: Mapping[str, Any], own: list[Any], known: Findings
+) -> set[str]:
+    """Name the attributes that cannot be taken over by another instance."""
+    bound = {name for name, found in surveys.items() if found.bound and not known.whole}
+    strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
+    return bound | {name for name in strange - bound if not _copies(attributes[name], own)}
+
+
+def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dict[str, Survey]:
+    """Look into the attributes of an environment, but not into what belongs to it."""
+    outside = set(map(id, own))
+    return {
+        name: survey(value, outside) for name, value in vars(env).items() if name not in without
+    }
+
+
+def aliased(surveys: Mapping[str, Survey]) -> set[str]:
+    """Name the attributes that hold a part twice, or one that another holds too."""
+    holders = Counter(key for found in surveys.values() for key in found.mutable)
+    twice = {key for key, count in holders.items() if count > 1}
+    return {
+        name for name, found in surveys.items() if found.repeats or twice & found.mutable.keys()
+    }
+
+
+def _copies(value: Any, own: list[Any]) -> bool:
+    """Whether a value can be copied at all."""
+    try:
+        deepcopy(value, {id(part): part for part in own})
+    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+        return False
+    return True
+
+
+NOTHING = Findings()
+
+
+class Piece(NamedTuple):
+    """Attributes that were copied in one, with tokens for what `belonged` to the instance."""
+
+    values: dict[str, Any]
+    tokens: list[object]
+    belonged: list[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Saved:
+    """A saved state, equal to another one that holds the same, however it is laid out."""
+
+    layout: Layout
+    values: dict[str, Any]
+    piece: Piece | None
+    luck: list[Any] | None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Saved) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> Hashable:
+        piece = self.piece or Piece({}, [], [])
+        held = dict(sorted({**self.values, **piece.values}.items()))
+        tokens = {id(token): (place, token) for place, token in enumerate(piece.tokens)}
+        return *held, content((*held.values(), self.luck), tokens)
+
+
+class Attributes:
+    """Copies the attributes of an environment, each as fast as its type allows.
+
+    An attribute that was replaced is always saved. One that was changed in
+    place is, unless it is among those that are known to be constant.
+    """
+
+    def __init__(self, env: "gym.Env[Any, Any]", findings: Findings = NOTHING) -> None:
+        self.how = "deepcopy" if findings.whole else "attributes"
+        self._env = env.unwrapped
+        self._env.np_random  # noqa: B018  # makes the generator where there is none yet
+        self._attributes = vars(self._env)
+        self._known = findings
+        self._layout = laid_out(self._env, findings)
+        self._arrange()
+
+    def save(self, *, chance: bool = True) -> Saved:
+        """Return all that decides how the environment goes on; later steps never change it."""
+        attributes = self._attributes
+        layout = self._layout if self._fits() else self._arrange()
+        values = attributes.copy()
+        for name in layout.left:
+            del values[name]
+        for name in layout.plain:
+            copy = COPIERS.get(type(values[name]))
+            if copy is None:
+                self._arrange()
+                return self.save(chance=chance)
+            values[name] = copy(values[name])
+        piece = self._detached(layout) if layout.together else None
+        luck = [saved(generator) for generator in self.generators()] if chance else None
+        return Saved(layout, values, piece, luck)
+
+    def load(self, state: Saved, *, chance: bool = True) -> None:
+        """Go on from a saved state; without `chance` the random generators stay as they are."""
+        layout, values, piece, luck = state.layout, state.values, state.piece, state.luck
+        attributes = self._attributes
+        if piece is not None:
+            attributes.update(self._attached(piece))
+        attributes.update(values)
+        for name in layout.plain:
+            value = values[name]
+            attributes[name] = COPIERS[type(value)](value)
+        if len(attributes) != len(layout.names):
+            for name in attributes.keys() - layout.names:
+                del attributes[name]
+        if chance and luck is not None:
+            for generator, drawn in zip(self.generators(), luck, strict=False):
+                restore(generator, drawn)
+
+    def generators(self) -> list[Generator]:
+        """Return the random generators that the environment draws from, each once."""
+        attributes = self._attributes
+        layout = self._layout if self._fits() else self._arrange()
+        found = [attributes[name] for name in layout.generators]
+        found += beside(self._env, self._known)
+        if layout.together:
+            outside = set(map(id, owned(self._env, self._known)))
+            together = [attributes[name] for name in layout.together]
+            found += survey(together, outside).generators
+        return list({id(generator): generator for generator in found}.values())
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
+        """Know no faster way than to step."""
+
+    def _fits(self) -> bool:
+        """Whether the attributes are still of the kinds that they were when they were looked at."""
+        attributes, layout = self._attributes, self._layout
+        watched = map(attributes.get, layout.watched)
+        return len(attributes) == len(layout.names) and all(map(is_, watched, layout.expected))
+
+    def _arrange(self) -> Layout:
+        """Look at the attributes anew; what was once seen to change is never forgotten."""
+        attributes, known = self._attributes, self._known
+        watched = zip(self._layout.watched, self._layout.expected, strict=True)
+        replaced = {name for name, value in watched if attributes.get(name) is not value}
+        known = replace(
+            known,
+            constant=known.constant - replaced,
+            seen=known.seen | {name for name in attributes if attributes[name] is not None},
+        )
+        self._layout = layout = laid_out(self._env, known)
+        self._known = replace(
+            known,
+            together=known.together.union(layout.together),
+            plain=known.plain.union(layout.plain),
+        )
+        return layout
+
+    def _belongings(self) -> list[Any]:
+        return [*owned(self._env, self._known), *self.generators()]
+
+    def _detached(self, layout: Layout) -> Piece:
+        """Copy what hangs together, but not what belongs to the instance."""
+        belonged = self._belongings()
+        tokens = [object() for _ in belonged]
+        known = {id(thing): token for thing, token in zip(belonged, tokens, strict=True)}
+        together = {name: self._attributes[name] for name in layout.together}
+        return Piece(deepcopy(together, known), tokens, belonged)
+
+    def _attached(self, piece: Piece) -> dict[str, Any]:
+        """Copy what was detached, with what belongs to this instance instead."""
+        mine = self._belongings()
+        mine += map(deepcopy, piece.belonged[len(mine) :])
+        known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
+        return deepcopy(piece.values, known)
