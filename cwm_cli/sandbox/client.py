@@ -121,13 +121,13 @@ class Sandbox:
         self.prepare(job.handler)
         return Conversation(self._pool.lend_any(), job, self._encoded(job), self.limits)
 
-    def prepare(self, *handlers: str, compiling: bool = False) -> None:
+    def prepare(self, *handlers: str) -> None:
         """Have workers that know handlers by their addresses; those that do not are replaced.
 
         Every kind of job sees to that itself, when it is first done: this saves the time
-        of starting workers twice. `compiling` ones let programs run machine code.
+        of starting workers twice.
         """
-        self._pool.prepare(handlers, compiling=compiling)
+        self._pool.prepare(handlers)
 
     def close(self) -> None:
         """End every worker, also those at work."""

@@ -46,11 +46,8 @@ class Room(NamedTuple):
 class Guards:
     """What protects the machine here; `layers` says of each guard whether it is on, or why not."""
 
-    def __init__(
-        self, wanted: Iterable[str], importable: Iterable[str], *, compiling: bool = False
-    ) -> None:
+    def __init__(self, wanted: Iterable[str], importable: Iterable[str]) -> None:
         self.imports = ImportGuard(importable)
-        self._compiling = compiling
         self._instructions = b""
         self._ruleset: int | None = None
         self.layers: dict[str, str] = dict.fromkeys(LAYERS, "switched off")
@@ -113,7 +110,7 @@ class Guards:
         if layer == "seccomp":
             if linux.MACHINE not in MACHINES:
                 raise OSError(errno.ENOSYS, f"the system calls of {linux.MACHINE} are not known")
-            self._instructions = compute_only(linux.MACHINE, compiling=self._compiling)
+            self._instructions = compute_only(linux.MACHINE)
             _try_filter(self._instructions)
         return ON
 

@@ -214,14 +214,13 @@ def for_process(instructions: bytes, pid: int) -> bytes:
     return instructions.replace(_NOBODY.to_bytes(4, sys.byteorder), pid.to_bytes(4, sys.byteorder))
 
 
-def compute_only(machine: str, *, compiling: bool = False) -> bytes:
+def compute_only(machine: str) -> bytes:
     """Return the filter for a machine of `MACHINES`, as a classic BPF program.
 
     A call that is not allowed fails with EPERM, which Python shows as a PermissionError;
     one of another machine's numbering (32-bit, x32) ends the process. A process may also
-    read its own limits and map memory, which only a `compiling` one may execute.
+    read its own limits and map memory, which it may not execute.
     """
-    never = 0 if compiling else _PROT_EXEC
     audit, numbers = MACHINES[machine]
     code = [_load(_AUDIT), *_unless_equal(audit, _end(_KILL)), _load(_NUMBER)]
     if machine == "x86_64":
@@ -232,7 +231,7 @@ def compute_only(machine: str, *, compiling: bool = False) -> bytes:
     for name in ("mmap", "mprotect"):
         executable = [
             _load(_argument(2)),
-            _step(_IF_ANY_BIT, never, 0, 1),
+            _step(_IF_ANY_BIT, _PROT_EXEC, 0, 1),
             _refuse(errno.EPERM),
         ]
         code += _when(numbers[name], [*executable, _end(_ALLOW)])

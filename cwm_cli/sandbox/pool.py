@@ -110,12 +110,11 @@ class WorkerPool:
                 pass
         return found
 
-    def prepare(self, handlers: Iterable[str], *, compiling: bool = False) -> None:
+    def prepare(self, handlers: Iterable[str]) -> None:
         """Have all workers know these handlers from now on."""
         with self._lock:
             known = dict.fromkeys([*self._setup.handlers, *handlers])
-            compiling |= self._setup.compiling
-            wanted = self._setup._replace(handlers=tuple(known), compiling=compiling)
+            wanted = self._setup._replace(handlers=tuple(known))
             if wanted != self._setup:
                 self._setup, self._protection = wanted, None
 

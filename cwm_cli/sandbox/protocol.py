@@ -46,15 +46,13 @@ class Setup(NamedTuple):
     `layers` the guards to put up where the machine has them. A `cold` worker
     starts an interpreter for every program instead of forking itself, which is
     not safe on macOS once numpy is loaded. `handlers` are the addresses of what does
-    the jobs that it may be given. A `compiling` worker lets the process of a program
-    run machine code that is made there.
+    the jobs that it may be given.
     """
 
     tools: tuple[str, ...] = ()
     layers: tuple[str, ...] = LAYERS
     cold: bool = sys.platform != "linux"
     handlers: tuple[str, ...] = (PredictionJob.handler,)
-    compiling: bool = False
 
     def encode(self) -> str:
         """Return the setup as text."""

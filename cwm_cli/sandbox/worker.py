@@ -166,7 +166,7 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
             raise ImportError(
                 f"the handler {address} imports {FORBIDDEN}, which no program may see"
             )
-    guards = Guards(setup.layers, (*ALWAYS, *setup.tools), compiling=setup.compiling)
+    guards = Guards(setup.layers, (*ALWAYS, *setup.tools))
     guards.inherited()
     sys.meta_path.insert(0, guards.imports)
     sys.path.clear()
