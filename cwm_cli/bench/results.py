@@ -83,7 +83,7 @@ class TrialRow(BaseModel):
     play: PlayOutcome | None = None
 
 
-class Estimate(BaseModel):
+class GroupMean(BaseModel):
     """A mean over environments, of the mean of each over its seeds.
 
     The standard error is over environments, or over the seeds of a single one.
@@ -97,8 +97,8 @@ class Estimate(BaseModel):
     values: int
 
     @classmethod
-    def of(cls, values: Mapping[str, Sequence[float]]) -> "Estimate | None":
-        """Estimate from the values of each environment."""
+    def of(cls, values: Mapping[str, Sequence[float]]) -> "GroupMean | None":
+        """GroupMean from the values of each environment."""
         means = [mean_of(some).mean for some in values.values() if some]
         if not means:
             return None
@@ -127,7 +127,7 @@ class TrialGroup(BaseModel):
     failed: int
     solved: int
     environments: list[str]
-    means: dict[str, Estimate | None]
+    means: dict[str, GroupMean | None]
     completions: int
     tokens: int | None
     cost: float | None
@@ -227,7 +227,7 @@ def groups_of(rows: Sequence[TrialRow]) -> list[TrialGroup]:
 def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> TrialGroup:
     """Put the jobs of a group together."""
     done = [row for row in rows if row.state == "finished"]
-    means: dict[str, Estimate | None] = {}
+    means: dict[str, GroupMean | None] = {}
     for split in SPLITS:
         scored = [(row, getattr(row, split)) for row in done]
         for part in PARTS:
@@ -256,13 +256,13 @@ def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> Tr
     )
 
 
-def _mean(known: Iterable[tuple[TrialRow, float | None]]) -> Estimate | None:
-    """Estimate the mean of something, where it is known."""
+def _mean(known: Iterable[tuple[TrialRow, float | None]]) -> GroupMean | None:
+    """GroupMean the mean of something, where it is known."""
     values: dict[str, list[float]] = defaultdict(list)
     for row, value in known:
         if value is not None:
             values[row.environment].append(value)
-    return Estimate.of(values)
+    return GroupMean.of(values)
 
 
 def _seeds(rows: Iterable[TrialRow]) -> str:

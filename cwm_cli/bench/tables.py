@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cwm_cli.agents.comparison import Mean
-from cwm_cli.bench.results import Estimate, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share
 
@@ -216,7 +216,7 @@ def progress_words(row: TrialRow) -> str:
     return f"{row.completions} solved" if row.solved else str(row.completions)
 
 
-def _estimate(estimate: Estimate | None, group: TrialGroup) -> str:
+def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
     """Write a mean with its error, and over how many jobs if some are left out."""
     if estimate is None:
         return UNKNOWN

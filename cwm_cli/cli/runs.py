@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ def list_(
 
     Example: cwm runs list
     """
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -51,8 +52,10 @@ def list_(
         typer.echo(f"there are no runs in {where}: start one with `cwm synthesize`")
         return
     names = ("kind", "environment", "strategy", "answers", "done", "result")
-    table = Table("run", *names)
-    table.columns[0].overflow = "fold"  # so that the folder can be copied
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", overflow="fold", min_width=20)  # so that the folder can be copied
+    for name in names:
+        table.add_column(name, overflow="fold")
     for run in found:
         if isinstance(run, UnreadableRun):
             table.add_row(Text(run.run), "", "", "", "", "", Text(printable(run.reason), "red"))
@@ -75,14 +78,16 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     from cwm_cli.views.tables import GridTable
 
     run = load(folder)
-    summary, header = run.summary().as_json(), run.header.model_dump(mode="json")
+    summary = run.summary()
     if json:
-        emit_json(summary | {"header": header, "result": run.result()})
+        header = run.header.model_dump(mode="json")
+        emit_json(summary.as_json() | {"header": header, "result": run.result()})
         return
-    about = summary | run.config.model_dump(mode="json", exclude={"options"})
+    about = {"run": summary.run, "kind": summary.kind} | run.config.model_dump(exclude={"options"})
+    about |= {"done": summary.done, "result": summary.result, "created": summary.created}
     about |= {"protection": run.header.openings}
-    known = {name: value for name, value in about.items() if value not in ("", {}, [], None)}
-    emit(known, json=False)
+    empty: tuple[Any, ...] = ("", {}, [], (), None)
+    emit({name: value for name, value in about.items() if value not in empty}, json=False)
     out = console(json=False)
     if isinstance(run, SearchRun):
         out.print(finished_tree(list(run.nodes())))

@@ -5,8 +5,7 @@ from pathlib import Path
 from cwm_cli.errors import CwmError
 from cwm_cli.export.package import package_of
 from cwm_cli.export.publishing import Export
-from cwm_cli.registry import find
-from cwm_cli.runs.listing import run_folders
+from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import DATASET, kind_of
 
@@ -15,9 +14,8 @@ def export_of(folder: Path) -> Export:
     """Make an export of a run; one of another kind than a search says what is exported of it."""
     kind = kind_of(folder)
     if kind != SearchRun.kind:
-        of_kind = find("run kind", kind)
-        if hasattr(of_kind, "export"):
-            made: Export = of_kind.load(folder).export()
+        made: Export | None = load(folder).export()
+        if made is not None:
             return made
         parts = (f", such as {part}" for part in run_folders(folder) if part != folder)
         words = f"{folder} is a run of kind {kind!r}: export a search"

@@ -12,6 +12,9 @@ from cwm_cli.registry import find
 from cwm_cli.runs.report import RunReport, RunSummary
 from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
 
+PLACES = ("run", "program")
+"""What of a result says only where it is."""
+
 
 @dataclass(frozen=True)
 class UnreadableRun:
@@ -27,7 +30,7 @@ class UnreadableRun:
 
 @dataclass(frozen=True)
 class RunDifferences:
-    """In what two runs differ: their settings and circumstances, and what came of them."""
+    """In what two runs differ: their settings, and what came of them."""
 
     runs: tuple[str, str]
     settings: Sequence[Difference]
@@ -89,9 +92,13 @@ def report_on(folders: Sequence[Path]) -> RunReport:
 
 
 def compare(first: Path, second: Path) -> RunDifferences:
-    """Say in what two runs differ."""
+    """Say in what two runs differ: their choices and versions, and what came of them."""
     runs = [load(folder) for folder in (first, second)]
-    headers = [run.header.model_dump(mode="json") for run in runs]
-    headers = [{**header.pop("config"), **header} for header in headers]
-    results = [run.result() or {} for run in runs]
-    return RunDifferences((str(first), str(second)), changes(*headers), changes(*results))
+    settings = [
+        run.config.model_dump(mode="json") | {"versions": run.header.versions} for run in runs
+    ]
+    results = [
+        {name: value for name, value in (run.result() or {}).items() if name not in PLACES}
+        for run in runs
+    ]
+    return RunDifferences((str(first), str(second)), changes(*settings), changes(*results))

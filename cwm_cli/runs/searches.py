@@ -103,7 +103,7 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
             answers=config.model or config.backend,
             seed=config.seed,
             completions=len(nodes),
-            done=f"{len(nodes)} completions",
+            done=f"{len(nodes)} completion{'' if len(nodes) == 1 else 's'}",
             result="" if best is None else f"best {best:.4f}",
             best=best,
             created=self.header.created,

@@ -296,6 +296,10 @@ class Run(Generic[H, R]):
         summary = runs[0].summary().as_json()
         return RunReport(str(runs[0].folder), facts=summary | (runs[0].result() or {}))
 
+    def export(self) -> Any:
+        """Return what `cwm runs export` writes, None where there is nothing to export."""
+        return None
+
     def _write(self, record: BaseModel) -> None:
         """Add a line to the journal, and wait until it is on the disk."""
         if self._journal is None:
