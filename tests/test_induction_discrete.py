@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,13 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_induction import discrete
 from cwm_induction.discrete import dynamics, moves
-from cwm_induction.discrete.moves import Fit
+from cwm_induction.discrete.dynamics import FactorDynamics
+from cwm_induction.discrete.features import Sizes
+from cwm_induction.discrete.moves import FactorMove, Fit
+from cwm_induction.discrete.outcomes import Outcomes, Rule
+from cwm_induction.discrete.program_text import DiscreteModel, write_program
+from cwm_induction.discrete.rules import DecisionList
+from cwm_induction.discrete.transitions import Transitions
 
 
 def collect(env: gym.Env[Any, Any], seed: int, *, train: int = 10, test: int = 10) -> Dataset:
@@ -56,6 +63,13 @@ def mistakes(program: str, dataset: Dataset) -> np.ndarray:
         same = row.terminated or np.array_equal(observation, row.next_observation)
         wrong.append(not (same and np.isclose(reward, row.reward) and terminated == row.terminated))
     return np.array(wrong, dtype=bool)
+
+
+def numbered(rows: Sequence[Transition], states: int, actions: int) -> Dataset:
+    """Return transitions between numbered states."""
+    spaces = (Space("discrete", low=(0,), high=(count - 1,)) for count in (states, actions))
+    observations, choices = spaces
+    return Dataset.of(rows, observation_space=observations, action_space=choices)
 
 
 def situations(dataset: Dataset) -> list[tuple[Any, ...]]:
@@ -181,12 +195,10 @@ def test_states_numbered_in_no_order_are_looked_up() -> None:
 def test_an_action_that_only_met_the_bounds_is_taken_for_the_missing_opposite() -> None:
     moves = [(0, 0, 0), (0, 1, 1), (1, 1, 2), (2, 1, 3), (0, 0, 0)]
     rows = [Transition(before, action, after, 0.0, False) for before, action, after in moves]
-    spaces = Space("discrete", low=(0,), high=(8,)), Space("discrete", low=(0,), high=(1,))
-    fit = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+    fit = numbered(rows, 9, 2)
     program = discrete.induce(fit, variant=0, rng=np.random.default_rng(0))
     there_and_back = [Transition(5, 0, 4, 0.0, False), Transition(5, 1, 6, 0.0, False)]
-    asked = Dataset.of(there_and_back, observation_space=spaces[0], action_space=spaces[1])
-    assert not mistakes(program, asked).any()
+    assert not mistakes(program, numbered(there_and_back, 9, 2)).any()
     assert "Action 0 was only seen where it changes nothing" in " ".join(program.split())
 
 
@@ -280,13 +292,14 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_laws_are_found(name: str) -> None:
-    env, law = WORLDS[name]
-    dataset = collect(env, 0, train=40)
-    program = induce(dataset)
-    assert mistakes(program, dataset.test).mean() < 0.02
-    assert law in program
+def test_laws_are_found() -> None:
+    missed = []
+    for name, (env, law) in WORLDS.items():
+        dataset = collect(env, 0, train=40)
+        program = induce(dataset)
+        if law not in program or mistakes(program, dataset.test).mean() >= 0.02:
+            missed.append(name)
+    assert not missed
 
 
 def delivery(state: list[int], action: int, _: Any) -> tuple[list[int], float, bool]:
@@ -400,25 +413,43 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_improved_programs_give_the_commonest_outcome_in_every_space(name: str) -> None:
-    dataset = collect(SPACES[name], 0)
-    assert discrete.supports(dataset)
-    fit, program = dataset.train[dataset.train.fitted], induce(dataset)
-    improved = discrete.improve(program, fit, mistakes(program, fit))
-    outcomes: dict[Any, Counter[Any]] = {}
-    for situation, row in zip(situations(fit), fit, strict=True):
-        outcome = (*np.ravel(row.next_observation), row.reward, row.terminated)
-        outcomes.setdefault(situation, Counter())[outcome] += 1
-    rare = sum(seen.total() - max(seen.values()) for seen in outcomes.values())
-    assert mistakes(improved, fit).sum() <= rare
+def test_improved_programs_give_the_commonest_outcome_in_every_space() -> None:
+    wrong = []
+    for name, env in SPACES.items():
+        dataset = collect(env, 0)
+        assert discrete.supports(dataset)
+        fit, program = dataset.train[dataset.train.fitted], induce(dataset)
+        improved = discrete.improve(program, fit, mistakes(program, fit))
+        outcomes: dict[Any, Counter[Any]] = {}
+        for situation, row in zip(situations(fit), fit, strict=True):
+            outcome = (*np.ravel(row.next_observation), row.reward, row.terminated)
+            outcomes.setdefault(situation, Counter())[outcome] += 1
+        rare = sum(seen.total() - max(seen.values()) for seen in outcomes.values())
+        if mistakes(improved, fit).sum() > rare:
+            wrong.append(name)
+    assert not wrong
 
 
-@pytest.mark.parametrize("variant", range(len(discrete.VARIANTS) + 1))
-def test_every_variant_explains_what_it_was_fitted_to(variant: int) -> None:
+def test_every_variant_explains_what_it_was_fitted_to() -> None:
     dataset = collect(gym.make("FrozenLake-v1", is_slippery=False), 0)
     fit = dataset.train[dataset.train.fitted]
-    assert not mistakes(induce(dataset, variant), fit).any()
+    variants = range(len(discrete.VARIANTS) + 1)
+    assert [v for v in variants if mistakes(induce(dataset, v), fit).any()] == []
+
+
+def test_a_long_observation_is_python_too() -> None:
+    radices = (2,) * 9
+    still = FactorMove(2, wraps=False, key=None, deltas=np.zeros((1, 1), dtype=np.int64))
+    dynamics = FactorDynamics((radices,), Sizes(radices, 1), (still,) * 9, None, (), (), 0.0)
+    nothing = Rule((), DecisionList((), 0.0))
+    seen = Transitions.of(numbered([Transition(300, 0, 300, 0.0, False)], 512, 1))
+    outcomes = Outcomes(False, nothing, nothing, reward_first=False)
+    program = write_program(DiscreteModel(seen.encoding, dynamics, outcomes, (0.0,)), seen)
+    assert max(map(len, program.splitlines())) <= 100
+    exec(program, scope := {})
+    model = scope["Environment"]()
+    model.set_state(301)
+    assert model.step(0) == (301, 0.0, False)
 
 
 def test_moves_are_fitted_once_for_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,9 +501,7 @@ def random_transitions(draw: st.DrawFn) -> Dataset:
     world = draw(st.lists(outcome, min_size=states * actions, max_size=states * actions))
     walk = draw(st.lists(st.integers(0, states * actions - 1), min_size=1, max_size=40))
     rows = [Transition(pair // actions, pair % actions, *world[pair]) for pair in walk]
-    observations = Space("discrete", low=(0,), high=(states - 1,))
-    choices = Space("discrete", low=(0,), high=(actions - 1,))
-    return Dataset.of(rows, observation_space=observations, action_space=choices)
+    return numbered(rows, states, actions)
 
 
 @pytest.mark.slow
@@ -486,8 +515,7 @@ def test_every_seen_transition_is_right_after_improving(fit: Dataset, variant: i
 
 def test_improving_twice_keeps_what_was_remembered_first() -> None:
     rows = [Transition(state, 0, 7 * state % 11, float(state % 3), False) for state in range(11)]
-    spaces = Space("discrete", low=(0,), high=(10,)), Space("discrete", low=(0,), high=(0,))
-    fit = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+    fit = numbered(rows, 11, 1)
     program = discrete.induce(fit[np.arange(2)], variant=0, rng=np.random.default_rng(0))
     wrong = mistakes(program, fit)
     first = wrong & (np.arange(11) < 6)
@@ -499,8 +527,7 @@ def test_improving_twice_keeps_what_was_remembered_first() -> None:
 def test_every_second_variant_guesses_about_one_state_never_seen():
     walk = [(0, 1, 1), (1, 0, 0), (0, 1, 1), (1, 1, 2), (2, 0, 1)] * 3
     rows = [Transition(s, a, n, 0.0, False) for s, a, n in walk]
-    space, actions = Space("discrete", low=(0,), high=(5,)), Space("discrete", low=(0,), high=(1,))
-    dataset = Dataset.of(rows, observation_space=space, action_space=actions)
+    dataset = numbered(rows, 6, 2)
     rng = np.random.default_rng(0)
     plain, guessed = (discrete.induce(dataset, variant=v, rng=rng) for v in (0, 1))
     assert "is a guess" in guessed

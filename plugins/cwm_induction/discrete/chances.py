@@ -100,7 +100,7 @@ def fit_chances(seen: Transitions, variant: Variant) -> Chances | None:
     if best is None:
         return None
     drift, dynamics = best
-    old, after = (split(part, dynamics.layout) for part in (seen.before, seen.after))
+    old, after = seen.in_factors(dynamics.layout)
     factored, noise = FactoredTransitions.of(seen.action, old, after), seen.disagreement(after=True)
     outcomes = fit_outcomes(seen, factored, dynamics.sizes, variant, noise)
     counts = np.bincount(seen.codes, weights=seen.count, minlength=len(seen.rewards))
@@ -115,7 +115,7 @@ def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, FactorD
     The state has no moves but these steps.
     """
     radices = tuple(radix for part in layout for radix in part)
-    old, after = (split(part, layout) for part in (seen.before, seen.after))
+    old, after = seen.in_factors(layout)
     steps, index = np.unique(after - old, axis=0, return_inverse=True)
     counts = np.bincount(index.reshape(-1), weights=seen.count)
     steps = steps[np.argsort(-counts, kind="stable")[:MOST_STEPS]]

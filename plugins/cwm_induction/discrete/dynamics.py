@@ -178,14 +178,14 @@ def _nominal(seen: Transitions) -> list[tuple[Layout, float, list[Fit]]]:
 
 def _moves(seen: Transitions, layout: Layout) -> list[Fit]:
     """Fit the nominal moves."""
-    old, after = (split(part, layout) for part in (seen.before, seen.after))
+    old, after = seen.in_factors(layout)
     radices = tuple(radix for digits in layout for radix in digits)
     return fit_moves(old, seen.action, after, radices, seen.encoding.action_sizes)
 
 
 def _finer_layout(dynamics: FactorDynamics, seen: Transitions) -> Layout | None:
     """Split a digit into two of which every change that was seen leaves one alone."""
-    old, after = (split(part, dynamics.layout) for part in (seen.before, seen.after))
+    old, after = seen.in_factors(dynamics.layout)
     factor = 0
     for component, radices in enumerate(dynamics.layout):
         for place, radix in enumerate(radices):
@@ -230,7 +230,7 @@ class _Plan:
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The states before and after, in factors."""
-        return split(self.seen.before, self.layout), split(self.seen.after, self.layout)
+        return self.seen.in_factors(self.layout)
 
     @property
     def cost(self) -> float:

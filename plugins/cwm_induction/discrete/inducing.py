@@ -21,7 +21,7 @@ from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
 from cwm_induction.discrete.rule_search import Variant
-from cwm_induction.discrete.transitions import Transitions, integer_columns, join, split
+from cwm_induction.discrete.transitions import Transitions, integer_columns, join
 
 VARIANTS = (
     Variant(),
@@ -101,7 +101,7 @@ def _with_outcomes(part: Transitions, dynamics: FactorDynamics, variant: Variant
     factored, noise = known_steps(part, dynamics)
     outcomes = fit_outcomes(part, factored, dynamics.sizes, variant, noise)
     model = DiscreteModel(part.encoding, dynamics, outcomes, part.rewards)
-    old, new = (split(state, dynamics.layout) for state in (part.before, part.after))
+    old, new = part.in_factors(dynamics.layout)
     formula = fit_formula(part.action, old, new, part.paid, dynamics.sizes)
     if formula is None:
         return model

@@ -139,6 +139,10 @@ class Transitions:
         columns = {name: getattr(self, name)[kept] for name in names}
         return replace(self, count=count[kept], **columns)
 
+    def in_factors(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        """Return the states before and after in the factors of a layout."""
+        return split(self.before, layout), split(self.after, layout)
+
     @property
     def paid(self) -> np.ndarray:
         """The reward of every transition."""
