@@ -174,13 +174,13 @@ class Explainer:
         """Explain variables by equations with constants inside a term, then others by these."""
         effort = self.effort.share(0.3)
         columns = [variable.column for variable in self.variables]
-        for scan in (Known.steered, Known.scan):
+        for steered in (True, False):
             before = self._open()
             for variable in self._unexplained():
                 if variable.name in self.hypothesis.plain or not effort.spend(0):
                     continue
                 known = Known(columns, self._settled(variable), self._inputs)
-                formula = equation(variable, self.samples, effort, partial(scan, known))
+                formula = equation(variable, self.samples, known, effort, steered=steered)
                 self.found.formulas.update({variable.name: formula} if formula else {})
             if self._open() != before:
                 self._equations()

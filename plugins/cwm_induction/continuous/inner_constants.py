@@ -6,7 +6,7 @@ what is not needed is left out in the end.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, product
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.atoms import COST, Atom, Products, atoms
-from cwm_induction.continuous.least_squares import descended
+from cwm_induction.continuous.least_squares import descended, shortened
 from cwm_induction.continuous.regression import (
     SLACK,
     Formula,
@@ -32,7 +32,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, hypotenuses, library
 from cwm_induction.continuous.variables import Variable
 from cwm_induction.effort import Share
-from cwm_induction.writing.rounding import literal, rounded
+from cwm_induction.writing.rounding import literal
 
 MOST_ROWS = 300
 """Rows that constants are fitted to: every one of them costs, and few constants need few."""
@@ -64,15 +64,16 @@ STEEPNESSES = (0.6, 1.5, 3.0, 6.0)
 HALVES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Quantiles at which a saturation may be half, to begin with."""
 
-Scanning = Callable[[Target, Share], Formula | None]
-"""Looks for a formula for a target."""
-
 
 class Inner(NamedTuple):
     """Atoms with their constants."""
 
     atoms: tuple[Atom, ...] = ()
     constants: tuple[float, ...] = ()
+
+    def at(self, constants: Array) -> "Inner":
+        """Return the same atoms with other constants."""
+        return Inner(self.atoms, tuple(constants.tolist()))
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Scan:
         constants = descended(
             lambda constants: self._rest(inner, constants.tolist()), start, self.effort
         )
-        return inner._replace(constants=tuple(constants.tolist()))
+        return inner.at(constants)
 
     def worst(self, inner: Inner) -> tuple[float, float]:
         """Return the largest residual and the size of all, in units of the tolerance."""
@@ -181,15 +182,12 @@ class Scan:
         )
         used = few.refined(inner)
         limit = max(SLACK * few.worst(used)[0], 1e-2)  # less is far below the tolerance
-        for index in range(len(used.constants)):
-            for digits in range(1, 9):
-                constants = list(used.constants)
-                constants[index] = rounded(constants[index], digits)
-                trial = used._replace(constants=tuple(constants))
-                if few.worst(trial)[0] <= limit:
-                    used = trial
-                    break
-        return fitted([*few.terms, *few.expanded(used)], values, tolerance, rows)
+
+        def fits(constants: Array) -> bool:
+            return few.worst(inner.at(constants))[0] <= limit
+
+        short = shortened(np.array(used.constants), fits, range(len(used.constants)))
+        return fitted([*few.terms, *few.expanded(inner.at(short))], values, tolerance, rows)
 
     @cached_property
     def _rows(self) -> Array:
@@ -246,33 +244,34 @@ class Scan:
         return np.concatenate([left_by(basis, rest, np.stack(part)) for part in parts])
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What an equation may read: values now, next values that are known already, and inputs."""
 
     columns: Sequence[NamedColumn]
     chain: Sequence[NamedColumn]
     inputs: Sequence[NamedColumn]
 
-    def scan(self, target: Target, effort: Share) -> Formula | None:
-        """Look for a constant inside any term."""
-        terms = [t for t in library([*self.columns, *self.chain], self.inputs, 2) if t.cost <= 2]
-        products = factors([*self.columns, *self.chain], self.inputs)
-        arguments = [*self.columns, *self.inputs]
-        return Scan(terms, products, target, effort).formula(_varied(arguments))
 
-    def steered(self, target: Target, effort: Share) -> Formula | None:
-        """Look for a constant inside a function of an input, times next values."""
-        terms = library([*self.columns, *self.chain], self.inputs, 1)
-        products = factors(self.chain or self.columns, [])
-        return Scan(terms, products, target, effort).formula(_varied(self.inputs))
+def equation(
+    variable: Variable, samples: Samples, known: Known, effort: Share, *, steered: bool
+) -> Formula | None:
+    """Return a formula with few inner constants that also holds on the rows held back.
 
-
-def equation(variable: Variable, samples: Samples, effort: Share, scan: Scanning) -> Formula | None:
-    """Return a formula with few inner constants that also holds on the rows held back."""
+    Constants stand inside any term, or where it is `steered` inside a function of an input,
+    times next values.
+    """
     usable = samples.smooth & variable.free
     target = Target(variable.change, variable.quarter, usable & samples.learn)
-    formula = scan(target, effort) if target.rows.sum() >= FEWEST_ROWS else None
+    if target.rows.sum() < FEWEST_ROWS:
+        return None
+    columns, chain, inputs = known
+    terms = library([*columns, *chain], inputs, 1 if steered else 2)
+    if steered:
+        products, arguments = factors(chain or columns, []), inputs
+    else:
+        terms = [t for t in terms if t.cost <= 2]
+        products, arguments = factors([*columns, *chain], inputs), [*columns, *inputs]
+    formula = Scan(terms, products, target, effort).formula(varied(arguments))
     if formula is None:
         return None
     held = variable.agrees(formula.values(len(samples)), usable & ~samples.learn)
@@ -360,14 +359,10 @@ def _saturation(target: Target, rows: Array, column: NamedColumn, effort: Share)
     limit = max(SLACK * float(np.abs(rest(best)).max()), 1e-2)
     if limit > SLACK:
         return None
-    for index, digits in product((0, 1), range(1, 9)):
-        trial = best.copy()
-        trial[index] = rounded(best[index], digits)
-        if np.abs(rest(trial)).max() <= limit:
-            best = trial
+    best = shortened(best, lambda trial: bool(np.abs(rest(trial)).max() <= limit), (0, 1))
     return fitted(terms(best), target.values, target.tolerance, rows)
 
 
-def _varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
+def varied(columns: Sequence[NamedColumn]) -> list[NamedColumn]:
     """Return the columns with more than two values: of two, any function is linear."""
     return [column for column in columns if len(np.unique(column.values)) > 2]

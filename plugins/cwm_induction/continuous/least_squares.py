@@ -5,13 +5,14 @@
 core, a third of all that CartPole needs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Share
+from cwm_induction.writing.rounding import rounded
 
 Residuals = Callable[[Array], Array]
 """From parameter vectors (B, P) to residuals (B, rows, outputs), in units of the tolerance."""
@@ -91,6 +92,23 @@ def descended(residuals: Callable[[Array], Array], start: Array, effort: Share) 
     return minimise(several, start, np.arange(len(start)), effort, options)
 
 
+def shortened(
+    point: Array, fits: Callable[[Array], bool], numbers: Iterable[int], most: int = 8
+) -> Array:
+    """Round some numbers, one after another, to the fewest digits with which all still fits.
+
+    One that needs more than the `most` digits stays as it is.
+    """
+    for index in numbers:
+        for digits in range(1, most + 1):
+            trial = point.copy()
+            trial[index] = rounded(float(point[index]), digits)
+            if fits(trial):
+                point = trial
+                break
+    return point
+
+
 def slopes(
     residuals: Residuals, point: Array, rest: Array, active: Array, scale: float = 1e-2
 ) -> Array:
@@ -119,6 +137,8 @@ def by_importance(residuals: Residuals, point: Array, active: Array) -> Array:
 
 def _believed(rest: Array, options: SolverOptions) -> Array:
     """Weigh the rows to believe 1 and the others 0."""
+    if options.believed == 1 and options.reach == np.inf:
+        return np.ones((len(rest), 1))
     worst = np.abs(rest).max(1)
     share = 1.0001 * np.quantile(worst, options.believed)
     most = min(share, max(RIGHT, options.reach * float(np.median(worst))))

@@ -7,7 +7,8 @@ averaged over the stages; guess and stages are improved in turn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import CodeType
 from typing import NamedTuple
 
 import numpy as np
@@ -325,9 +326,14 @@ def field_of(seen: FlowData, formulas: Sequence[Formula]) -> Field:
     return seen.field(evaluate, weights)
 
 
+@lru_cache(20_000)  # a few hundred bytes each; the same terms return with every scheme
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<term>", "eval")
+
+
 def evaluator(texts: Sequence[str]) -> Evaluator:
     """Compile expressions of a program so that they can be computed for all rows at once."""
-    codes = [compile(text, "<term>", "eval") for text in texts]
+    codes = [_compiled(text) for text in texts]
 
     def evaluate(names: dict[str, object], rows: int) -> Array:
         scope = {"np": np, "abs": np.abs, "max": np.maximum, "min": np.minimum, **names}

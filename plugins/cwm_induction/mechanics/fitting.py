@@ -17,6 +17,7 @@ from cwm_induction.continuous.least_squares import (
     SolverOptions,
     by_importance,
     minimise,
+    shortened,
 )
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
@@ -24,7 +25,6 @@ from cwm_induction.effort import Share
 from cwm_induction.mechanics.mechanism import HARD, Integrator, Limit, Mechanism
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start
-from cwm_induction.writing.rounding import rounded
 
 MOST_JOINTS = 3
 """Coordinates of the largest mechanism: one more would have three times as many waves."""
@@ -234,14 +234,7 @@ def _simplified(
             size //= 2
     point = minimise(residuals, point, active, effort, SolverOptions(10, 1e-6))
     limit = max(1.2 * error(point), 0.2)
-    for index in active.tolist():
-        for digits in range(1, 8):
-            trial = point.copy()
-            trial[index] = rounded(point[index], digits)
-            if error(trial) <= limit:
-                point = trial
-                break
-    return point
+    return shortened(point, lambda trial: error(trial) <= limit, active.tolist(), 7)
 
 
 def _limited(found: Mechanics, motion: Motion, effort: Share) -> Mechanics:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cwm_induction.continuous.inner_constants import Scan
+from cwm_induction.continuous.inner_constants import Scan, varied
 from cwm_induction.continuous.regression import Formula, SearchLimits, Target
 from cwm_induction.continuous.rules import condition, holds
 from cwm_induction.continuous.samples import Array, Samples
@@ -114,6 +114,10 @@ def reward_of(
     return min(_judged(context, plain), _roughly(context), key=lambda found: _error(context, found))
 
 
+Found = Formula | list[Formula] | None
+"""A formula, several that take turns, or nothing."""
+
+
 @dataclass(frozen=True)
 class _Formulas:
     """Formulas that hold along the way, then formulas that hold for the most part.
@@ -130,85 +134,64 @@ class _Formulas:
 
     def __iter__(self) -> Iterator[list[Formula]]:
         """Yield what may explain the reward, the likeliest first."""
-        yield from self._changes()
-        if self.parted:
-            yield from self._turns()
-        yield from self._sums()
-        yield from self._places()
-        yield from self._distances()
-        yield from self._functions()
-        yield from self._majorities()
-        if not self.parted:
-            yield from self._turns()
-        yield from self._bent()
+        along = [self._sums, self._places, self._distances, self._functions, self._majorities]
+        order = [self._turns, *along] if self.parted else [*along, self._turns]
+        for family in [self._changes, *order, self._bent]:
+            for found in family():
+                if found:
+                    yield [found] if isinstance(found, Formula) else found
 
-    def _changes(self) -> Iterator[list[Formula]]:
+    def _changes(self) -> Iterator[Found]:
         """Yield a sum that has a change in it, which the end of an episode may cut short."""
         terms = self.context.changes()
         formula = formula_in(self.context, terms, self._part(1), SearchLimits(4))
         if formula is not None and any(" - " in term.text for term in formula.terms):
-            yield [formula]
+            yield formula
 
-    def _sums(self) -> Iterator[list[Formula]]:
+    def _sums(self) -> Iterator[Found]:
         part = self._part(2)
         for terms in self._libraries:
-            formula = formula_in(self.context, terms, part, self.search)
-            if formula is not None:
-                yield [formula]
+            yield formula_in(self.context, terms, part, self.search)
 
-    def _places(self) -> Iterator[list[Formula]]:
+    def _places(self) -> Iterator[Found]:
         """Yield formulas in the places of the parts of a mechanism."""
         if self.kinematics is None:
             return
         samples, known = self.context.samples, self.kinematics.right
         rows = np.flatnonzero(samples.smooth & samples.learn & known)
         for terms in self.kinematics.costs(self.context.inputs, samples.rewards, rows):
-            formula = formula_in(self.context, terms, self.effort, BACKWARD, known)
-            if formula is not None:
-                yield [formula]
+            yield formula_in(self.context, terms, self.effort, BACKWARD, known)
 
-    def _distances(self) -> Iterator[list[Formula]]:
+    def _distances(self) -> Iterator[Found]:
         part = self._part(2)
         for shape in SHAPES:
-            seen = Distances(self.context, self._libraries[1], part, shape)
-            for terms in seen.libraries():
-                formula = formula_in(self.context, terms, part, self.search)
-                if formula is not None:
-                    yield [formula]
+            for terms in Distances(self.context, self._libraries[1], part, shape).libraries():
+                yield formula_in(self.context, terms, part, self.search)
 
-    def _functions(self) -> Iterator[list[Formula]]:
+    def _functions(self) -> Iterator[Found]:
         libraries = [self._libraries[1], self._libraries[4]]
-        for formula in linked(self.context, libraries, self._part(1), self.search):
-            yield [formula]
+        return linked(self.context, libraries, self._part(1), self.search)
 
-    def _majorities(self) -> Iterator[list[Formula]]:
+    def _majorities(self) -> Iterator[Found]:
         part = self._part(1)
         for terms in self._libraries:
-            formula = most_of(self.context, terms, part, self.search)
-            if formula is not None:
-                yield [formula]
+            yield most_of(self.context, terms, part, self.search)
 
-    def _turns(self) -> Iterator[list[Formula]]:
+    def _turns(self) -> Iterator[Found]:
         for terms in self._libraries[1:3]:
-            found = turns(self.context, terms, self._part(1))
-            if found:
-                yield found
+            yield turns(self.context, terms, self._part(1))
 
-    def _bent(self) -> Iterator[list[Formula]]:
+    def _bent(self) -> Iterator[Found]:
         """Yield formulas with constants inside their terms."""
-        samples, inputs = self.context.samples, self.context.inputs
+        samples, inputs, part = self.context.samples, self.context.inputs, self._part(2)
         rows = samples.smooth & samples.learn
         target = Target(samples.rewards, self.context.tolerance, rows)
-        part = self._part(2)
         for columns in (self.context.then, self.context.now):
             terms = [t for t in library(columns, inputs, 2) if t.cost <= 2]
-            arguments = [c for c in [*columns, *inputs] if len(np.unique(c.values)) > 2]
-            arguments = arguments[:MOST_COLUMNS]
+            arguments = varied([*columns, *inputs])[:MOST_COLUMNS]
             if not part.spend(BENT * len(arguments)):
                 return
-            formula = Scan(terms, (), target, part).formula(arguments)
-            if formula is not None:
-                yield [formula]
+            yield Scan(terms, (), target, part).formula(arguments)
 
     @cached_property
     def _libraries(self) -> list[list[Term]]:

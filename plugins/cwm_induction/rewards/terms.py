@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.continuous.ending import sums_of_angles
-from cwm_induction.continuous.least_squares import descended
+from cwm_induction.continuous.least_squares import descended, shortened
 from cwm_induction.continuous.regression import SHORT, Formula, orthonormal
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import (
@@ -165,7 +165,9 @@ class Distances:
         for places in self._groups():
             point = self._best(places)
             if point is not None:
-                yield [*self.terms, *self._measured(places, self._short(places, point))]
+                fits = partial(self._fits, places)
+                short = shortened(point, fits, range(len(point)))
+                yield [*self.terms, *self._measured(places, short)]
 
     def _groups(self) -> Iterator[tuple[Variable, ...]]:
         places = [v for v in self.context.places if len(np.unique(v.then)) > 20][:MOST_PLACES]
@@ -190,17 +192,6 @@ class Distances:
             if self._fits(places, point):
                 return point
         return None
-
-    def _short(self, places: Sequence[Variable], point: Array) -> Array:
-        """Round the coordinates as far as everything stays explained."""
-        for index in range(len(point)):
-            for digits in range(1, 9):
-                trial = point.copy()
-                trial[index] = rounded(float(point[index]), digits)
-                if self._fits(places, trial):
-                    point = trial
-                    break
-        return point
 
     def _fits(self, places: Sequence[Variable], point: Array) -> bool:
         return bool(np.abs(self._left(places, point)).max() <= 1)
