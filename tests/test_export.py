@@ -19,6 +19,8 @@ import recordings
 import test_rtfm
 import worlds
 from conftest import Shell
+from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
+from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -508,8 +510,9 @@ class Adder(Backend):
 
 class TestOthers:
     def test_a_benchmark_is_refused_with_a_run_of_it(self, cwm):
-        (cwm.folder / "many").mkdir()
-        (cwm.folder / "many" / "run.json").write_text('{"kind": "benchmark"}')
+        config = BenchmarkConfig(environments=("X-v0",), strategies=("s",), backend="b")
+        header = BenchmarkHeader(config=config, terms=BenchmarkTerms())
+        BenchmarkRun.start(cwm.folder / "many", header)
         assert refused(cwm, "many").endswith("many is a run of kind 'benchmark': export a search")
         run_of(cwm.folder / "many" / "one", "x = 1\n")
         assert refused(cwm, "many").endswith("export a search, such as many/one")

@@ -56,12 +56,15 @@ def list_(
     table.add_column("run", overflow="fold", min_width=20)  # so that the folder can be copied
     for name in names:
         table.add_column(name, overflow="fold")
+    damaged = [run for run in found if isinstance(run, UnreadableRun)]
     for run in found:
-        if isinstance(run, UnreadableRun):
-            table.add_row(Text(run.run), "", "", "", "", "", Text(printable(run.reason), "red"))
-        else:
+        if not isinstance(run, UnreadableRun):
             table.add_row(*(Text(printable(getattr(run, name))) for name in ("run", *names)))
-    console(json=False).print(table)
+    out = console(json=False)
+    if len(damaged) < len(found):
+        out.print(table)
+    for run in damaged:
+        out.print(Text(printable(run.reason), "red"), soft_wrap=True)
 
 
 @runs.command("show")
