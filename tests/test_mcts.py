@@ -22,9 +22,8 @@ from cwm_cli.planning.mcts import (
     optimistic,
     repeated,
 )
-from cwm_cli.planning.model import Step, key
+from cwm_cli.planning.model import Step, close, countable, key, name
 from cwm_cli.planning.planner import Situation
-from cwm_cli.planning.states import close, countable, name
 
 TWO = space_of(spaces.Discrete(2))
 PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])

@@ -27,8 +27,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import PLANNERS, Decider, Moment, find_planner, serving
 from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
-from cwm_cli.planning.model import Batch, Counter, Model, Step, key
-from cwm_cli.planning.states import countable
+from cwm_cli.planning.model import Batch, Counter, Model, Step, countable, key
 from cwm_cli.planning.tabular import Tabular
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Model, key
+from cwm_cli.planning.model import Model, close, countable, key, name
 from cwm_cli.planning.planner import FROM_PRESET, Planner, Situation
-from cwm_cli.planning.states import close, countable, name
 from cwm_cli.planning.tabular import OutcomeArrays
 
 

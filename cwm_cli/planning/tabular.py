@@ -8,9 +8,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Model
+from cwm_cli.planning.model import Model, countable, name
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
-from cwm_cli.planning.states import countable, name
 
 LARGEST = 4_000_000
 """Values that are remembered for different numbers of steps to go."""

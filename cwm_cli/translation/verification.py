@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.model import Batch, Model, Step, Unbatched
-from cwm_cli.planning.states import close
+from cwm_cli.planning.model import Batch, Model, Step, Unbatched, close
 from cwm_cli.translation.scalar import Translated
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6

@@ -19,8 +19,7 @@ from cwm_cli.envs.simulators.saving import OWN, Attributes, Findings, aliased, o
 from cwm_cli.envs.simulators.simulator import Binder, Remembering, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import key
-from cwm_cli.planning.states import countable
+from cwm_cli.planning.model import countable, key
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -12,8 +12,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import Rewinder, space_of
-from cwm_cli.planning.model import Batch, Counter, Step, copied
-from cwm_cli.planning.states import Named
+from cwm_cli.planning.model import Batch, Counter, Named, Step, copied
 
 if TYPE_CHECKING:
     import gymnasium as gym
