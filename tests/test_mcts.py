@@ -1,6 +1,6 @@
 """Tree search finds what pays and counts what it should."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import log, sqrt
 from random import Random
@@ -22,14 +22,14 @@ from cwm_cli.planning.mcts import (
     optimistic,
     repeated,
 )
-from cwm_cli.planning.model import Step, close, countable, key, name
+from cwm_cli.planning.model import Model, Step, close, countable, key, name
 from cwm_cli.planning.planner import Situation
 
 TWO = space_of(spaces.Discrete(2))
 PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
 
 
-class World:
+class World(Model):
     """A model made of a function from a state and an action to what follows."""
 
     deterministic = True
@@ -56,16 +56,6 @@ class World:
         step = self.answer(self.state, action)
         self.state = step.observation
         return step
-
-    def play(self, actions: Iterable[int], discount: float = 1.0) -> float:
-        total, factor = 0.0, 1.0
-        for action in actions:
-            _, reward, terminated, _ = self.step(action)
-            total += factor * reward
-            factor *= discount
-            if terminated:
-                break
-        return total
 
 
 class Corridor(World):

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from cwm_cli.planning import (
     find_planner,
     serving,
 )
-from cwm_cli.planning.model import Step
+from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.planning.planner import Situation
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.messages import PlanningJob
@@ -38,15 +38,14 @@ FEW = space_of(spaces.Discrete(3, start=-1))
 EVERY = pytest.mark.parametrize("planner", KNOWN.values(), ids=KNOWN)
 
 
-class Line:
+class Line(Model):
     """A walk on a line, one step or less at a time, which ends ten steps away from its start."""
 
     deterministic = True
-    batch: Any = None
 
     def __init__(self, action_space: Space) -> None:
         self.action_space = action_space
-        self.counter = [0]
+        self.counter: Counter = [0]
 
     def stand(self, state: Any) -> None:
         self.place = state
@@ -59,23 +58,6 @@ class Line:
         self.counter[0] += 1
         self.place = self.place + (action if self.action_space is FEW else float(action[0]))
         return Step(self.place, float(self.place), bool(abs(self.place) >= 10))
-
-    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        total, factor = 0.0, 1.0
-        for action in actions:
-            step = self.step(action)
-            total, factor = total + factor * step.reward, factor * discount
-            if step.terminated:
-                break
-        return total
-
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
-        totals = np.empty(plans.shape[:2])
-        for index, state in enumerate(states):
-            for number, plan in enumerate(plans[index]):
-                self.stand(state)
-                totals[index, number] = self.play(plan)
-        return totals
 
 
 def line(planner: type[Planner]) -> Line:

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import tabular
-from cwm_cli.planning.model import Step
+from cwm_cli.planning.model import Model, Step
 from cwm_cli.planning.planner import Situation, Unsuited
 from cwm_cli.planning.tabular import OutcomeArrays, Tabular
 
@@ -17,11 +17,10 @@ FOUR = space_of(spaces.Discrete(4))
 WALLS = {16, 17, 18, 19, 20, 30, 31, 32, 33}
 
 
-class Maze:
+class Maze(Model):
     """A walk on 7 x 7 fields, past walls, to the far corner; every step costs 1."""
 
     deterministic = True
-    batch: Any = None
 
     def __init__(self, space: Space = FOUR) -> None:
         self.action_space = space

@@ -27,7 +27,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import PLANNERS, Decider, Moment, find_planner, serving
 from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
-from cwm_cli.planning.model import Batch, Counter, Model, Step, countable, key
+from cwm_cli.planning.model import Counter, Model, Step, countable, key
 from cwm_cli.planning.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -347,10 +347,8 @@ class Seen:
         return float(far.sum()) + new
 
 
-class Curious:
+class Curious(Model):
     """A simulator that rewards observations for being unlike those that were seen."""
-
-    batch: Batch | None = None
 
     def __init__(self, simulator: Simulator | Remembering, seen: Seen, *, ended: bool) -> None:
         self._simulator = simulator
@@ -373,26 +371,6 @@ class Curious:
         observation, _, terminated, valid = self._simulator.step(action)
         novelty = self._seen.novelty(observation)
         return Step(observation, novelty * (self._end if terminated else 1.0), terminated, valid)
-
-    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the episode end; return the discounted sum of novelty."""
-        total, factor = 0.0, 1.0
-        for action in actions:
-            step = self.step(action)
-            total += factor * step.reward
-            if step.terminated:
-                break
-            factor *= discount
-        return total
-
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
-        """Return the sums of novelty of plans from each state."""
-        returns = np.empty(plans.shape[:2])
-        for index, state in enumerate(states):
-            for number, plan in enumerate(plans[index]):
-                self.stand(state)
-                returns[index, number] = self.play(plan.copy())
-        return returns
 
 
 class _Told(NamedTuple):

@@ -66,37 +66,55 @@ class Batch(Protocol):
         """Go on with some lanes only, given by number or by a mask."""
 
 
-class Model(Protocol):
-    """Stands at one state at a time; the first element of `counter` counts steps, each once.
+class Model:
+    """Stands at one state at a time, and steps from there: a program, or a true environment.
 
-    A state is an observation, or what `here` has returned. `deterministic`
-    says that the same action in the same state always leads to the same. `batch`
-    answers for many observations at once, where there is such a form.
+    A state is an observation, or what `here` has returned. `deterministic` says that the
+    same action in the same state always leads to the same. The first element of
+    `counter` counts steps, each once. `batch` answers for many observations at once,
+    where there is such a form.
     """
 
     action_space: Space
     deterministic: bool
     counter: Counter
-    batch: Batch | None
+    batch: Batch | None = None
 
     def stand(self, state: Any) -> None:
         """Stand at a state."""
+        raise NotImplementedError
 
     def here(self) -> Any:
         """Return what leads `stand` back to where the model stands; nobody may change it."""
+        raise NotImplementedError
 
     def step(self, action: Any) -> Step:
         """Take an action."""
+        raise NotImplementedError
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
+        total, factor = 0.0, 1.0
+        for action in actions:
+            step = self.step(action)
+            total += factor * step.reward
+            if step.terminated:
+                break
+            factor *= discount
+        return total
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state.
 
         `plans` are (states, plans, steps, *shape of an action), the returns
-        (states, plans).
+        (states, plans). Nothing that steps can change the plans.
         """
+        returns = np.empty(plans.shape[:2])
+        for index, state in enumerate(states):
+            for number, plan in enumerate(plans[index]):
+                self.stand(state)
+                returns[index, number] = self.play(plan.copy())
+        return returns
 
 
 def copied(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import LARGEST, Batch, Counter, Step, Unbatched, copied
+from cwm_cli.planning.model import LARGEST, Batch, Counter, Model, Step, Unbatched, copied
 
 MOST_LANES = 8000
 """More lanes than this are played one part after the other: their arrays would leave the cache."""
@@ -27,15 +27,13 @@ class Checks(NamedTuple):
     valid: Callable[[Any], tuple[int, ...] | None] | None = None
 
 
-class Program:
+class Program(Model):
     """A program's `Environment`; arrays are copied on their way in and out.
 
     Between two calls of `stand` every step goes on from the one before. `used`
     are the forms in which steps were taken, `notes` says what stands against
     others.
     """
-
-    batch: Batch | None = None
 
     def __init__(
         self,
@@ -93,14 +91,10 @@ class Program:
                 return self._returns_of_batch(self.batch, states, plans)
             except Unbatched as reason:
                 failed = str(reason)
-        returns = np.empty(plans.shape[:2])
-        for index, state in enumerate(states):
-            for number, plan in enumerate(plans[index]):
-                self.stand(state)
-                returns[index, number] = self.play(plan.copy())
+        alone = super().returns(states, plans)
         if self.batch is not None:
             self._set_back(failed)
-        return returns
+        return alone
 
     def _returns_of_batch(
         self, batch: Batch, states: Sequence[Any], plans: np.ndarray

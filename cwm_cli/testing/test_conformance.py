@@ -1,7 +1,6 @@
 """One test for each promise of a seam, run on every implementation that is installed."""
 
 import json
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import is_dataclass
 from inspect import getdoc, signature
@@ -231,8 +230,6 @@ def test_a_metric_is_best_for_what_was_recorded_and_bounded(name: str, material:
 class Walk(Model):
     """A walk along ten places, towards a reward at the end of it."""
 
-    batch = None
-
     def __init__(self, kind: str) -> None:
         from gymnasium import spaces
 
@@ -256,26 +253,6 @@ class Walk(Model):
         number = float(np.asarray(action).ravel()[0])
         self._place += (2 * number - 1) if self.action_space.kind == "discrete" else number
         return Step(self.here(), self._place, self._place >= 10, None)
-
-    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the walk end."""
-        total, factor = 0.0, 1.0
-        for action in actions:
-            step = self.step(action)
-            total += factor * step.reward
-            factor *= discount
-            if step.terminated:
-                break
-        return total
-
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
-        """Try every plan from every state."""
-        found = np.empty(plans.shape[:2])
-        for row, state in enumerate(states):
-            for column, plan in enumerate(plans[row]):
-                self.stand(state)
-                found[row, column] = self.play(plan)
-        return found
 
 
 @every("planner")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import LARGEST, Batch, Step
+from cwm_cli.planning.model import LARGEST, Model, Step
 from cwm_cli.planning.program import Program
 
 FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -25,7 +25,7 @@ class Here(NamedTuple):
     state: Any
 
 
-class Translated:
+class Translated(Model):
     """Does what a program does, and asks the program where that cannot be.
 
     After `play` it stands where it stood before. It has no state of its own where
@@ -41,8 +41,7 @@ class Translated:
         self._here = Here(None, None)
         self.action_space = program.action_space
         self.counter = program.counter
-        self.batch: Batch | None = program.batch
-        self.returns: Callable[[Sequence[Any], np.ndarray], np.ndarray] = program.returns
+        self.batch = program.batch
         self.used = program.used
         self.redone = 0
 
@@ -80,6 +79,10 @@ class Translated:
         self.counter[0] += count
         self.used.add(self.form)
         return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return what the program answers, which steps many at once where it can."""
+        return self._program.returns(states, plans)
 
     def _place(self) -> None:
         """Let the program stand where we stand."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import Rewinder, space_of
-from cwm_cli.planning.model import Batch, Counter, Named, Step, copied
+from cwm_cli.planning.model import Counter, Model, Named, Step, copied
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -21,7 +21,7 @@ Binder = Callable[["gym.Env[Any, Any]"], Rewinder]
 """Makes the rewinder of an environment."""
 
 
-class Simulator:
+class Simulator(Model):
     """Steps an instance of its own; states are what its rewinder saves.
 
     Its random generators go on wherever it stands, so that planning does not
@@ -29,8 +29,6 @@ class Simulator:
     `terminated` ends an episode, never a time limit. `observed` says that
     observations tell states from each other.
     """
-
-    batch: Batch | None = None
 
     def __init__(
         self,
@@ -97,12 +95,7 @@ class Simulator:
         if answer is not None:
             self.counter[0] += answer[1]
             return answer[0]
-        returns = np.empty(plans.shape[:2])
-        for index, state in enumerate(states):
-            for number, plan in enumerate(plans[index]):
-                self.stand(state)
-                returns[index, number] = self.play(plan.tolist() if plan.ndim == 1 else plan.copy())
-        return returns
+        return super().returns(states, plans)
 
     def _named(self, observation: Any, state: Any) -> Any:
         """Return a state by the name of its observation, if that tells it from others."""
@@ -133,10 +126,9 @@ class Place:
         self.steps: dict[int, tuple[Place, Step]] = {}
 
 
-class Remembering:
+class Remembering(Model):
     """Asks a deterministic simulator, whose observations tell its states, once for every step."""
 
-    batch: Batch | None = None
     deterministic = True
 
     def __init__(self, simulator: Simulator) -> None:
