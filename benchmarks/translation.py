@@ -154,11 +154,11 @@ def _rows(env: Any) -> dict[str, Any]:
 def _session(box: Any, text: str, spaces: Any, planner: str, rows: Any) -> Any:
     if hasattr(box, "session"):
         return box.session(text, spaces, planners=[(planner, {})], rows=rows)
-    from cwm_cli.sandbox import Session
-    from cwm_cli.sandbox.messages import PlanningJob
+    from cwm_cli.worlds.messages import PlanningJob
+    from cwm_cli.worlds.program import ProgramSession
 
     about = {"observation_space": spaces[0], "action_space": spaces[1], "columns": rows}
-    return Session(box, PlanningJob(program=text, planners=[(planner, {})], **about))
+    return ProgramSession(box, PlanningJob(program=text, planners=[(planner, {})], **about))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from benchmarks.published import Copied, Entropy, cem, mcts
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
-from cwm_cli.sandbox import Limits, Sandbox, Session
-from cwm_cli.sandbox.messages import PlanningJob
-from cwm_cli.worlds.program import random_rows
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds.messages import PlanningJob
+from cwm_cli.worlds.program import ProgramSession, random_rows
 
 PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
 
@@ -67,7 +67,7 @@ class WorldModel:
             with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
                 sessions = [stack.enter_context(self._opened(planner)) for _ in range(workers)]
 
-                def plan(session: Session, number: int) -> None:
+                def plan(session: ProgramSession, number: int) -> None:
                     moments = [
                         Moment(episode, number, self._start(number + episode), 200)
                         for episode in range(episodes)
@@ -88,7 +88,7 @@ class WorldModel:
         return ours
 
     @contextmanager
-    def _opened(self, planner: str) -> Iterator[Session]:
+    def _opened(self, planner: str) -> Iterator[ProgramSession]:
         """Open a session with a planner as published, in a sandbox of its own."""
         env = self._env
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
@@ -101,7 +101,7 @@ class WorldModel:
                 columns=random_rows(task, spaces),
                 planners=[(planner, {"preset": "paper"})],
             )
-            yield Session(box, job)
+            yield ProgramSession(box, job)
 
     def _start(self, number: int) -> np.ndarray:
         """Return an observation at which an episode begins."""

@@ -10,9 +10,11 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.sandbox import Limits, Plan, Sandbox, Session
+from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.job import PredictionJob
-from cwm_cli.sandbox.messages import PlanningJob
+from cwm_cli.worlds.messages import PlanningJob
+from cwm_cli.worlds.model import Plan
+from cwm_cli.worlds.program import ProgramSession
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
 
@@ -71,13 +73,15 @@ def open_session(
     spaces: tuple[Space, Space],
     rows: Columns | None = None,
     **how: Any,
-) -> Session:
+) -> ProgramSession:
     """Return a session that plans with a program, to be closed."""
     about = {"observation_space": spaces[0], "action_space": spaces[1], "columns": rows or {}}
-    return Session(sandbox, PlanningJob(program=text, **about, **how))
+    return ProgramSession(sandbox, PlanningJob(program=text, **about, **how))
 
 
-def plan_at(opened: Session, observation: object, number: int = 0, *, horizon: int = 9) -> Plan:
+def plan_at(
+    opened: ProgramSession, observation: object, number: int = 0, *, horizon: int = 9
+) -> Plan:
     """Ask a session for the decision of a number in its only episode."""
     [plan] = opened.plan([Moment(0, number, observation, horizon)])
     return plan

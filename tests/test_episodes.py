@@ -15,7 +15,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import Plan, Planning, PlanningSession, Report
+from cwm_cli.worlds.model import Plan, PlannedWith, Planning, PlanningSession
 from cwm_cli.worlds.program import ROWS, random_rows
 
 SETTING = Setting("CartPole-v1", {}, 3, 500)
@@ -60,7 +60,7 @@ class Planned(PlanningSession):
     def plan(self, moments):
         self.asked.append(moments)
         self.steps += 10 * len(moments) + 1
-        self.report = Report("planned", ("scalar",), "")
+        self.report = PlannedWith("planned", ("scalar",), "")
         return [self.one(moment) for moment in moments]
 
     def one(self, moment):

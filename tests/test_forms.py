@@ -11,7 +11,8 @@ from benchmarks.published import Copied, Entropy, cem
 from candidates import open_session
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.sandbox import Limits, Plan, Report, Sandbox
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds.model import Plan, PlannedWith
 
 PROGRAMS = Path(__file__).parent / "world_models"
 ENVIRONMENTS = {
@@ -59,7 +60,7 @@ def rows(env: gym.Env, count: int = 509) -> dict[str, np.ndarray]:
 
 def plans(
     sandbox: Sandbox, text: str, name: str, *, together: bool = True, **options: object
-) -> tuple[list[Plan], Report | None]:
+) -> tuple[list[Plan], PlannedWith | None]:
     """Plan at the beginnings of some episodes."""
     env = gym.make(name)
     spaces = (space_of(env.observation_space), space_of(env.action_space))

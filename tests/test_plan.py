@@ -284,7 +284,7 @@ def test_who_plans_follows_from_the_spaces_and_the_options() -> None:
         limits = (99 if "memory_mb=99" in options else 77, DECISION["cpu_seconds"])
         if (found, (choice.limits.memory_mb, choice.limits.cpu_seconds)) != (expected, limits):
             wrong[observations.kind, name, options] = choice
-        for planner, settings in choice.planners:
+        for planner, settings, _ in choice.planners:
             find_planner(planner)(**settings)
     assert wrong == {}
     with pytest.raises(CwmError, match=r"write -o tabular\.discount= or -o mcts\.discount="):

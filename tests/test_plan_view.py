@@ -21,13 +21,13 @@ from cwm_cli.agents.comparison import Side
 from cwm_cli.agents.episodes import Episode, FinishedEpisode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
 from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun
-from cwm_cli.sandbox import Report
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.views.planning import plan_view, side_table
+from cwm_cli.worlds.model import PlannedWith
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-REPORT = Report("mcts", ("scalar", "batched"), HOSTILE)
+REPORT = PlannedWith("mcts", ("scalar", "batched"), HOSTILE)
 NOTHING = PlanningCost()
 FAILURE = Failure(kind="step_error", message=HOSTILE)
 

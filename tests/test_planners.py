@@ -30,7 +30,7 @@ from cwm_cli.planning import (
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.planning.planner import Situation
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.messages import PlanningJob
+from cwm_cli.worlds.messages import PlanningJob
 
 KNOWN = {name: find_planner(name) for name in PLANNERS}
 REAL = space_of(spaces.Box(-1, 1, (2,)))

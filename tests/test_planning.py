@@ -9,8 +9,11 @@ from gymnasium import spaces
 
 from candidates import open_session, plan_at
 from cwm_cli.envs.spec import space_of
-from cwm_cli.sandbox import Limits, Plan, Sandbox, SandboxError, Session
-from cwm_cli.sandbox.messages import Record
+from cwm_cli.errors import CwmError
+from cwm_cli.sandbox import Limits, Sandbox, SandboxError
+from cwm_cli.worlds.messages import Record
+from cwm_cli.worlds.model import Plan
+from cwm_cli.worlds.program import ProgramSession
 from processes import AT_REST, PER_WORKER, WORKERS, processes, stays, wait_until
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
@@ -60,13 +63,13 @@ def decide(sandbox: Sandbox, text: str, times: int = 1, **options: object) -> li
         return [ask(opened, number, horizon=50) for number in range(times)]
 
 
-def session(sandbox: Sandbox, text: str, seed: int = 0, **options: object) -> Session:
+def session(sandbox: Sandbox, text: str, seed: int = 0, **options: object) -> ProgramSession:
     """Open a session that plans with a program for two actions."""
     options = {"preset": "paper", "discount": 0.0} | options  # the next reward decides
     return open_session(sandbox, text, (HERE, TWO), planners=[("mcts", options)], seed=seed)
 
 
-def ask(opened: Session, number: int = 0, place: float = 0.0, *, horizon: int = 9) -> Plan:
+def ask(opened: ProgramSession, number: int = 0, place: float = 0.0, *, horizon: int = 9) -> Plan:
     """Ask for the decision of a number."""
     return plan_at(opened, np.array([place], np.float32), number, horizon=horizon)
 
@@ -335,7 +338,7 @@ def test_a_record_gives_back_what_it_was_given() -> None:
 
 def test_an_observation_of_another_space_is_refused(sandbox: Sandbox) -> None:
     with session(sandbox, GOOD) as opened:
-        with pytest.raises(ValueError, match="observations are not of their space"):
+        with pytest.raises(CwmError, match="observations are not of their space"):
             plan_at(opened, np.zeros(3))
         assert ask(opened).actions == [1]
 

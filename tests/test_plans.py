@@ -14,7 +14,7 @@ from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import load
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import Report
+from cwm_cli.worlds.model import PlannedWith
 from worlds import CARTPOLE
 
 CONFIG = PlayConfig(
@@ -27,7 +27,7 @@ CONFIG = PlayConfig(
     seed=4,
     limits={"cpu_seconds": 10.0},
 )
-REPORT = Report("mcts", ("scalar",), "no table")
+REPORT = PlannedWith("mcts", ("scalar",), "no table")
 ASKED = [EpisodeKey(side, number) for side in ("random", "model") for number in range(2)]
 
 

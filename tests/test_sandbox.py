@@ -19,10 +19,10 @@ from gymnasium import spaces
 from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, pool
 from cwm_cli.sandbox.failures import Failure, failure_of
-from cwm_cli.sandbox.messages import PlanningJob
 from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import EndReason, JobReport
+from cwm_cli.worlds.messages import PlanningJob
 from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until
 
 

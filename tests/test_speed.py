@@ -17,8 +17,8 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
-from cwm_cli.sandbox.timing import FORGED, Broke, Timer
 from cwm_cli.views.speed import ratio_words, seconds_words
+from cwm_cli.worlds.program import OTHER_STEPS, Broke, Timer
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
 from recordings import FROZEN_LAKE, cartpole, record
@@ -124,13 +124,13 @@ class TestTimer:
 
     def test_a_program_that_counts_otherwise_is_found_out(self, sandbox, poles):
         forging = cartpole() + "\nimport sys\nfor m in list(sys.modules.values()):\n"
-        forging += "    if hasattr(m, 'REPLY'): m._taken = lambda *a: (10**6, '')\n"
+        forging += "    if hasattr(m, 'STEPS_REPLY'): m._taken = lambda *a: (10**6, '')\n"
         with (
             Timer(sandbox, forging, poles[0][np.arange(9)]) as timer,
             pytest.raises(Broke) as broke,
         ):
             timer.walk("scalar", 1)
-        assert broke.value.failure == FORGED
+        assert broke.value.failure == OTHER_STEPS
 
 
 class TestEnvironments:

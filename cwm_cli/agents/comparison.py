@@ -10,7 +10,7 @@ import numpy as np
 
 from cwm_cli.agents.episodes import Episode, PlanningCost
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import Report
+from cwm_cli.worlds.model import PlannedWith
 
 SideName = Literal["model", "oracle", "random"]
 """Who plays: plans in a world model, plans in the true environment, random actions."""
@@ -35,7 +35,7 @@ class Side:
     """The episodes of one side, in order, and what its plans were made with."""
 
     episodes: Sequence[Episode]
-    report: Report | None = None
+    report: PlannedWith | None = None
 
     @property
     def returns(self) -> list[float]:

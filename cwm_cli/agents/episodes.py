@@ -27,7 +27,7 @@ from cwm_cli.envs.tasks import Task, random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import Plan, PlanningSession, Report
+from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 
 ABREAST = 8
 """Episodes that a worker plays at the same time.
@@ -100,7 +100,7 @@ class Progress(NamedTuple):
     finished: list[FinishedEpisode]
     underway: list[Underway]
     cost: PlanningCost
-    report: Report | None
+    report: PlannedWith | None
 
 
 Stream = Generator[Progress, None, None]

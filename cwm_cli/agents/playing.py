@@ -31,12 +31,12 @@ from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.planning import Unsuited, automatic, serving
+from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.messages import PlanningJob
 from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.messages import PlanningJob
 from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 
@@ -230,7 +230,9 @@ def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
         made = owner.factory(**options)
     except ValueError as error:
         raise CwmError(f"{owner.label} refuses its options: {error}") from error
-    return Planning(owner.label, {option: getattr(made, option) for option in owner.options})
+    address = "" if owner.label in PLANNERS else f"{type(made).__module__}:{type(made).__name__}"
+    options = {option: getattr(made, option) for option in owner.options}
+    return Planning(owner.label, options, address)
 
 
 def _sides(
@@ -266,7 +268,7 @@ def _config(
         versions={"cwm": __version__} | dict(subject.spec.versions()),
         program=subject.digest,
         planner=choice.name,
-        planners=[(name, dict(options)) for name, options in choice.planners],
+        planners=[(each.name, dict(each.options)) for each in choice.planners],
         limit=setting.limit,
         seed=setting.seed,
         tools=tools,

@@ -16,7 +16,7 @@ from cwm_cli.agents.episodes import Episode
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.report import RunSummary
 from cwm_cli.runs.store import Run, RunHeader
-from cwm_cli.worlds.model import Report
+from cwm_cli.worlds.model import PlannedWith
 
 
 class PlayConfig(BaseModel):
@@ -61,7 +61,7 @@ class PlayRecord(BaseModel):
 
     side: SideName
     episode: Episode
-    report: Report | None = None
+    report: PlannedWith | None = None
 
 
 class EpisodeKey(NamedTuple):
@@ -125,7 +125,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         episodes = [self.known[key].episode for key in keys if key in self.known]
         return Side(episodes, self.planned_with(name))
 
-    def planned_with(self, name: SideName) -> Report | None:
+    def planned_with(self, name: SideName) -> PlannedWith | None:
         """Return what the first plans of a side were made with, if that is known."""
         records = (record for key, record in self.known.items() if key.side == name)
         return next((record.report for record in records if record.report), None)
@@ -135,7 +135,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         self.known = {key: record for key, record in self.known.items() if key not in keys}
         self._anew = True
 
-    def add(self, side: SideName, episode: Episode, report: Report | None) -> None:
+    def add(self, side: SideName, episode: Episode, report: PlannedWith | None) -> None:
         """Write an episode down for good: when this returns, no crash can lose it."""
         record = PlayRecord(side=side, episode=episode, report=report)
         self.known[self._key(record)] = record

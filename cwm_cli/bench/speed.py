@@ -31,9 +31,9 @@ from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
-from cwm_cli.sandbox.pacing import PACED, TimingJob
-from cwm_cli.sandbox.timing import Broke, Timer
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
+from cwm_cli.worlds.messages import PACED, TimingJob
+from cwm_cli.worlds.program import Broke, Timer
 
 if TYPE_CHECKING:
     import gymnasium as gym

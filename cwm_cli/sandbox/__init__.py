@@ -15,32 +15,24 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
-    from cwm_cli.sandbox.results import Plan, Report
-    from cwm_cli.sandbox.session import Session
 
 __all__ = [
     "GAPS",
     "Limits",
-    "Plan",
     "PredictedColumns",
     "Protection",
-    "Report",
     "Sandbox",
     "SandboxError",
-    "Session",
     "Unprotected",
 ]
 
 _HOMES = {
     "GAPS": "protection",
     "Limits": "limits",
-    "Plan": "results",
     "PredictedColumns": "prediction",
     "Protection": "protection",
-    "Report": "results",
     "Sandbox": "client",
     "SandboxError": "pool",
-    "Session": "session",
     "Unprotected": "protection",
 }
 

@@ -18,7 +18,7 @@ from cwm_cli.views.lines import Lines
 from cwm_cli.views.pane import ECHO, Pane, bar
 from cwm_cli.views.printed import printed_above
 from cwm_cli.views.words import duration, first_line, printable
-from cwm_cli.worlds.model import Report
+from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
 """What people call the sides."""
@@ -47,7 +47,7 @@ class _Tally:
     limit: int
     episodes: list[Episode]
     cost: PlanningCost
-    report: Report | None
+    report: PlannedWith | None
     before: int = 0
     began: float | None = None
     underway: dict[int, list[Underway]] = field(default_factory=dict)
@@ -261,7 +261,7 @@ def speed_words(cost: PlanningCost) -> tuple[str, str]:
     return f"{cost.decisions / cost.seconds:,.4g}", f"{cost.model_steps / cost.seconds:,.0f}"
 
 
-def report_words(report: Report) -> str:
+def report_words(report: PlannedWith) -> str:
     """Say by which planner and with which forms of the model plans are made, and why no others."""
     words = f"{report.planner}, {' and '.join(report.forms)}"
     return f"{words} ({printable(report.note)})" if report.note else words

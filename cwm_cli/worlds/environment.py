@@ -17,8 +17,14 @@ from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.results import Plan, Report
-from cwm_cli.worlds.model import Planning, PlanningSession, Predictions, WorldModel
+from cwm_cli.worlds.model import (
+    Plan,
+    PlannedWith,
+    Planning,
+    PlanningSession,
+    Predictions,
+    WorldModel,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -111,10 +117,10 @@ class EnvironmentSession(PlanningSession):
     def __init__(
         self, simulator: Simulator | Remembering, planners: Sequence[Planning], seed: int
     ) -> None:
-        self._names = [name for name, _ in planners]
+        self._names = [planner.name for planner in planners]
         self._simulator = simulator
         self._seed = seed
-        made = [find_planner(name)(**options) for name, options in planners]
+        made = [find_planner(each.sought)(**each.options) for each in planners]
         begin = None if simulator.deterministic else self._begin
         self._decider = Decider(made, simulator, seed=seed, begin=begin)
 
@@ -129,7 +135,7 @@ class EnvironmentSession(PlanningSession):
         reasons = self._decider.passed_over
         pairs = zip(self._names, reasons, strict=False)
         notes = [f"not {name}: it {reason}" for name, reason in pairs]
-        self.report = Report(self._names[len(reasons)], ("simulator",), "; ".join(notes))
+        self.report = PlannedWith(self._names[len(reasons)], ("simulator",), "; ".join(notes))
         return [Plan(actions, None) for actions in plans]
 
     def _begin(self, moment: Moment) -> None:

@@ -13,8 +13,6 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.results import Plan as Plan
-from cwm_cli.sandbox.results import Report as Report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,10 +100,31 @@ class Predictions:
 
 
 class Planning(NamedTuple):
-    """A planner by name, and its options."""
+    """A planner by name, and its options; one of a plugin has an address, module:name."""
 
     name: str
     options: Mapping[str, Any]
+    address: str = ""
+
+    @property
+    def sought(self) -> str:
+        """By what it is found where there are no plugins."""
+        return self.address or self.name
+
+
+class Plan(NamedTuple):
+    """The next actions; none after a failure."""
+
+    actions: list[Any]
+    failure: Failure | None
+
+
+class PlannedWith(NamedTuple):
+    """What plans are made with: the planner, the forms of the model, and why no other."""
+
+    planner: str
+    forms: tuple[str, ...]
+    note: str
 
 
 class PlanningSession:
@@ -118,7 +137,7 @@ class PlanningSession:
     """
 
     steps: int = 0
-    report: Report | None = None
+    report: PlannedWith | None = None
 
     def state(self, env: gym.Env[Any, Any], observation: Any) -> Any:
         """Return where an environment stands: what was observed, unless a model needs more."""

@@ -1,4 +1,7 @@
-"""A program as a world model: it predicts, and is planned with, inside the sandbox."""
+"""A program as a world model: it predicts, is planned with, and timed, inside the sandbox.
+
+This is the trusted side; what happens in the process of the program is in `confined`.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,44 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Moment
-from cwm_cli.sandbox.results import Plan
-from cwm_cli.worlds.model import Planning, PlanningSession, Predictions, WorldModel
+from cwm_cli.planning import Moment, Unsuited
+from cwm_cli.planning.model import FORMS
+from cwm_cli.sandbox.client import Conversation, Sandbox
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
+from cwm_cli.sandbox.pool import WorkerLost
+from cwm_cli.worlds.messages import (
+    LONGEST_NOTE,
+    PACED,
+    SIZE,
+    STEPS_REPLY,
+    STEPS_REQUEST,
+    PlanningJob,
+    PlanningReply,
+    Record,
+    TimingJob,
+    decode_reply,
+    encode_question,
+    most_bytes,
+)
+from cwm_cli.worlds.model import (
+    Plan,
+    PlannedWith,
+    Planning,
+    PlanningSession,
+    Predictions,
+    WorldModel,
+)
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox import Sandbox, Session
     from cwm_cli.testing.conftest import Material
 
 ROWS = 509
@@ -33,6 +61,17 @@ A prime, so that no axis of an observation is mistaken for that of the rows.
 
 SECONDS = 2.0
 """How long recording them may take: in slow environments fewer have to do."""
+
+
+NO_PLAN = Failure(
+    kind="wrong_output",
+    message="the program meddled with its process, which answered with no plan",
+)
+
+OTHER_STEPS = Failure(
+    kind="wrong_output",
+    message="the program meddled with its process, which counts other steps than were asked for",
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +115,6 @@ class ProgramModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Begin to plan with the program, in a confined process of its own."""
-        from cwm_cli.sandbox.messages import PlanningJob
-        from cwm_cli.sandbox.session import Session
-
         if task not in self._recorded:
             with closing(task.make()) as env:
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
@@ -90,10 +126,10 @@ class ProgramModel(WorldModel):
             observation_space=observations,
             action_space=actions,
             columns=rows,
-            planners=planners,
+            planners=[(planner.sought, planner.options) for planner in planners],
             valid=task.valid is not None,
         )
-        return ProgramSession(Session(self.sandbox, job))
+        return ProgramSession(self.sandbox, job, [planner.name for planner in planners])
 
     def save(self, path: Path) -> None:
         """Write the program to a file."""
@@ -108,23 +144,176 @@ class ProgramModel(WorldModel):
 
 
 class ProgramSession(PlanningSession):
-    """Plans with a program, from observations."""
+    """Plans with a program, from observations.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    The program lives in one confined process, which is replaced after it
+    failed. The limits hold for each call of `plan`, loading the program included.
+    Between the first call and `close` a worker is taken. `names` are those of the planners,
+    where they are not the ones in the job.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, job: PlanningJob, names: Sequence[str] | None = None
+    ) -> None:
+        self._sandbox = sandbox
+        self._job = job
+        self._names = names or [name for name, _ in job.planners]
+        self._failure: Failure | None = None
+        self._process: Conversation | None = None
+        self._observations, self._actions = (
+            Record(job.observation_space, "observations"),
+            Record(job.action_space, "actions"),
+        )
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return the next actions at each moment."""
-        try:
-            plans = self._session.plan(moments)
-        except ValueError as error:
-            raise CwmError(f"the environment breaks its own rules: {error}") from error
-        self.steps, self.report = self._session.steps, self._session.report
-        return plans
+        """Return what to do at each of some moments of different episodes.
+
+        Where planning for all of them fails they are planned for one by one.
+        `Unsuited` when no planner can plan with the program.
+        """
+        plans = self._plan(moments) if len(moments) > 1 else []
+        return plans or [plan for moment in moments for plan in self._alone(moment)]
 
     def close(self) -> None:
         """End the process of the program."""
-        self._session.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _alone(self, moment: Moment) -> list[Plan]:
+        """Plan for one moment."""
+        return self._plan([moment]) or [Plan([], self._failure)]
+
+    def _plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Plan for moments together; none where that fails."""
+        try:
+            question = encode_question(moments, self._observations)
+        except ValueError as error:
+            raise CwmError(f"the environment breaks its own rules: {error}") from error
+        reply = self._sandbox.insist(lambda: self._ask(question, moments))
+        if reply is None:
+            self._failure = KILLED_WORKERS
+        if not reply:
+            return []
+        self.steps += reply.steps
+        self.report = PlannedWith(
+            self._names[reply.planner],
+            tuple(form for bit, form in enumerate(FORMS) if reply.forms >> bit & 1),
+            printable(reply.note, LONGEST_NOTE),
+        )
+        return [Plan(plan, None) for plan in reply.plans]
+
+    def _ask(self, question: bytes, moments: Sequence[Moment]) -> PlanningReply | Literal[False]:
+        """Ask the process, a new one unless there is one; False when that fails."""
+        if self._process is None:
+            self._process = self._sandbox.converse(self._job)
+        process = self._process
+        try:
+            process.send(SIZE.pack(len(question)) + question)
+            reply = self._read(process, moments)
+        except EOFError:
+            self._process = None
+            self._failure = process.failure()
+            return False
+        except ValueError:
+            self.close()
+            self._failure = NO_PLAN
+            return False
+        except WorkerLost:
+            self.close()
+            raise
+        if not reply.plans:
+            self.close()
+            raise Unsuited(printable(reply.note, LONGEST_NOTE))
+        return reply
+
+    def _read(self, process: Conversation, moments: Sequence[Moment]) -> PlanningReply:
+        """Return what the process answers; ValueError when it makes no sense."""
+        [size] = SIZE.unpack(process.receive(SIZE.size))
+        if size > most_bytes(moments, self._actions):
+            raise ValueError(f"a reply of {size} bytes")
+        reply = decode_reply(process.receive(size), moments, self._actions)
+        if reply.planner >= len(self._job.planners):
+            raise ValueError(f"the planner {reply.planner}")
+        process.rest()
+        plans = _admitted(reply.plans, self._job.action_space)
+        for plan, moment in zip(plans, moments, strict=bool(plans)):
+            if moment.valid is not None and plan[0] not in moment.valid:
+                raise ValueError(f"{plan[0]} is not allowed")
+        return reply._replace(plans=plans)
+
+
+class Walked(NamedTuple):
+    """Transitions that were predicted, and in how many seconds; none in a form there is not."""
+
+    transitions: int
+    seconds: float
+
+
+class Broke(Exception):
+    """The program ended or failed while it was timed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Timer:
+    """A program in a confined process, which stands at rows of a dataset and steps from there.
+
+    To be closed, as by `with`. Every call of `walk` is under the limits of a decision.
+    """
+
+    def __init__(self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0) -> None:
+        job = TimingJob(
+            program=program,
+            seed=seed,
+            observation_space=rows.observation_space,
+            action_space=rows.action_space,
+            columns=rows.select("observations", "actions"),
+            valid=rows.has_valid_actions,
+        )
+        self._lanes = len(rows)
+        self._conversation = sandbox.converse(job)
+        self.notes: dict[str, str] = {}
+
+    def walk(self, form: str, steps: int) -> Walked:
+        """Take steps in one of the `PACED` forms; in the batched one each is of all rows.
+
+        Where there is no such form `notes` say why. `Broke` when the program fails.
+        """
+        question = STEPS_REQUEST.pack(PACED.index(form), steps)
+        try:
+            started = time.perf_counter()
+            self._conversation.send(question)
+            reply = self._conversation.receive(STEPS_REPLY.size)
+            seconds = time.perf_counter() - started
+        except EOFError:
+            raise Broke(self._conversation.failure()) from None
+        self._conversation.rest()
+        transitions, note = STEPS_REPLY.unpack(reply)
+        if transitions not in (0, steps * (self._lanes if form == "batched" else 1)):
+            raise Broke(OTHER_STEPS)
+        if not transitions:
+            text = note.rstrip(b"\0").decode("utf-8", "replace")
+            self.notes[form] = printable(text, LONGEST_NOTE)
+        return Walked(transitions, seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._conversation.close()
+
+
+def _admitted(plans: list[list[Any]], space: Space) -> list[list[Any]]:
+    """Return actions in the type of their environment; ValueError when one is out of bounds."""
+    values = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
+    if not ((np.asarray(space.low) <= values) & (values <= np.asarray(space.high))).all():
+        raise ValueError("what is planned is no action")
+    if space.kind == "discrete":
+        return plans
+    return [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]
 
 
 def random_rows(task: Task, spaces: tuple[Space, Space]) -> Columns:

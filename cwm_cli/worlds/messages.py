@@ -1,6 +1,6 @@
-"""What a planning session and the process of its program say to each other.
+"""Jobs for programs that are world models, and what both sides say to each other meanwhile.
 
-A question holds the moments at which plans are due, a reply the plans, how
+Of a planning session a question holds the moments at which plans are due, a reply the plans, how
 many steps of the model they took, and what they were made with. Both have a
 length first, and the layout of the rest follows from the spaces.
 """
@@ -25,6 +25,15 @@ SIZE = Struct("<I")
 LONGEST_NOTE = 400
 """Bytes of the note of a reply."""
 
+STEPS_REQUEST = Struct("<BQ")
+"""The place of a form in `PACED`, and how many steps to take."""
+
+STEPS_REPLY = Struct(f"<Q{LONGEST_NOTE}s")
+"""How many transitions that were, and if there were none why there is no such form."""
+
+PACED = ("scalar", "arithmetic", "batched")
+"""Forms that are timed: the program itself, its plain arithmetic, all rows at once."""
+
 _MOMENT = Struct("<3Qi")
 _REPLY = Struct(f"<QBBH{LONGEST_NOTE}s")
 _ALL_VALID = -1
@@ -34,14 +43,21 @@ _ALL_VALID = -1
 class PlanningJob(ModelJob):
     """A program to plan with, and how.
 
-    `planners` are names and options: the first that suits the program is used.
+    `planners` are names or addresses, and options: the first that suits the program is used.
     `columns` are real observations and actions; only forms of the program that agree
     with it there stand in for it, and none does if `form` is scalar.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.deciding:PlanningHandler"
+    handler: ClassVar[str] = "cwm_cli.worlds.confined:PlanningHandler"
     planners: Sequence[tuple[str, Mapping[str, Any]]]
     form: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingJob(ModelJob):
+    """A program that takes as many steps from its rows, in a form, as it is asked for."""
+
+    handler: ClassVar[str] = "cwm_cli.worlds.confined:TimingHandler"
 
 
 class PlanningReply(NamedTuple):
