@@ -52,14 +52,12 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize("pair", SAME, ids=range(len(SAME)))
-def test_a_text_matches_whatever_its_spaces_and_fractions(pair: tuple[str, str]) -> None:
-    assert matches(*pair)
+def test_a_text_matches_whatever_its_spaces_and_fractions() -> None:
+    assert not [pair for pair in SAME if not matches(*pair)]
 
 
-@pytest.mark.parametrize("pair", OTHER, ids=range(len(OTHER)))
-def test_a_text_with_another_token_does_not_match(pair: tuple[str, str]) -> None:
-    assert not matches(*pair)
+def test_a_text_with_another_token_does_not_match() -> None:
+    assert not [pair for pair in OTHER if matches(*pair)]
 
 
 EQUAL = [
@@ -101,14 +99,12 @@ UNEQUAL = [
 ]
 
 
-@pytest.mark.parametrize("pair", EQUAL, ids=range(len(EQUAL)))
-def test_a_value_equals_itself_alone_and_in_a_list(pair: tuple[Any, Any]) -> None:
-    assert equals(*pair)
+def test_a_value_equals_itself_alone_and_in_a_list() -> None:
+    assert not [pair for pair in EQUAL if not equals(*pair)]
 
 
-@pytest.mark.parametrize("pair", UNEQUAL, ids=range(len(UNEQUAL)))
-def test_a_value_equals_no_other(pair: tuple[Any, Any]) -> None:
-    assert not equals(*pair)
+def test_a_value_equals_no_other() -> None:
+    assert not [pair for pair in UNEQUAL if equals(*pair)]
 
 
 TOKENS = st.sampled_from(["1", "1.", ".5", "1e9", "1e-400", "9" * 5000, "nan", "-", "+1.5", "x"])

@@ -71,7 +71,7 @@ def coding_report(
     published = {"source": SOURCE, "figures": [one._asdict() for one in PUBLISHED]}
     facts = {
         **whole.model_dump(mode="json"),
-        "pass_at": [one._asdict() for one in passes],
+        "pass_at": [{**one._asdict(), "interval": list(one.interval)} for one in passes],
         "rows": rows,
         "skipped": {str(number): reason for number, reason in skipped.items()},
         "notes": notes,

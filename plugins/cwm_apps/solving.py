@@ -58,8 +58,10 @@ class CodingResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        more = {} if self.changed is None else {"changed": dict(self.changed)}
-        return {**self.report.as_json(), **more}
+        facts = self.report.as_json()
+        if self.changed is not None:
+            facts["changed"] = {str(number): words for number, words in self.changed.items()}
+        return facts
 
 
 def solve(
