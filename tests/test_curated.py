@@ -13,7 +13,6 @@ import pytest
 from cwm_cli.agents.collecting import default_dataset, record, shipped_name
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import opening
-from cwm_cli.envs.simulators import opening as checking
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_gymnasium import cwm_environments
 
@@ -141,9 +140,10 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
 
 def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
+    compared = opening.is_exact
 
     def is_exact(*things: Any) -> bool:
-        found.append(checking.is_exact(*things))
+        found.append(compared(*things))
         return found[-1]
 
     monkeypatch.setattr(opening, "is_exact", is_exact)

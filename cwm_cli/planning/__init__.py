@@ -3,8 +3,8 @@
 - `planner`: the contract, a base class with defaults; `deciding`: which planner of a
   list plans, and the decisions it makes for several episodes.
 - `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous ones.
-- `model`: what is planned with. A program (`program`, and its faster forms, `forms`) is
-  one, a true environment (`cwm_cli.envs.simulators`) another.
+- `model`: what is planned with, a base class. A program (`program`, translated by
+  `cwm_cli.translation`) is one, a true environment (`cwm_cli.envs.simulators`) another.
 
 Planners run in the process of the program, so they know numpy and plain spaces only.
 """
