@@ -157,6 +157,7 @@ def _session(box: Any, text: str, spaces: Any, planner: str, rows: Any) -> Any:
     from cwm_cli.worlds.messages import PlanningJob
     from cwm_cli.worlds.program import ProgramSession
 
+    box.prepare(PlanningJob.handler)
     about = {"observation_space": spaces[0], "action_space": spaces[1], "columns": rows}
     return ProgramSession(box, PlanningJob(program=text, planners=[(planner, {})], **about))
 

@@ -121,7 +121,8 @@ class Writer:
         condition, least, most, inside = guard
         low, high = self._tracer.range(node.args[-1])
         safe = (low > least and high < most) if inside else (low > most or high < least)
-        return text if safe else f"({text} if {condition} else 0.0)"
+        otherwise = "INF" if node.op == "divide" else "0.0"  # the first is noticed by its size
+        return text if safe else f"({text} if {condition} else {otherwise})"
 
     def _lookup(self, node: Node) -> str:
         table = f"T{node.number}"

@@ -14,7 +14,7 @@ import numpy as np
 MOST_NODES = 12_000
 """Operations of a program; with more, what is written would not be compiled in a second."""
 
-MOST_WORK = 400_000
+MOST_WORK = 300_000
 """Operations looked at while a program is traced: a second or two, whatever the program."""
 
 

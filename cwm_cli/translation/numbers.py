@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cwm_cli.translation.expressions import OPERATIONS, Inexact, Node, Refused, joined
-from cwm_cli.translation.paths import Abandoned, Tracer
+from cwm_cli.translation.paths import LIMITS, Abandoned, Tracer
 
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
 KINDS = {str(dtype): kind for kind, dtype in DTYPES.items()}
@@ -264,7 +264,7 @@ def _note_failures(name: str, nodes: Sequence[Node]) -> None:
     graph = tracer().graph
     zero, last = graph.const(0), nodes[-1]
     bad = None
-    if name in ("divide", "floor_divide", "remainder", "fmod"):
+    if name in ("floor_divide", "remainder", "fmod") or (name == "divide" and last.op == "const"):
         bad = graph.apply("equal", last, zero)
     elif name == "sqrt":
         bad = graph.apply("less", nodes[0], zero)
@@ -299,12 +299,14 @@ def _bad_power(base: Node, exponent: Node) -> Node | None:
     return graph.apply("equal", base, zero) if exponent.value < 0 else None
 
 
-_PERIODIC = ("sin", "cos", "tan")
 _CLOSED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
 
 
 def _note_excess(name: str, nodes: Sequence[Node], result: Node) -> None:
-    """Note where a result would be NaN, or a whole number of more than 64 bits."""
+    """Note where a result could grow beyond all bounds, from which NaN or wrapping follows.
+
+    Zero divisors are among it.
+    """
     graph, current = tracer().graph, tracer()
     if result.kind == "b" or name in _CLOSED:
         return
@@ -315,30 +317,14 @@ def _note_excess(name: str, nodes: Sequence[Node], result: Node) -> None:
             size = graph.apply("absolute", graph.apply(name, *parts))
             current.note(graph.negated(graph.apply("less", size, graph.const(WIDE))), soft=True)
         return
-    ranges = [current.range(node) for node in nodes]
-    infinite = [(-math.inf in each, math.inf in each) for each in ranges]
-    if not any(map(any, infinite)):
-        if name == "power" and nodes[1].op != "const":
-            current.note(graph.make("isnan", (result,), "b"), soft=True)
-        return
-    (a, b), last = infinite[0], infinite[-1]
-    harmless = {
-        "add": not ((a and last[1]) or (b and last[0])),
-        "subtract": not ((a and last[0]) or (b and last[1])),
-        "multiply": nodes[0] is nodes[-1] or not _meets_zero(ranges),
-        "divide": not (any(infinite[0]) and any(last)),
-    }
-    if not harmless.get(
-        name, name not in (*_PERIODIC, "remainder", "floor_divide", "fmod", "power")
-    ):
+    low, high = current.unassumed(result)
+    if math.isinf(low) or math.isinf(high):
+        limit = LIMITS[result.kind]
+        within = graph.apply("less", graph.apply("absolute", result), graph.const(limit))
+        current.leave(graph.negated(within))
+        current.assume(result, max(low, -limit), min(high, limit))
+    elif name == "power" and nodes[1].op != "const":
         current.note(graph.make("isnan", (result,), "b"), soft=True)
-
-
-def _meets_zero(ranges: Sequence[tuple[float, float]]) -> bool:
-    """Whether one factor may be zero where the other is infinite."""
-    zero = [low <= 0 <= high for low, high in ranges]
-    infinite = [math.inf in each or -math.inf in each for each in ranges]
-    return (zero[0] and infinite[-1]) or (zero[-1] and infinite[0])
 
 
 def _composition(text: str) -> Callable[[list[Node]], Node]:

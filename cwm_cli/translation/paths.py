@@ -74,6 +74,12 @@ class Tracer:
         self.bounds: dict[Node, Range] = {}
         self.depth = 0
         self._ranges: dict[Node, Range] = {}
+        self._assumed: dict[Node, Range] = {}
+
+    def assume(self, node: Node, low: float, high: float) -> None:
+        """Trace on as if a number lay between bounds; where it does not has been noted."""
+        self._assumed[node] = low, high
+        self._limit(node, low, high)
 
     def bound(self, symbol: Node, low: float, high: float) -> None:
         """Say between what a symbol lies."""
@@ -89,13 +95,13 @@ class Tracer:
         if found is None:
             for each in _unknown(node, memo):
                 self.graph.count()
-                memo[each] = self._found(each, memo)
+                memo[each] = self._found(each)
             found = memo[node]
         return found
 
-    def _found(self, node: Node, memo: dict[Node, Range]) -> Range:
-        """Return the range of a node of which those of the operands are known."""
-        ranges = [_range_of(arg, memo) for arg in node.args]
+    def unassumed(self, node: Node) -> Range:
+        """Return the range of a number without what was assumed elsewhere."""
+        ranges = [self.range(arg) for arg in node.args]
         try:
             low, high = computed(node, ranges)
         except (ArithmeticError, ValueError):
@@ -106,6 +112,12 @@ class Tracer:
             if known:
                 low, high = max(low, known[0]), min(high, known[1])
         return low, high
+
+    def _found(self, node: Node) -> Range:
+        """Return the range of a node of which those of the operands are known."""
+        low, high = self.unassumed(node)
+        assumed = self._assumed.get(node) if self.path else None
+        return (max(low, assumed[0]), min(high, assumed[1])) if assumed else (low, high)
 
     def truth(self, node: Node) -> bool | None:
         """Return whether something holds, None where that is not known."""
@@ -252,9 +264,14 @@ class Tracer:
         if where is None or self.path is None or self.truth(where) is False:
             return
         if soft:
-            self.path.soft = self.graph.either(self.path.soft, where)
+            self.leave(where)
         else:
             self.path.odd = self.graph.either(self.path.odd, where)
+
+    def leave(self, where: Node) -> None:
+        """Leave it to the program where arrays would go on, whatever was assumed before."""
+        assert self.path is not None
+        self.path.soft = self.graph.either(self.path.soft, where)
 
 
 def merged_by_decisions(
@@ -283,10 +300,6 @@ def _unknown(node: Node, memo: dict[Node, Range]) -> list[Node]:
             stack.append((each, True))
             stack += [(arg, False) for arg in each.args]
     return out
-
-
-def _range_of(node: Node, memo: dict[Node, Range]) -> Range:
-    return (node.value, node.value) if node.op == "const" else memo[node]
 
 
 def computed(  # noqa: C901, PLR0912  # a case for each operation
