@@ -183,26 +183,47 @@ class ChangedError(CwmError):
     """A run of a problem cannot go on with what is asked for now."""
 
 
-@dataclass
-class Searches:
-    """The searches of a run; `skipped` says of problems why they cannot be used.
+@dataclass(kw_only=True)
+class ProblemWork:
+    """Work on some problems of a run; `skipped` says of problems why they cannot be used."""
+
+    run: CodingRun
+    tasks: Tasks
+    positions: Sequence[int]
+    sandbox: Sandbox
+    skipped: dict[int, str] = field(default_factory=dict, init=False)
+
+    def is_left(self) -> bool:
+        """Whether something is left to do."""
+        raise NotImplementedError
+
+    def work(self) -> Iterator[ProblemState]:
+        """Do it, and yield how far problems are."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Searches(ProblemWork):
+    """The searches of a run.
 
     At most `parallel` completions are in flight: as many problems at a time, and
     several completions of each where there are fewer. Otherwise each problem has one
     in flight, and what comes of it does not depend on the others.
     """
 
-    run: CodingRun
-    tasks: Tasks
-    positions: Sequence[int]
     strategy: Callable[[], Strategy]
     backend: Backend
-    sandbox: Sandbox
     budget: int
     parallel: int = 1
-    skipped: dict[int, str] = field(default_factory=dict, init=False)
     out_of_money: bool = field(default=False, init=False)
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def is_left(self) -> bool:
+        """Whether a problem that was asked for is not searched to the end."""
+        header = self.run.header
+        numbers = (number for number in header.problems if number not in header.skipped)
+        every = (self.run.found(self.run.problem_folder(number)) for number in numbers)
+        return not all(found is not None and found.enough(self.budget) for found in every)
 
     def work(self) -> Iterator[ProblemState]:
         """Yield how far problems are; an error of the backend is raised when all have stopped."""

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from cwm_apps.reading import Malformed, Tasks
-from cwm_apps.runs import CodingRun, JudgedSolution
+from cwm_apps.reading import Malformed
+from cwm_apps.runs import JudgedSolution
 from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.searching import (
     JUDGING,
@@ -18,11 +18,11 @@ from cwm_apps.searching import (
     SOLVED,
     UNSOLVED,
     ProblemState,
+    ProblemWork,
     passed_tests,
     stream,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox import Sandbox
 
 FORM = "write a JSON object of ids, each with a program or a list of programs"
 
@@ -57,20 +57,19 @@ class UnjudgedSolution(NamedTuple):
     number: int
 
 
-@dataclass
-class SolutionsJudging:
-    """The programs of a run over solutions; `skipped` says which problems cannot be used."""
+@dataclass(kw_only=True)
+class SolutionsJudging(ProblemWork):
+    """The judging of programs from elsewhere."""
 
-    run: CodingRun
-    tasks: Tasks
-    positions: Sequence[int]
     programs: Mapping[int, Sequence[str]]
-    sandbox: Sandbox
     seed: int
-    skipped: dict[int, str] = field(default_factory=dict, init=False)
     _firsts: dict[int, bool] = field(default_factory=dict, init=False)
     _done: Counter[int] = field(default_factory=Counter, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def is_left(self) -> bool:
+        """Whether a program is not judged yet."""
+        return bool(self.left())
 
     def left(self) -> list[UnjudgedSolution]:
         """Return the programs that are not judged yet, without those of unusable problems."""

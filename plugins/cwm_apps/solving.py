@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cwm_apps.judging import LIMITS
 from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read
@@ -21,6 +21,7 @@ from cwm_apps.scripts import ScriptJob
 from cwm_apps.searching import (
     CodingProgress,
     ProblemState,
+    ProblemWork,
     Rejudging,
     Searches,
     SharedCostLimit,
@@ -39,6 +40,8 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend
+
+W = TypeVar("W", bound=ProblemWork)
 
 Options = Sequence[str] | Mapping[str, Any]
 
@@ -117,31 +120,27 @@ def solve(
         },
         seed=seed,
     )
-    is_left = partial(_is_searchable, budget=budget)
-    with (
-        _sandbox(config, allow_gap, observer) as sandbox,
-        _joined(
-            _header(config, problems, sandbox), observer, run=run, new=new, is_left=is_left
-        ) as coding,
-    ):
+
+    def searches(coding: CodingRun, sandbox: Sandbox) -> Searches:
+        limited = answers
         if max_cost is not None:
             spent = sum(map(coding.spent, coding.header.problems))
-            answers = SharedCostLimit(answers, max_cost, spent)
-        work = Searches(
-            coding,
-            problems.tasks,
-            problems.positions,
-            make_strategy,
-            answers,
-            sandbox,
-            budget,
-            parallel,
+            limited = SharedCostLimit(answers, max_cost, spent)
+        return Searches(
+            run=coding,
+            tasks=problems.tasks,
+            positions=problems.positions,
+            sandbox=sandbox,
+            strategy=make_strategy,
+            backend=limited,
+            budget=budget,
+            parallel=parallel,
         )
-        _follow(work.work(), len(problems.positions), coding, observer)
-    coding.add(skipped=work.skipped)
+
+    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new)
     if work.out_of_money:
         observer.note(f"stopped before --max-cost {max_cost:g} was exceeded")
-    return _concluded(coding)
+    return _concluded(work.run)
 
 
 def judge_solutions(
@@ -164,13 +163,14 @@ def judge_solutions(
     """
     file = Path(file)
     programs = read_solutions(file)
-    data_, tasks, positions = _problems(data, idx, total, difficulty)
-    positions = [position for position in positions if programs.get(tasks.ids[position][0])]
-    if not positions:
+    asked = _problems(data, idx, total, difficulty)
+    having = [p for p in asked.positions if programs.get(asked.tasks.ids[p][0])]
+    if not having:
         raise CwmError(f"{file} has no program of the problems asked for: see --idx and --total")
+    problems = asked._replace(positions=having)
     read_in = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
     config = CodingConfig(
-        data=data_.name,
+        data=problems.data.name,
         backend="solutions",
         model=file.name,
         options={
@@ -179,24 +179,19 @@ def judge_solutions(
         },
         seed=seed,
     )
-    problems = Problems(data_, tasks, positions)
 
-    with _sandbox(config, allow_gap, observer) as sandbox:
-
-        def judging(coding: CodingRun) -> SolutionsJudging:
-            return SolutionsJudging(coding, tasks, positions, programs, sandbox, seed)
-
-        def is_left(coding: CodingRun) -> bool:
-            return bool(judging(coding).left())
-
-        joined = _joined(
-            _header(config, problems, sandbox), observer, run=run, new=new, is_left=is_left
+    def judging(coding: CodingRun, sandbox: Sandbox) -> SolutionsJudging:
+        return SolutionsJudging(
+            run=coding,
+            tasks=problems.tasks,
+            positions=problems.positions,
+            sandbox=sandbox,
+            programs=programs,
+            seed=seed,
         )
-        with joined as coding:
-            work = judging(coding)
-            _follow(work.work(), len(positions), coding, observer)
-    coding.add(skipped=work.skipped)
-    return _concluded(coding)
+
+    work = _worked(config, problems, judging, allow_gap, observer, run=run, new=new)
+    return _concluded(work.run)
 
 
 def judge_again(
@@ -258,44 +253,44 @@ def _sandbox(
         yield sandbox
 
 
-def _header(config: CodingConfig, problems: Problems, sandbox: Sandbox) -> CodingHeader:
-    """Describe a run."""
-    return CodingHeader(
-        config=config,
-        problems=tuple(sorted(problems.tasks.ids[position][0] for position in problems.positions)),
-        versions={"cwm-cli": __version__},
-        protection=sandbox.protection,
-    )
-
-
-@contextmanager
-def _joined(
-    header: CodingHeader,
+def _worked(
+    config: CodingConfig,
+    problems: Problems,
+    make: Callable[[CodingRun, Sandbox], W],
+    accepted: Sequence[str],
     observer: Observer,
     *,
     run: Path | str | None,
     new: bool,
-    is_left: Callable[[CodingRun], bool],
-) -> Iterator[CodingRun]:
-    """Join the named run, or the newest of equal choices with something left, or start one."""
-    config = header.config
-    folder = None if run is None else Path(run)
-    if folder is None and not new:
-        same = (one for one in CodingRun.alike(config) if one.header.problems == header.problems)
-        folder = next((one.folder for one in same if is_left(one)), None)
-    if folder is None:
-        folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
-    is_new = not (folder / HEADER).exists()
-    coding = CodingRun.join(folder, header)
-    observer.note(f"{folder} {'started' if is_new else 'continues'}", kind="Run")
-    try:
-        with _kept(folder):
-            yield coding
-    except CwmError as error:
-        if is_new and coding.is_bare:
-            remove(folder)
-            raise error.__cause__ or error from None
-        raise
+) -> W:
+    """Work in the named run, or the newest of equal choices with something left, or a new one."""
+    with _sandbox(config, accepted, observer) as sandbox:
+        header = CodingHeader(
+            config=config,
+            problems=tuple(sorted(problems.tasks.ids[p][0] for p in problems.positions)),
+            versions={"cwm-cli": __version__},
+            protection=sandbox.protection,
+        )
+        folder = None if run is None else Path(run)
+        if folder is None and not new:
+            alike = (r for r in CodingRun.alike(config) if r.header.problems == header.problems)
+            folder = next((r.folder for r in alike if make(r, sandbox).is_left()), None)
+        if folder is None:
+            folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
+        is_new = not (folder / HEADER).exists()
+        coding = CodingRun.join(folder, header)
+        observer.note(f"{folder} {'started' if is_new else 'continues'}", kind="Run")
+        try:
+            with _kept(folder):
+                work = make(coding, sandbox)
+                _follow(work.work(), len(problems.positions), coding, observer)
+        except CwmError as error:
+            if is_new and coding.is_bare:
+                remove(folder)
+                raise error.__cause__ or error from None
+            raise
+    coding.add(skipped=work.skipped)
+    return work
 
 
 @contextmanager
@@ -309,13 +304,6 @@ def _kept(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(
             f"interrupted: the same command continues the run {folder}"
         ) from None
-
-
-def _is_searchable(run: CodingRun, budget: int) -> bool:
-    """Whether a problem of a run is not searched to the end."""
-    numbers = (number for number in run.header.problems if number not in run.header.skipped)
-    every = (run.found(run.problem_folder(number)) for number in numbers)
-    return not all(found is not None and found.enough(budget) for found in every)
 
 
 def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer: Observer) -> None:
