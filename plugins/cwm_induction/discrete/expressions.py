@@ -2,13 +2,14 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
 from cwm_induction.discrete.rules import Box, ColumnBound, DecisionList, DecisionTable, RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Layout
+from cwm_induction.writing.finishing import split_outside
 
 LINE = 96
 """Characters of a line of a class's body, which is indented by four to make 100."""
@@ -160,7 +161,7 @@ def wrapped(start: str, value: str) -> list[str]:
     if len(start) + len(value) <= LINE:
         return [start + value]
     lines, line = [f"{start}{value[0]}"], "   "
-    for entry in _entries(value[1:-1]):
+    for entry in split_outside(value[1:-1], (", ",)):
         if len(entry) > WIDTH:
             lines += [*([line] if line.strip() else []), *_folded(entry)]
             line = "   "
@@ -181,17 +182,6 @@ def _folded(entry: str) -> list[str]:
         indent + part.replace("~", " ") + ("," if part is parts[-1] else "")
         for indent, part in zip(indents, parts, strict=False)
     ]
-
-
-def _entries(text: str) -> Iterable[str]:
-    """Split a display at its outermost commas."""
-    depth, start = 0, 0
-    for position, character in enumerate(text):
-        depth += (character in "({[") - (character in ")}]")
-        if character == "," and depth == 0:
-            yield text[start:position].strip()
-            start = position + 1
-    yield text[start:].strip()
 
 
 def part_of_action(sizes: tuple[int, ...], part: int) -> str:

@@ -151,8 +151,8 @@ class Landmarks(NamedTuple):
 
     def here(self, factors: np.ndarray) -> np.ndarray:
         """Return the value that stands for the present cell, or -1."""
-        cells = map(tuple, factors[:, self.places].tolist())
-        return np.array([self.values.get(cell, -1) for cell in cells], dtype=np.int64)
+        values, cells = self.values, map(tuple, factors[:, self.places].tolist())
+        return np.array([values.get(cell, -1) for cell in cells], dtype=np.int64)
 
     def at(self, factors: np.ndarray, factor: int) -> np.ndarray:
         """Say where the present cell is what a factor stands for."""

@@ -4,6 +4,7 @@ Layers are tables of keys and runs of neighbouring values, trees are thresholds 
 out as boxes, and claims are a few comparisons that hold together.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from math import log2
@@ -121,14 +122,30 @@ class _Layer(NamedTuple):
 
 def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> DecisionList:
     """Lay tables, and runs if asked for, over each other."""
+
+    def propose(labels: np.ndarray, loss: float) -> Iterator[_Layer | None]:
+        yield _best_table(examples, labels, most_columns, loss)
+        if runs:
+            yield _best_run(examples, labels)
+
+    return _laid(examples, MAX_LAYERS, propose)
+
+
+def _laid(
+    examples: Examples,
+    most: int,
+    propose: Callable[[np.ndarray, float], Iterator[_Layer | None]],
+) -> DecisionList:
+    """Lay the best of the proposed layers over those before while that shortens the description.
+
+    Layers are proposed for the labels so far and the bits that their mistakes cost.
+    """
     labels = np.zeros_like(examples.labels)
     layers: list[DecisionTable | Box] = []
     spent, loss = 0.0, examples.loss(labels)
-    while len(layers) < MAX_LAYERS and loss > 0:
-        found = [_best_table(examples, labels, most_columns, loss)]
-        if runs:
-            found.append(_best_run(examples, labels))
-        best = min((layer for layer in found if layer), key=lambda layer: layer.total, default=None)
+    while len(layers) < most and loss > 0:
+        found = (layer for layer in propose(labels, loss) if layer)
+        best = min(found, key=lambda layer: layer.total, default=None)
         if best is None or best.total >= loss:
             break
         layers.append(best.layer)
@@ -361,22 +378,14 @@ def fit_claims(examples: Examples) -> DecisionList | None:
     known = _comparisons(examples.inputs)
     if not known.bounds or known.holds.size > MOST_CELLS:
         return None
-    labels = np.zeros_like(examples.labels)
-    layers: list[Box | DecisionTable] = []
-    spent, loss = 0.0, examples.loss(labels)
-    while loss > 0 and len(layers) < MOST_CLAIMS:
-        found = [
-            (claim.bits + examples.loss(np.where(claim.holds, label, labels)), label, claim)
-            for label in np.unique(examples.labels[labels != examples.labels]).tolist()
-            for claim in _search(examples, labels, label, known)
-        ]
-        total, label, claim = min(found, key=lambda one: one[0], default=(loss, 0, None))
-        if claim is None or total >= loss:
-            break
-        layers.append(Box(claim.bounds, label))
-        labels = np.where(claim.holds, label, labels)
-        spent, loss = spent + claim.bits, total - claim.bits
-    return DecisionList(tuple(layers), spent + loss)
+
+    def propose(labels: np.ndarray, loss: float) -> Iterator[_Layer]:
+        for label in np.unique(examples.labels[labels != examples.labels]).tolist():
+            for claim in _search(examples, labels, label, known):
+                loss = examples.loss(np.where(claim.holds, label, labels))
+                yield _Layer(Box(claim.bounds, label), claim.bits, loss)
+
+    return _laid(examples, MOST_CLAIMS, propose)
 
 
 def _search(

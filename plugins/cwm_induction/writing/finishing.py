@@ -152,8 +152,8 @@ def _laid(text: str, indent: str, *, inside: bool, comma: str = "") -> Iterator[
     if inside and len(indent) + len(text) < LINE:
         yield indent + text + comma
         return
-    items = list(_split(text, (", ",)))
-    splits = (list(_split(text, marks)) for marks in OPERATORS)
+    items = list(split_outside(text, (", ",)))
+    splits = (list(split_outside(text, marks)) for marks in OPERATORS)
     parts = next((split for split in splits if len(split) > 1), [])
     if not inside and (len(items) > 1 or parts):
         yield f"{indent}("
@@ -200,7 +200,7 @@ def _opening(text: str) -> int | None:
     return None
 
 
-def _split(text: str, marks: tuple[str, ...]) -> Iterator[str]:
+def split_outside(text: str, marks: tuple[str, ...]) -> Iterator[str]:
     """Yield what stands between marks outside brackets; an operator begins the next part."""
     depth, start = 0, 0
     for place, character in enumerate(text):
