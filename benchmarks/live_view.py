@@ -35,8 +35,8 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Search
-from cwm_cli.views.live import Screen
-from cwm_cli.views.pane import REFRESHES_PER_SECOND, Pane
+from cwm_cli.views.search import Screen
+from cwm_cli.views.terminal import REFRESHES_PER_SECOND, Pane
 
 SHAPES = {"bushy": 0.5, "deep": 0.05, "wide": 0.98}
 """How far back in time parents lie, as a share of all nodes."""

@@ -25,9 +25,8 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.export import Export, export_of, publish
-from cwm_cli.export.names import names_of
+from cwm_cli.export.package import LETTERS, names_of, world_of
 from cwm_cli.export.templates import environment as template
-from cwm_cli.export.world import LETTERS, world_of
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict

@@ -36,10 +36,8 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Pending, Search
-from cwm_cli.views.live import Screen, live
-from cwm_cli.views.pictures import finished_tree
+from cwm_cli.views.search import Screen, SearchTree, finished_tree, live
 from cwm_cli.views.tables import score_table
-from cwm_cli.views.tree import SearchTree
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 e\u0301\u0301 日本語 👩\u200d👧 \ud800 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -454,7 +452,7 @@ from cwm_cli.search.contracts import (
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
 from cwm_cli.search.loop import Search
-from cwm_cli.views.live import live
+from cwm_cli.views.search import live
 
 class Noisy(Strategy, Problem, Backend):
     known = []

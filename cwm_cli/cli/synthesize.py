@@ -76,7 +76,7 @@ def synthesize(
     Example: cwm synthesize --env CartPole-v1
     """
     from cwm_cli.agents import synthesizing
-    from cwm_cli.views.live import SearchView
+    from cwm_cli.views.search import SearchView
     from cwm_cli.views.tables import score_table, titled
 
     result = synthesizing.synthesize(

@@ -5,7 +5,7 @@ needs beside the program, `card` describes it. `finding` asks other kinds of run
 export, and `publishing` writes what was made.
 """
 
-from cwm_cli.export.finding import export_of
+from cwm_cli.export.package import export_of
 from cwm_cli.export.publishing import Export, publish
 
 __all__ = ["Export", "export_of", "publish"]

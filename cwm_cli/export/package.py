@@ -1,17 +1,227 @@
-"""The program of a run as a Python package with an environment of Gymnasium."""
+"""The program of a run as a Python package with an environment of Gymnasium.
+
+Beside the program it needs spaces, starts, limits and seeds (`World`), a name, and a card that
+says what it is, how right it is and how it came to be. `export_of` finds out what a folder holds
+that can be exported.
+"""
+
+from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import packages_distributions
 from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from cwm_cli import __version__
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
-from cwm_cli.export.card import Findings, card
-from cwm_cli.export.names import Names, names_of
-from cwm_cli.export.publishing import Export, template
-from cwm_cli.export.world import World, world_of
+from cwm_cli.evaluation import Score
+from cwm_cli.export.publishing import MARK, Export, template
+from cwm_cli.planning.model import key
+from cwm_cli.registry import environment, find
+from cwm_cli.runs.listing import load, run_folders
+from cwm_cli.runs.report import money, share
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.store import DATASET, kind_of
+from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.runs.searches import SearchConfig
+
+NAMESPACE = "WorldModel"
+
+
+class Names(NamedTuple):
+    """The id of an exported environment, and the name of its module and distribution."""
+
+    id: str
+    module: str
+
+
+def names_of(environment: str) -> Names:
+    """Name the world model of an environment; the module that registers that is left out."""
+    bare = environment.rpartition(":")[2]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", bare).strip("-.") or "Environment"
+    words = re.sub(r"[^a-z0-9]+", "_", bare.lower()).strip("_")
+    first = "environment" if words[:1].isdigit() else ""
+    module = "_".join(filter(None, (first, words, "world_model")))
+    return Names(f"{NAMESPACE}/{name}", module)
+
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+"""What texts of Gymnasium are made of where nothing else is said."""
+
+
+class World(NamedTuple):
+    """What `world.json` holds, and the time limit, None where none is known."""
+
+    data: dict[str, Any]
+    max_episode_steps: int | None
+
+
+def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
+    """Gather what was recorded, and what the environment itself says where it can be made."""
+    starts = _starts(dataset)
+    limit, allowed = _asked(config, starts, dataset.metadata.get("reset_seeds", []))
+    known = [{"valid_actions": actions} if actions else {} for actions in allowed]
+    data = {
+        "seed": config.seed,
+        "draws": "random" in program,
+        "names_actions": dataset.has_valid_actions,
+        "characters": _characters(dataset),
+        "observation_space": dataset.observation_space.to_json(),
+        "action_space": dataset.action_space.to_json(),
+        "starts": [
+            {"observation": _plain(start.observation), **valid}
+            for start, valid in zip(starts, known, strict=True)
+        ],
+    }
+    return World(data, limit)
+
+
+def _starts(dataset: Dataset) -> list[Transition]:
+    """Return the first transition of each episode."""
+    _, rows = np.unique(dataset.columns["episodes"], return_index=True)
+    return [dataset.row(row) for row in rows.tolist()]
+
+
+def _asked(
+    config: SearchConfig, starts: Sequence[Transition], seeds: Sequence[int]
+) -> tuple[int | None, list[list[int]]]:
+    """Ask the environment for its time limit, and for the actions that are allowed at starts."""
+    try:
+        spec = environment(config.env)
+        env = spec.make(**config.env_args)
+    except CwmError:  # it is not installed here
+        return None, [[] for _ in starts]
+    with closing(env):
+        limit = env.spec.max_episode_steps if env.spec else None
+        return limit, [_allowed(spec, env, start, seeds) for start in starts]
+
+
+def _allowed(
+    spec: EnvironmentSpec, env: gym.Env[Any, Any], start: Transition, seeds: Sequence[int]
+) -> list[int]:
+    """Return the actions that are allowed at a start, none where that is not known."""
+    if spec.valid_actions is None or start.episode >= len(seeds):
+        return []
+    observation, _ = env.reset(seed=seeds[start.episode])
+    if key(observation) != key(start.observation):
+        return []
+    return [int(action) for action in spec.valid_actions(env.unwrapped) or ()]
+
+
+def _characters(dataset: Dataset) -> str:
+    """Return what texts are made of, as far as texts were recorded."""
+    texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
+    return "".join(sorted({*LETTERS, *"".join(text for c in texts for text in c.tolist())}))
+
+
+def _plain(value: Any) -> Any:
+    """Return an observation as JSON has it."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+COLUMNS = ("accuracy", "exact", "floor", "normalised")
+EXPLAINED = """
+A row scores the mean of its parts right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` what "nothing changes, the most common reward, never terminated" gets on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only. Each row was asked on its own: over many steps errors add up.
+"""  # noqa: E501
+
+
+class RunFindings(NamedTuple):
+    """What a run came to: its nodes, the best of them, and what was written when it was over."""
+
+    nodes: list[Node]
+    best: Node
+    result: Mapping[str, Any] | None
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """The scores on train and held-out rows, as far as they are known."""
+        parts = {name: (self.result or {}).get(name) for name in ("train", "test")}
+        return {name: Score.model_validate(part) for name, part in parts.items() if part}
+
+
+def card(
+    run: SearchRun, dataset: Dataset, names: Names, world: World, findings: RunFindings
+) -> str:
+    """Write the README of an exported environment."""
+    limit = world.max_episode_steps
+    return template("README.md").substitute(
+        names._asdict(),
+        environment=clean(run.config.env),
+        author=_code(run.config.model) if run.config.model else "a program, not by a person",
+        starts=len(world.data["starts"]),
+        limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
+        valid=_VALID if dataset.has_valid_actions else "",
+        scores=_scores(run, findings),
+        facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
+        version=__version__,
+        mark=MARK,
+    )
+
+
+_VALID = " `info` names the actions that are valid next: `valid_actions`, and `action_mask`."
+
+
+def _scores(run: SearchRun, findings: RunFindings) -> str:
+    """Compare the scores on train and held-out rows, or say what is known so far."""
+    if not findings.scores:
+        so_far = f"Right so far on train rows: {findings.best.verdict.score:.3f}."
+        return f"The search was not over when this was written. {so_far} Held-out rows: not scored."
+    columns = [*COLUMNS, *(["paper"] if run.config.metric == "paper" else [])]
+    titles = {"train": "train", "test": "held-out"}
+    lines = [
+        f"| {' | '.join(['', *columns, 'transitions'])} |",
+        "|---" + "|---:" * (len(columns) + 1) + "|",
+    ]
+    for part, score in findings.scores.items():
+        shares = [share(getattr(score, name)) for name in columns]
+        lines.append(f"| {' | '.join([titles[part], *shares, f'{score.transitions:,}'])} |")
+    return "\n".join(lines) + "\n" + EXPLAINED.rstrip()
+
+
+def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[tuple[str, str]]:
+    """Yield how a program came to be."""
+    config, header = run.config, run.header
+    spent = total([node.usage for node in findings.nodes])
+    versions = ", ".join(f"{name} {number}" for name, number in header.versions.items())
+    train = len(dataset.train)
+    yield "environment", _code(config.env)
+    yield "its arguments", _code(json.dumps(config.env_args)) if config.env_args else "none"
+    yield "transitions", f"{train:,} train, {len(dataset) - train:,} held-out"
+    yield "their digest", _code(config.dataset)
+    yield "metric", config.metric
+    yield "strategy", _code(config.strategy)
+    yield "answers", _code(config.model or f"the backend {config.backend}")
+    yield "modules admitted", ", ".join(map(_code, config.tools)) or "none but the usual"
+    yield "seed", str(config.seed)
+    yield "completions", f"{len(findings.nodes)}{'' if findings.result else ', so far'}"
+    yield "tokens", f"{spent.tokens:,}"
+    yield "cost", money(spent.cost)
+    yield "started", clean(header.created)
+    yield "versions", clean(versions)
+
+
+def _code(text: str) -> str:
+    """Write foreign text as code, which no table and no page takes for anything else."""
+    return f"`{clean(text).replace('`', ' ').replace('|', '¦')}`"
+
 
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
@@ -46,7 +256,7 @@ def package_of(run: SearchRun) -> Export:
     )
 
 
-def _findings(run: SearchRun, program: bytes) -> Findings:
+def _findings(run: SearchRun, program: bytes) -> RunFindings:
     """Read what a run came to; a result of fewer completions than there are now is out of date."""
     nodes = list(run.nodes())
     same = [node for node in nodes if node.program.encode("utf-8", "replace") == program]
@@ -57,7 +267,7 @@ def _findings(run: SearchRun, program: bytes) -> Findings:
         raise CwmError(f"{run.folder} has no program that runs yet: continue it first")
     result = run.result()
     is_over = result is not None and result.get("completions") == len(nodes)
-    return Findings(nodes, best, result if is_over else None)
+    return RunFindings(nodes, best, result if is_over else None)
 
 
 def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
@@ -84,3 +294,19 @@ def _distributions(tools: tuple[str, ...]) -> list[str]:
     owners = packages_distributions() if tops else {}
     names = {top: owners.get(top, [top]) for top in tops}
     return sorted(top if top in owning else owning[0] for top, owning in names.items())
+
+
+def export_of(folder: Path) -> Export:
+    """Make an export of a run; one of another kind than a search says what is exported of it."""
+    kind = kind_of(folder)
+    if kind != SearchRun.kind:
+        made: Export | None = load(folder).export()
+        if made is not None:
+            return made
+        parts = (f", such as {part}" for part in run_folders(folder) if part != folder)
+        words = f"{folder} is a run of kind {kind!r}: export a search"
+        raise CwmError(f"{words}{next(parts, '')}")
+    if not (folder / DATASET).exists():
+        above = folder.absolute().parent.parent
+        raise CwmError(f"{folder} is part of a larger run: export {above}")
+    return package_of(SearchRun.load(folder))

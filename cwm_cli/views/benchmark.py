@@ -12,9 +12,7 @@ from rich.text import Text
 
 from cwm_cli.bench.benchmarking import BenchmarkWork, TaskEvent, TrialStanding
 from cwm_cli.views.lines import Lines
-from cwm_cli.views.pane import ECHO, Pane, bar
-from cwm_cli.views.printed import printed_above
-from cwm_cli.views.words import duration, printable
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
 

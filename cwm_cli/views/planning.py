@@ -15,9 +15,7 @@ from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
 from cwm_cli.views.lines import Lines
-from cwm_cli.views.pane import ECHO, Pane, bar
-from cwm_cli.views.printed import printed_above
-from cwm_cli.views.words import duration, first_line, printable
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}

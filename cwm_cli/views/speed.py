@@ -15,7 +15,7 @@ from rich.text import Text
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import UNKNOWN
 from cwm_cli.views.recording import RecordingBar
-from cwm_cli.views.words import first_line, printable
+from cwm_cli.views.terminal import first_line, printable
 
 if TYPE_CHECKING:
     from cwm_cli.bench.asking import Asked

@@ -13,7 +13,7 @@ from rich.text import Text
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import PARTS, score_grid
-from cwm_cli.views.words import printable
+from cwm_cli.views.terminal import printable
 
 BETWEEN = 3
 """Columns of the terminal between two of a table, and around it."""

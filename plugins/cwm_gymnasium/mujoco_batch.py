@@ -1,7 +1,7 @@
 """Save and restore MuJoCo environments, and play many plans in them at once.
 
-`Lanes` are many simulations of one model side by side, on all cores; `Plays` plays plans in them
-and computes the rewards of all together; the rewinder saves all that the integrator uses.
+`Simulations` run side by side on all cores; `Plays` plays plans in them and computes the rewards
+of all together; the rewinder saves all that the integrator uses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError:  # MuJoCo before 4
     Batch = None
 
 
-class Lanes(Protocol):
+class Simulations(Protocol):
     """Simulations by number; `fields` are arrays of `MjData` with a first axis for the number."""
 
     count: int
@@ -44,7 +44,9 @@ class Lanes(Protocol):
         """Advance some simulations by a step of the environment, or all of them."""
 
 
-def lanes(env: Any, count: int, fields: Sequence[str], *, forces: bool, threads: int) -> Lanes:
+def lanes(
+    env: Any, count: int, fields: Sequence[str], *, forces: bool, threads: int
+) -> Simulations:
     """Return lanes of an environment; contact forces are computed by `Threads` only."""
     kind = Threads if forces or Batch is None else Batched
     return kind(env, count, fields, threads=threads)
@@ -58,7 +60,7 @@ def state_of(model: Any, data: Any) -> np.ndarray:
 
 
 class Batched:
-    """Lanes that MuJoCo itself steps, from version 4 on."""
+    """Simulations that MuJoCo itself steps, from version 4 on."""
 
     def __init__(self, env: Any, count: int, fields: Sequence[str], *, threads: int) -> None:
         self._batch = Batch(env.model, count, nthread=threads)
@@ -74,7 +76,7 @@ class Batched:
 
 
 class Threads:
-    """Lanes that are stepped one by one in threads, as the environment steps itself.
+    """Simulations that are stepped one by one in threads, as the environment steps itself.
 
     The functions of MuJoCo let other threads run.
     """
@@ -145,7 +147,7 @@ class Plays:
         self._env = env
         self._rewards = rewards
         self._threads = threads
-        self._lanes: Lanes | None = None
+        self._lanes: Simulations | None = None
 
     @classmethod
     def of(cls, env: Any) -> Self | None:
@@ -186,7 +188,7 @@ class Plays:
         return PlayedPlans(returns, steps)
 
     def _step(
-        self, many: Lanes, live: np.ndarray, actions: np.ndarray
+        self, many: Simulations, live: np.ndarray, actions: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Take actions in the simulations that live; return what the rewards read."""
         everyone = len(live) == many.count
@@ -197,7 +199,7 @@ class Plays:
         measured = self._rewards.measure(view)
         return view, measured.copy()
 
-    def _enough(self, count: int) -> Lanes:
+    def _enough(self, count: int) -> Simulations:
         """Return at least as many lanes."""
         if self._lanes is None or self._lanes.count < count:
             rewards = self._rewards

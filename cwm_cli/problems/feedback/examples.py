@@ -1,17 +1,307 @@
-"""Single transitions at full precision, chosen for what they teach."""
+"""Predictions beside what was recorded: kinds of transition, and single ones at full precision.
+
+`ComparedRows` compares component by component; `regimes` are the kinds of transition that a
+program may get wrong as a whole; `examples` are chosen for what they teach.
+"""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
-from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.evaluation import Metric
-from cwm_cli.problems.feedback.comparison import Comparison
-from cwm_cli.problems.feedback.regimes import actions_taken, failing
+from cwm_cli.data.spaces import Columns, Leaf, Space
+from cwm_cli.evaluation import Matches, Metric, components, match
 from cwm_cli.text import clean
+from cwm_cli.worlds.contract import component_names
+
+LONGEST_NAME = 40
+
+
+def documented_names(description: str, space: Space) -> tuple[str, ...]:
+    """Return the name of each component as a table of the description has it, or nothing.
+
+    Gymnasium describes a flat observation by a table whose first column
+    counts the components and whose second names them.
+    """
+    if len(space.shape) != 1:
+        return ()
+    numbers = [str(index) for index in range(space.size)]
+    for header, *rows in _tables(description):
+        counted = [row for row in rows if len(row) > 1 and row[0].isdecimal()]
+        if "observation" in " ".join(header).lower() and [row[0] for row in counted] == numbers:
+            return tuple(clean(row[1], limit=LONGEST_NAME) for row in counted)
+    return ()
+
+
+def _tables(text: str) -> Iterator[list[list[str]]]:
+    """Yield the cells of each run of lines that begin with a bar."""
+    table: list[list[str]] = []
+    for line in [*text.splitlines(), ""]:
+        if line.strip().startswith("|"):
+            table.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+        elif table:
+            yield table
+            table = []
+
+
+class Component(NamedTuple):
+    """One component of the observation in every row: before, recorded after, predicted after."""
+
+    name: str
+    space_is_float: bool
+    low: float
+    high: float
+    before: np.ndarray
+    recorded: np.ndarray
+    predicted: np.ndarray
+
+    @property
+    def typical_change(self) -> float:
+        """The mean size of the change in one step, or 1 where nothing changes."""
+        change = float(np.abs(self.recorded.astype(np.float64) - self.before).mean())
+        return change if np.isfinite(change) and change > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """A dataset, the predictions of its rows, and what each row weighs."""
+
+    dataset: Dataset
+    predictions: Columns
+    weights: np.ndarray
+    matches: Matches
+    right: np.ndarray
+    documented: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
+    ) -> Self:
+        """Compare predictions with what was recorded."""
+        return cls(
+            dataset,
+            predictions,
+            metric.weights(dataset),
+            match(predictions, dataset),
+            np.concatenate(components(predictions, dataset), axis=1),
+            documented_names(description, dataset.observation_space),
+        )
+
+    @property
+    def terminal(self) -> np.ndarray:
+        """Mask of the rows that end an episode; their observation does not count."""
+        terminal: np.ndarray = self.dataset.columns["terminations"]
+        return terminal
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """What each row loses, unweighted."""
+        return self.matches.losses(self.terminal)
+
+    @cached_property
+    def lost(self) -> np.ndarray:
+        """The weight that each row loses."""
+        lost: np.ndarray = self.losses * self.weights
+        return lost
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """Mask of the rows that are wrong in a part that counts."""
+        return self.losses > 0
+
+    @property
+    def observation_wrong(self) -> np.ndarray:
+        """Mask of the rows whose observation is wrong and counts."""
+        return self.mistakes["observation"]
+
+    @cached_property
+    def mistakes(self) -> dict[str, np.ndarray]:
+        """For each part the mask of the rows in which it is wrong and counts."""
+        mistakes = {
+            "observation": ~self.right.all(axis=1) & ~self.terminal,
+            "reward": ~self.matches.reward,
+            "terminated": ~self.matches.terminated,
+        }
+        if self.matches.valid_actions is not None:
+            mistakes["valid actions"] = ~self.matches.valid_actions & ~self.terminal
+        return mistakes
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The Python expression of each component of the observation."""
+        names = component_names(self.dataset.observation_space, "observation")
+        return [clean(name, limit=LONGEST_NAME) for name in names]
+
+    def label(self, index: int) -> str:
+        """Name a component, with its name in the documentation where that has one."""
+        known = self.documented[index] if self.documented else ""
+        return f"{self.names[index]} ({known})" if known else self.names[index]
+
+    def component(self, index: int) -> Component:
+        """Return one component of the observation."""
+        leaf, place = self._leaves[index]
+        low, high = (
+            (bounds[place] if bounds else bound)
+            for bounds, bound in ((leaf.space.low, -np.inf), (leaf.space.high, np.inf))
+        )
+        values = (self.dataset.columns[f"{stem}{leaf.name}"] for stem in ("", "next_"))
+        columns = (*values, self.predictions[f"next_{leaf.name}"])
+        vectors = (column.reshape(len(self.dataset), -1)[:, place] for column in columns)
+        return Component(self.names[index], leaf.space.is_float, low, high, *vectors)
+
+    def is_float(self, index: int) -> bool:
+        """Whether a component is a real number."""
+        return self._leaves[index][0].space.is_float
+
+    @cached_property
+    def has_floats(self) -> bool:
+        """Whether some component is a real number."""
+        return any(leaf.space.is_float for leaf, _ in self._leaves)
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """The largest error of each row's observation, in units of typical changes."""
+        largest = np.zeros(len(self.dataset))
+        for index in np.flatnonzero(~self.right.all(axis=0)).tolist():
+            if self.is_float(index):
+                part = self.component(index)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    error = np.abs(part.predicted - part.recorded) / part.typical_change
+                largest = np.maximum(largest, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
+        return largest
+
+    @cached_property
+    def _leaves(self) -> list[tuple[Leaf, int]]:
+        """The leaf of each component, and its place there."""
+        leaves = self.dataset.observation_space.leaves("observations")
+        return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
+
+
+def share(mask: np.ndarray) -> str:
+    """Write the mean of a mask in percent."""
+    return percent(float(mask.mean()) if len(mask) else 1.0)
+
+
+def percent(part: float) -> str:
+    """Write a share in percent; only nothing reads 0 and only all reads 100."""
+    number = 100 * part
+    return f"{number:.0f} %" if number in (0, 100) else f"{min(max(number, 0.1), 99.9):.1f} %"
+
+
+MOST_COMPARED = 40
+MOST_ACTIONS = 20
+MARGIN = 0.1
+"""How much more often something has to be wrong to be worth a word."""
+FAR = 3.0
+"""How many times larger an error has to be to be called far more wrong."""
+
+
+class Regime(NamedTuple):
+    """A kind of transition and the mask of the rows of that kind."""
+
+    name: str
+    rows: np.ndarray
+
+
+def regimes(comparison: ComparedRows) -> list[Regime]:
+    """Return the kinds of transition that occur, but not in every row."""
+    found = [*_stages(comparison), *_bounds(comparison), *_actions(comparison)]
+    return [regime for regime in found if regime.rows.any() and not regime.rows.all()]
+
+
+def failing(comparison: ComparedRows) -> list[Regime]:
+    """Return the kinds of transition that fare worse than the others, the costliest first."""
+    found = [regime for regime in regimes(comparison) if _fares_worse(comparison, regime.rows)]
+    return sorted(found, key=lambda regime: -comparison.lost[regime.rows].sum())
+
+
+def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
+    """Return how many times larger the typical error of wrong observations is in `rows`."""
+    wrong = comparison.observation_wrong
+    if not (wrong & rows).any() or not (wrong & ~rows).any():
+        return 1.0
+    here, elsewhere = (np.median(comparison.errors[wrong & mask]) for mask in (rows, ~rows))
+    return float(here / elsewhere) if 0 < elsewhere < np.inf else 1.0
+
+
+def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
+    """Name the parts that are wrong more often in `rows` than elsewhere, beyond chance."""
+    worse = []
+    for part, wrong in comparison.mistakes.items():
+        here, elsewhere = wrong[rows].mean(), wrong[~rows].mean()
+        chance = 2 * np.sqrt(elsewhere * (1 - elsewhere) / rows.sum())
+        if here > elsewhere + max(MARGIN, chance):
+            worse.append(part)
+    return worse
+
+
+def _fares_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
+    """Whether rows are wrong more often than the others, or far more wrong."""
+    return bool(worse_parts(comparison, rows)) or error_ratio(comparison, rows) > FAR
+
+
+def actions_taken(comparison: ComparedRows) -> list[Regime]:
+    """Return the rows of each action, where there are few."""
+    space = comparison.dataset.action_space
+    if space.kind == "text" or space.children or space.is_float:
+        return []
+    values = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
+    kinds, kind = np.unique(values, axis=0, return_inverse=True)
+    if len(kinds) > MOST_ACTIONS:
+        return []
+    names = [str(row[0] if space.kind == "discrete" else row.tolist()) for row in kinds]
+    return [Regime(f"action {n}", kind.reshape(-1) == i) for i, n in enumerate(names)]
+
+
+def _stages(comparison: ComparedRows) -> Iterator[Regime]:
+    """Yield the ends and the first steps of episodes."""
+    yield Regime("the episode terminates", comparison.terminal)
+    first = np.zeros(len(comparison.dataset), dtype=np.bool_)
+    first[np.unique(comparison.dataset.columns["episodes"], return_index=True)[1]] = True
+    yield Regime("first step of an episode", first)
+
+
+def _bounds(comparison: ComparedRows) -> Iterator[Regime]:
+    """Yield the rows in which a real component is at its largest or smallest value.
+
+    Either at the bound of the space, or at an extreme that comes back
+    exactly, as only a clipped value does.
+    """
+    indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
+    for index in indices[:MOST_COMPARED]:
+        part = comparison.component(index)
+        for word, bound in _extremes(part):
+            rows = (part.before == bound) | (part.recorded == bound)
+            yield Regime(f"{part.name} is at its {word}, {float(bound)!r}", rows)
+
+
+def _extremes(part: Component) -> Iterator[tuple[str, float]]:
+    """Yield the values that a component is stopped at."""
+    values = np.concatenate([part.before, part.recorded])
+    if len(np.unique(values)) <= 10:
+        return
+    for word, extreme, bound in (
+        ("minimum", values.min(), part.low),
+        ("maximum", values.max(), part.high),
+    ):
+        if extreme == bound or (values == extreme).sum() > max(4, len(values) // 100):
+            yield word, extreme
+
+
+def _actions(comparison: ComparedRows) -> Iterator[Regime]:
+    """Yield the rows of real actions that are at a bound; those of whole numbers have a table."""
+    space = comparison.dataset.action_space
+    if not space.is_float:
+        return
+    values = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
+    bounds = (np.array(space.low, values.dtype), np.array(space.high, values.dtype))
+    at_bound = (values == bounds[0]) | (values == bounds[1])
+    yield Regime("some action is at its bound", at_bound.any(axis=1))
+
 
 MOST_EXAMPLES = 8
 MOST_COMPONENTS = 6
@@ -33,7 +323,7 @@ def counterexample(
     dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
 ) -> str:
     """Show the one transition that loses the most weight, as published."""
-    comparison = Comparison.of(dataset, predictions, metric, description)
+    comparison = ComparedRows.of(dataset, predictions, metric, description)
     row = int(np.argmax(comparison.lost))
     return clean(
         "\n".join(["This transition is predicted wrongly:", "", *drawn(comparison, row)]),
@@ -43,12 +333,12 @@ def counterexample(
 
 def worst(dataset: Dataset, predictions: Columns, metric: Metric, count: int) -> list[str]:
     """Draw rows that are predicted wrongly: of each kind of mistake the costliest, then more."""
-    comparison = Comparison.of(dataset, predictions, metric)
+    comparison = ComparedRows.of(dataset, predictions, metric)
     chosen = _distinct(comparison, _kinds(comparison), count)
     return [clean("\n".join([reason, *lines]), newlines=True) for reason, lines in chosen]
 
 
-def examples(comparison: Comparison, budget: int) -> list[str]:
+def examples(comparison: ComparedRows, budget: int) -> list[str]:
     """Return the lines of as many examples as fit into `budget` characters, one at least."""
     lines: list[str] = []
     ways = (_sizes, _parts, _regimes, _kinds)
@@ -63,7 +353,7 @@ def examples(comparison: Comparison, budget: int) -> list[str]:
     return lines
 
 
-def drawn(comparison: Comparison, row: int) -> list[str]:
+def drawn(comparison: ComparedRows, row: int) -> list[str]:
     """Return the lines that show one row: what was asked, recorded and predicted."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
     space = comparison.dataset.observation_space
@@ -85,7 +375,7 @@ def drawn(comparison: Comparison, row: int) -> list[str]:
     return [*lines, *_outcomes(comparison, row), *_valid_actions(comparison, row)]
 
 
-def _outcomes(comparison: Comparison, row: int) -> list[str]:
+def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
     """Return the lines on reward and termination, one line when both are right."""
     columns = ("rewards", "terminations")
     recorded = [comparison.dataset.columns[name][row].item() for name in columns]
@@ -101,7 +391,7 @@ def _outcomes(comparison: Comparison, row: int) -> list[str]:
     ]
 
 
-def _valid_actions(comparison: Comparison, row: int) -> list[str]:
+def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
     """Return a line on the valid actions, where programs name them."""
     mistakes, space = comparison.mistakes.get("valid actions"), comparison.dataset.action_space
     if mistakes is None or comparison.terminal[row]:
@@ -113,7 +403,7 @@ def _valid_actions(comparison: Comparison, row: int) -> list[str]:
     return [f"valid actions     recorded  {recorded}, predicted {predicted}"]
 
 
-def _wrong_components(comparison: Comparison, row: int) -> list[str]:
+def _wrong_components(comparison: ComparedRows, row: int) -> list[str]:
     """Return a line for some of the components that are wrong."""
     wrong = np.flatnonzero(~comparison.right[row])
     total = comparison.right.shape[1]
@@ -138,7 +428,7 @@ def _windows(before: Any, recorded: Any, predicted: Any) -> list[str]:
     return [f"…[{start}:] {value[start : start + 80]!r}" for value in values]
 
 
-def _sizes(comparison: Comparison) -> Iterator[Example]:
+def _sizes(comparison: ComparedRows) -> Iterator[Example]:
     """Yield the smallest and a typical error, where observations are real numbers."""
     if not comparison.has_floats:
         return
@@ -149,7 +439,7 @@ def _sizes(comparison: Comparison) -> Iterator[Example]:
         yield Example(int(order[len(order) // 2]), "a typical error")
 
 
-def _parts(comparison: Comparison) -> Iterator[Example]:
+def _parts(comparison: ComparedRows) -> Iterator[Example]:
     """Yield the costliest row of each part that is wrong, but for the observation."""
     for name in ("terminated", "reward", "valid actions"):
         wrong = comparison.mistakes.get(name)
@@ -157,14 +447,14 @@ def _parts(comparison: Comparison) -> Iterator[Example]:
             yield Example(int(np.argmax(np.where(wrong, comparison.lost, -1.0))), f"{name} wrong")
 
 
-def _regimes(comparison: Comparison) -> Iterator[Example]:
+def _regimes(comparison: ComparedRows) -> Iterator[Example]:
     """Yield the costliest wrong row of each of the kinds of transition that lose the most."""
     for regime in failing(comparison)[:4]:
         rows = np.flatnonzero(regime.rows & comparison.wrong)
         yield Example(int(rows[np.argmax(comparison.lost[rows])]), regime.name)
 
 
-def _kinds(comparison: Comparison) -> Iterator[Example]:
+def _kinds(comparison: ComparedRows) -> Iterator[Example]:
     """Yield wrong rows of each kind of mistake in turn, the costliest kind first."""
     groups: dict[str, list[int]] = {}
     reasons = _reasons(comparison)
@@ -179,7 +469,7 @@ def _kinds(comparison: Comparison) -> Iterator[Example]:
                 yield Example(rows[turn], f"{reason} ({len(rows)} like this)")
 
 
-def _reasons(comparison: Comparison) -> list[str]:
+def _reasons(comparison: ComparedRows) -> list[str]:
     """Name for each row the action and the parts that are wrong."""
     names = np.full(len(comparison.dataset), "", dtype=object)
     for regime in actions_taken(comparison):
@@ -192,7 +482,7 @@ def _reasons(comparison: Comparison) -> list[str]:
 
 
 def _distinct(
-    comparison: Comparison, candidates: Iterable[Example], most: int
+    comparison: ComparedRows, candidates: Iterable[Example], most: int
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the reason and the drawing of examples that look different, at most so many."""
     seen: set[str] = set()

@@ -1,0 +1,182 @@
+"""What live views share: words of certain width, lines drawn anew, prints of other code."""
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import lru_cache
+from typing import TextIO
+from unicodedata import category, east_asian_width
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import Control
+from rich.live import Live
+from rich.segment import ControlType
+from rich.text import Text
+
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.search.contracts import Verdict
+from cwm_cli.text import clean
+
+UNSURE = "\ufffd"
+
+
+@lru_cache(maxsize=1024)
+def printable(text: str, limit: int = 300) -> str:
+    """Return text in one line in which every character is as wide as counted.
+
+    Terminals differ about marks that combine, joiners and pictures, so these
+    are replaced as control characters are.
+    """
+    line = clean(text[: 4 * limit], limit=limit)
+    return line if line.isascii() else "".join(c if _is_sure(c) else UNSURE for c in line)
+
+
+def first_line(failure: Failure) -> str:
+    """Name a failure: its kind and the first line of its message."""
+    lines = (line for line in failure.message[:2000].splitlines() if line.strip())
+    kind = failure.kind.replace("_", " ")
+    line = printable(next(lines, ""))
+    return f"{kind}: {line}" if line else kind
+
+
+def best_words(verdict: Verdict) -> str:
+    """Name the score of the best program, and the one on validation rows where that differs."""
+    train, validation = f"{verdict.score:.3f}", f"{verdict.validation:.3f}"
+    told = verdict.validation and validation != train
+    return f"best {train} (validation {validation})" if told else f"best {train}"
+
+
+def spent_words(tokens: int, cost: float | None) -> list[str]:
+    """Name what was spent, if anything."""
+    words = [f"{tokens:,} tokens"] if tokens else []
+    if cost is None:
+        return [*words, "cost unknown"]
+    return [*words, f"${cost:.4f}"] if cost else words
+
+
+def duration(seconds: float) -> str:
+    """Name a duration: 12 s, 1:05 or 1:02:03."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
+
+
+def _is_sure(character: str) -> bool:
+    """Whether terminals agree on the width of a character, wherever it stands."""
+    kind = category(character)
+    if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
+        return False
+    return cell_len(character) == (2 if east_asian_width(character) in "WF" else 1)
+
+
+REFRESHES_PER_SECOND = 4
+
+ECHO = 3
+"""Columns left free: where Ctrl-C is echoed behind a full line, the cursor is a line too low."""
+
+
+class Pane:
+    """Draws what `lines` returns for a width and a height; what does not fit is cut off.
+
+    `margin` is how many columns are left free.
+    """
+
+    def __init__(
+        self, lines: Callable[[int, int], Sequence[Text]], console: Console, *, margin: int = 0
+    ) -> None:
+        self._lines = lines
+        self._console = console
+        self._margin = margin
+        self._drawn: list[int] = []
+
+    def display(self) -> Live:
+        """Return what draws the lines again and again."""
+        return Live(
+            console=self._console,
+            get_renderable=self._before_drawing,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def _before_drawing(self) -> "Pane":
+        """Erase what a terminal that became narrower has wrapped of the last picture."""
+        width = self._console.width
+        wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
+        self._drawn = []
+        if wrapped > 0:
+            erase = (ControlType.ERASE_IN_LINE, 2)
+            up = ((ControlType.CURSOR_UP, 1), erase)
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
+        return self
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the lines, one fewer than the terminal has: the cursor goes there in the end."""
+        width, height = max(1, options.max_width - self._margin), max(1, options.size.height - 1)
+        lines = [fitted(line, width) for line in self._lines(width, height)][-height:]
+        self._drawn = [line.cell_len for line in lines]
+        for line in lines:
+            yield from line.render(console, "\n")
+
+
+def fitted(line: Text, width: int) -> Text:
+    """Cut a line to a width."""
+    line.truncate(max(1, width), overflow="ellipsis")
+    return line
+
+
+def bar(done: int, asked: int, label: str, width: int) -> Text:
+    """Draw how much of what was asked for is done, and a label behind it."""
+    length = max(0, width - len(label))
+    filled = min(length, length * done // max(1, asked))
+    return Text().append("━" * filled, "green").append("─" * (length - filled), "dim").append(label)
+
+
+@contextmanager
+def printed_above(console: Console) -> Iterator[None]:
+    """Print what goes to the standard streams above the view, which it would run into."""
+    out, err = Printed(console, sys.stdout), Printed(console, sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.finish()
+            err.finish()
+
+
+class Printed(io.TextIOBase):
+    """Stands in for a standard stream: prints whole lines through the console, made harmless."""
+
+    def __init__(self, console: Console, stream: TextIO) -> None:
+        self.rich_proxied_file = stream  # the name by which rich finds the real stream
+        self._console = console
+        self._lock = threading.Lock()
+        self._begun = ""
+
+    def writable(self) -> bool:
+        """Accept text."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor of the real stream."""
+        return self.rich_proxied_file.fileno()
+
+    def write(self, text: str) -> int:
+        """Print the lines that are complete; of what was overwritten in place, only the last."""
+        with self._lock:
+            *lines, begun = (self._begun + text).split("\n")
+            self._begun = begun[begun.rfind("\r", 0, -1) + 1 :]
+        if lines:
+            shown = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+            self._console.print(Text(clean("\n".join(shown), newlines=True)))
+        return len(text)
+
+    def finish(self) -> None:
+        """Print a last line that was not ended."""
+        if self._begun:
+            self.write("\n")
