@@ -25,7 +25,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.planning.model import key
-from cwm_cli.registry import environment, find
+from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.report import money, share
 from cwm_cli.runs.searches import SearchRun
