@@ -66,7 +66,7 @@ _MODULES, _FUNCTIONS = frozenset(MODULES.split()), frozenset(FUNCTIONS.split())
 _ATTRIBUTES, _HARMLESS = frozenset(ATTRIBUTES.split()), frozenset(HARMLESS.split())
 
 _SPACE = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
-_REHEARSAL = PredictionJob(
+_SMALL_JOB = PredictionJob(
     program="""
 class Environment:
     def set_state(self, observation):
@@ -80,6 +80,8 @@ class Environment:
     columns=dict.fromkeys(("observations", "actions"), np.zeros((2, 2))),
     rows=np.arange(2),
 )
+_REHEARSAL, _REHEARSAL_BYTES = _SMALL_JOB.encode(), _SMALL_JOB.layout.size
+"""Encoded here, as every process writes to the memory of what it does itself."""
 
 
 def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoReturn:
@@ -120,8 +122,8 @@ def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoR
 
 def _rehearse() -> None:
     """Do a small job to the end, so that the memory which that writes to is already our own."""
-    handler = _handler(ReceivedJob.decode(_REHEARSAL.encode()))
-    _perform(handler, mmap.mmap(-1, _REHEARSAL.layout.size), checks_source=False)
+    handler = _handler(ReceivedJob.decode(_REHEARSAL))
+    _perform(handler, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
 
 
 def _handler(job: ReceivedJob) -> Handler[Any]:
