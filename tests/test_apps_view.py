@@ -14,9 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_apps.report import coding_report
-from cwm_apps.scoring import ProblemOutcome
-from cwm_apps.searching import (
+from cwm_apps.progress import (
     FAILED,
     JUDGING,
     SEARCHING,
@@ -26,6 +24,8 @@ from cwm_apps.searching import (
     CodingProgress,
     ProblemState,
 )
+from cwm_apps.report import coding_report
+from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.view import CodingPicture, CodingView
 from cwm_cli.views.tables import report_parts
 
@@ -215,7 +215,7 @@ def test_the_report_fits_every_width():
 SCRIPT = """
 import time
 from rich.console import Console
-from cwm_apps.searching import CodingProgress, ProblemState
+from cwm_apps.progress import CodingProgress, ProblemState
 from cwm_apps.view import CodingView
 
 state, view = CodingProgress("problems", 60), CodingView(Console(stderr=True), erase=False)

@@ -7,6 +7,7 @@ kept: each problem is read when it is asked for.
 import gzip
 import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -44,6 +45,7 @@ Fields = dict[str, Any]
 REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
 ATTEMPTS = 2  # a file that is damaged twice is damaged at its source
 OTHERWISE = "give a file or folder of APPS with --data PATH"
+SOLUTIONS_FORM = "write a JSON object of ids, each with a program or a list of programs"
 
 
 class Data(NamedTuple):
@@ -138,6 +140,29 @@ def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[in
         asked = f"no problems {idx} to {idx + total - 1}{among}"
         raise CwmError(f"{asked}: there are {len(fitting)}, counted from 0")
     return taken
+
+
+def read_solutions(file: Path) -> dict[int, list[str]]:
+    """Read the programs of each problem."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CwmError(f"there is no {file}: {SOLUTIONS_FORM}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CwmError(f"{file} cannot be read ({error}): {SOLUTIONS_FORM}") from error
+    if not isinstance(found, dict):
+        raise CwmError(f"{file} is no object: {SOLUTIONS_FORM}")
+    programs: dict[int, list[str]] = {}
+    for name, value in found.items():
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            raise CwmError(f"{file} has no programs for problem {name}: {SOLUTIONS_FORM}")
+        try:
+            number = int(name)
+        except ValueError as error:
+            raise CwmError(f"{file} has {name!r} for an id: {SOLUTIONS_FORM}") from error
+        programs[number] = [each.encode("utf-8", "replace").decode() for each in listed]
+    return programs
 
 
 def index(source: Path) -> Iterator[IndexEntry]:

@@ -14,19 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cwm_apps.judging import LIMITS
-from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read
+from cwm_apps.progress import CodingProgress, ProblemState
+from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_solutions
 from cwm_apps.report import CodingReport
 from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
-from cwm_apps.searching import (
-    CodingProgress,
-    ProblemState,
-    ProblemWork,
-    Rejudging,
-    Searches,
-    SharedCostLimit,
-)
-from cwm_apps.solutions import SolutionsJudging, read_solutions
+from cwm_apps.work import ProblemWork, Rejudging, Searches, SharedCostLimit, SolutionsJudging
 from cwm_cli import __version__
 from cwm_cli.agents.synthesizing import (
     MODEL_VARIABLE,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from cwm_apps.searching import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
+from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 

@@ -6,15 +6,18 @@ Each kind of work yields how far problems are, as it goes.
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cwm_apps.judging import judge
 from cwm_apps.problem import CodingProblem
+from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, ProblemState
 from cwm_apps.reading import Malformed, Tasks
-from cwm_apps.runs import CodingRun, ProblemResult
+from cwm_apps.runs import CodingRun, JudgedSolution, ProblemResult
+from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.tasks import CodingTask
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRun
@@ -37,89 +40,7 @@ from cwm_cli.search.loop import Search
 T = TypeVar("T")
 R = TypeVar("R")
 
-SEARCHING, JUDGING = "searching", "judging"
-SOLVED, UNSOLVED, SKIPPED, FAILED = "solved", "unsolved", "skipped", "failed"
-OVER = (SOLVED, UNSOLVED, SKIPPED, FAILED)
-
 BUSY = "another process is working on it"
-
-
-class ProblemState(NamedTuple):
-    """How far a problem is; `best` is a share of its public tests.
-
-    Completions are counted, or what `unit` says. `reason` says why it was skipped
-    or failed. A state that is not one of `OVER` says what is being done.
-    """
-
-    id: int
-    difficulty: str
-    state: str
-    completions: int = 0
-    budget: int = 0
-    best: float | None = None
-    cost: float | None = 0.0
-    reason: str = ""
-    unit: str = "completion"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do for it."""
-        return self.state in OVER
-
-
-class ProblemCounts(NamedTuple):
-    """How many of all problems are over, by how they ended; cost is None when one is unknown.
-
-    `instant` of them were never in flight: they were over before, or skipped.
-    """
-
-    problems: int
-    ended: Counter[str]
-    instant: int = 0
-    cost: float | None = 0.0
-
-    @property
-    def over(self) -> int:
-        """The number of problems that are over."""
-        return self.ended.total()
-
-
-class CodingProgress:
-    """Remembers the problems in flight and counts the others, for whoever draws them.
-
-    Threads may tell it what they do while another draws, hence the lock.
-    """
-
-    def __init__(self, title: str, problems: int) -> None:
-        self.title = title
-        self._counts = ProblemCounts(problems, Counter())
-        self._working: dict[int, ProblemState] = {}
-        self._lock = threading.Lock()
-
-    def saw(self, problem: ProblemState) -> None:
-        """Take in how far a problem is; one that is over is told once."""
-        with self._lock:
-            if not problem.is_over:
-                self._working[problem.id] = problem
-                return
-            instant = self._working.pop(problem.id, None) is None
-            counts = self._counts
-            known = counts.cost is not None and problem.cost is not None
-            self._counts = counts._replace(
-                ended=counts.ended + Counter([problem.state]),
-                instant=counts.instant + instant,
-                cost=(counts.cost or 0.0) + (problem.cost or 0.0) if known else None,
-            )
-
-    def counts(self) -> ProblemCounts:
-        """Count the problems that are over."""
-        with self._lock:
-            return self._counts
-
-    def working(self) -> list[ProblemState]:
-        """Return how far the problems in flight are."""
-        with self._lock:
-            return list(self._working.values())
 
 
 class OutOfMoneyError(CwmError):
@@ -336,6 +257,87 @@ class Searches(ProblemWork):
         found.save(run)
         run.log(f"finished with {len(search.nodes)} nodes, all tests passed: {found.strict}")
         return found
+
+
+class UnjudgedSolution(NamedTuple):
+    """A program to judge: the position of its problem, and its number among the programs."""
+
+    position: int
+    number: int
+
+
+@dataclass(kw_only=True)
+class SolutionsJudging(ProblemWork):
+    """The judging of programs from elsewhere."""
+
+    programs: Mapping[int, Sequence[str]]
+    seed: int
+    _firsts: dict[int, bool] = field(default_factory=dict, init=False)
+    _done: Counter[int] = field(default_factory=Counter, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def is_left(self) -> bool:
+        """Whether a program is not judged yet."""
+        return bool(self.left())
+
+    def left(self) -> list[UnjudgedSolution]:
+        """Return the programs that are not judged yet, without those of unusable problems."""
+        done, skipped = self.run.judged(), self.run.header.skipped
+        every = (
+            UnjudgedSolution(p, n) for p in self.positions for n in range(len(self._programs(p)))
+        )
+        named = ((place, self.tasks.ids[place.position][0]) for place in every)
+        return [p for p, id in named if (id, p.number) not in done and id not in skipped]
+
+    def work(self) -> Iterator[ProblemState]:
+        """Yield how far problems are."""
+        done, items = self.run.judged(), self.left()
+        self._firsts = {key[0]: one.outcome.strict for key, one in done.items() if key[1] == 0}
+        self._done = Counter(number for number, _ in done)
+        self._task = lru_cache(maxsize=self.sandbox.workers)(self.tasks.__getitem__)
+        left = {item.position for item in items}
+        for position in self.positions:
+            if position not in left:
+                yield self._over(position)
+        stopping = threading.Event()
+        yield from stream(self._judge, items, threads=self.sandbox.workers, stopping=stopping)
+
+    def _judge(self, place: UnjudgedSolution) -> Iterator[ProblemState]:
+        """Judge a program, and write down what it passes."""
+        number, difficulty = self.tasks.ids[place.position]
+        programs = self._programs(place.position)
+        state = ProblemState(number, difficulty, JUDGING, budget=len(programs), unit="program")
+        task = self._task(place.position)
+        if isinstance(task, Malformed):
+            if place.number == 0:
+                self.skipped[number] = task.reason
+                yield state._replace(state=SKIPPED, reason=task.reason)
+            return
+        yield state._replace(completions=self._done[number])
+        passed = passed_tests(programs[place.number], task, self.sandbox, seed=self.seed)
+        outcome = ProblemOutcome(id=number, difficulty=task.difficulty, **passed)
+        with self._lock:
+            with self.run:
+                self.run.append(JudgedSolution(number=place.number, outcome=outcome))
+            self._done[number] += 1
+            is_over = self._done[number] == len(programs)
+            if place.number == 0:
+                self._firsts[number] = outcome.strict
+        if is_over:
+            yield self._over(place.position)
+
+    def _programs(self, position: int) -> Sequence[str]:
+        """Return the programs of a problem."""
+        return self.programs.get(self.tasks.ids[position][0], ())
+
+    def _over(self, position: int) -> ProblemState:
+        """Say how the first program of a problem fares."""
+        number, difficulty = self.tasks.ids[position]
+        if reason := self.run.header.skipped.get(number):
+            return ProblemState(number, difficulty, SKIPPED, reason=reason)
+        total = len(self._programs(position))
+        state = SOLVED if self._firsts[number] else UNSOLVED
+        return ProblemState(number, difficulty, state, total, total, unit="program")
 
 
 @dataclass
