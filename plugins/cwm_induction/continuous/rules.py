@@ -57,7 +57,7 @@ class Threshold(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ThresholdSplit:
     """A comparison, and what holds up to the threshold and above it."""
 
     feature: Feature
@@ -66,7 +66,7 @@ class Comparison:
     above: "Tree"
 
 
-Tree: TypeAlias = bool | Comparison
+Tree: TypeAlias = bool | ThresholdSplit
 """A rule: an answer, or a comparison that leads to further rules."""
 
 Namer = Callable[[Feature, Threshold], str]
@@ -89,7 +89,7 @@ def learned(features: Sequence[Feature], wanted: Array, depth: int) -> Tree:
         feature = features[bound.feature]
         threshold = threshold_between(feature, *sorted((bound.edge, outside)))
         below, above = (tree, opposite) if bound.side > 0 else (opposite, tree)
-        tree = Comparison(feature, threshold, below, above)
+        tree = ThresholdSplit(feature, threshold, below, above)
     return tree
 
 
@@ -141,7 +141,7 @@ def either(first: Tree, second: Tree) -> Tree:
     if isinstance(first, bool):
         return first or second
     below, above = either(first.below, second), either(first.above, second)
-    return Comparison(first.feature, first.threshold, below, above)
+    return ThresholdSplit(first.feature, first.threshold, below, above)
 
 
 def names_in(tree: Tree) -> set[str]:
@@ -225,7 +225,7 @@ def _grown(features: Sequence[Feature], wanted: Array, rows: Array, depth: int) 
     above = _grown(features, wanted, rows[~low], depth - 1)
     if isinstance(below, bool) and below == above:
         return below
-    return Comparison(feature, threshold, below, above)
+    return ThresholdSplit(feature, threshold, below, above)
 
 
 def _best_cut(feature: Feature, index: int, wanted: Array, rows: Array) -> _Cut | None:
@@ -365,7 +365,7 @@ def _beyond(features: Sequence[Feature], wanted: Array, remaining: Array) -> Tre
                 continue
             inner, outer = side * edge, side * float(values[wanted & (values > edge)].min())
             threshold = threshold_between(feature, *sorted((inner, outer)))
-            best = (count, -feature.cost, Comparison(feature, threshold, side < 0, side > 0))
+            best = (count, -feature.cost, ThresholdSplit(feature, threshold, side < 0, side > 0))
     return best[2] if best else None
 
 
@@ -375,10 +375,10 @@ def _everywhere(tree: Tree, features: Sequence[Feature]) -> Tree:
         return tree
     feature = next(f for f in features if f.text == tree.feature.text)
     below, above = _everywhere(tree.below, features), _everywhere(tree.above, features)
-    return Comparison(feature, tree.threshold, below, above)
+    return ThresholdSplit(feature, tree.threshold, below, above)
 
 
-def _comparisons(split: Comparison, name: Namer) -> tuple[str, str]:
+def _comparisons(split: ThresholdSplit, name: Namer) -> tuple[str, str]:
     """Write both outcomes of a comparison."""
     text = split.feature.text
     if split.feature.is_flag:
