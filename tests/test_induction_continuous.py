@@ -16,6 +16,7 @@ from cwm_induction.backend import Induction
 from cwm_induction.continuous.rules import Feature, condition, learned
 from cwm_induction.continuous.variables import Cycle, cycle_of
 
+CLASSIC = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1")
 CHANGED = {
     "CartPole-v1": {
         "gravity": 20.0,
@@ -84,28 +85,32 @@ def tracked(step, observation_space, action_space, episodes=10, length=60, start
     )
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1"])
-def test_classic_control_comes_out_exact_on_held_out_episodes(name, sandbox):
-    assert held_out_accuracy(recording(name), sandbox) == 1.0
+def imperfect(recordings, sandbox, least=1.0):
+    """Return the names of recordings whose held-out rows come out less than so well."""
+    shares = {name: held_out_accuracy(data, sandbox) for name, data in recordings.items()}
+    return {name: share for name, share in shares.items() if share < least}
+
+
+def test_classic_control_comes_out_exact_on_held_out_episodes(sandbox):
+    assert not imperfect({name: recording(name) for name in CLASSIC}, sandbox)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
-@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1"])
-def test_classic_control_comes_out_exact_for_other_recordings(name, seed, sandbox):
-    assert held_out_accuracy(recording(name, seed), sandbox) == 1.0
+def test_classic_control_comes_out_exact_for_other_recordings(seed, sandbox):
+    assert not imperfect({name: recording(name, seed) for name in CLASSIC}, sandbox)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHANGED)
-def test_changed_constants_of_nature_are_found(name, sandbox):
-    assert held_out_accuracy(recording(name, constants=CHANGED[name]), sandbox) == 1.0
+def test_changed_constants_of_nature_are_found(sandbox):
+    changed = {name: recording(name, constants=new) for name, new in CHANGED.items()}
+    assert not imperfect(changed, sandbox)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Acrobot-v1", "MountainCarContinuous-v0"])
-def test_further_classic_control_comes_out_exact(name, sandbox):
-    assert held_out_accuracy(recording(name), sandbox) == 1.0
+def test_further_classic_control_comes_out_exact(sandbox):
+    names = ("Acrobot-v1", "MountainCarContinuous-v0")
+    assert not imperfect({name: recording(name) for name in names}, sandbox)
 
 
 def test_the_description_decides_nothing(sandbox):
@@ -224,40 +229,39 @@ def with_a_flag(rng):
     return np.array([rng.uniform(-1, 1), rng.integers(2)])
 
 
-@pytest.mark.parametrize(
-    ("step", "start"),
-    [
-        (saturating, positive),
-        pytest.param(oscillating, None, marks=pytest.mark.slow),
-        (hunting, positive),
-        (heating, with_a_flag),
-        (turning, None),
-        pytest.param(sliding, None, marks=pytest.mark.slow),
-        pytest.param(gauged, positive, marks=pytest.mark.slow),
-        (steered, positive),
-    ],
-)
-def test_systems_of_other_kinds_come_out_nearly_exact(step, start, sandbox):
+def recorded(systems):
+    """Record systems by the names of their steps."""
     import gymnasium as gym
 
     observations = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    actions = gym.spaces.Box(-1, 1, (1,), np.float32, seed=5)
-    data = tracked(step, observations, actions, episodes=20, length=100, start=start)
-    assert held_out_accuracy(data, sandbox) > 0.97
+    seen = {"episodes": 20, "length": 100}
+    return {
+        step.__name__: tracked(
+            step, observations, gym.spaces.Box(-1, 1, (1,), np.float32, seed=5), start=start, **seen
+        )
+        for step, start in systems.items()
+    }
 
 
-@pytest.mark.parametrize(
-    ("wanted", "text"),
-    [
-        (lambda x, y: (x > 0.5) & (y <= -0.2), "x > 0.5 and y <= -0.2"),
-        (lambda x, y: (x > 0.9) | (y > 0.8), "x > 0.9 or y > 0.8"),
-    ],
-)
-def test_rules_are_as_few_bounds_as_decide(wanted, text):
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(-1, 1, (2, 4000))
+def test_systems_of_other_kinds_come_out_nearly_exact(sandbox):
+    systems = {saturating: positive, hunting: positive, heating: with_a_flag}
+    assert not imperfect(recorded(systems | {turning: None, steered: positive}), sandbox, 0.97)
+
+
+@pytest.mark.slow
+def test_further_systems_come_out_nearly_exact(sandbox):
+    systems = {oscillating: None, sliding: None, gauged: positive}
+    assert not imperfect(recorded(systems), sandbox, 0.97)
+
+
+def test_rules_are_as_few_bounds_as_decide():
+    x, y = np.random.default_rng(0).uniform(-1, 1, (2, 4000))
     features = [Feature("x", x), Feature("y", y)]
-    assert condition(learned(features, wanted(x, y), depth=3)) == text
+    rules = {
+        "x > 0.5 and y <= -0.2": (x > 0.5) & (y <= -0.2),
+        "x > 0.9 or y > 0.8": (x > 0.9) | (y > 0.8),
+    }
+    assert [condition(learned(features, rows, depth=3)) for rows in rules.values()] == [*rules]
 
 
 def test_a_cycle_is_told_from_a_jump():

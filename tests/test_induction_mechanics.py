@@ -75,6 +75,12 @@ def mechanism_of(samples):
     return fit(samples, joints, inputs_of(samples), time, np.random.default_rng(0), effort)
 
 
+@pytest.fixture(scope="module")
+def found_arm():
+    """The mechanism that is found in the plain arm."""
+    return mechanism_of(arm())
+
+
 def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_laws():
     samples = arm()
     samples.after[::10, 4:6] += 5.0
@@ -84,10 +90,9 @@ def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_law
     assert np.abs(begin.point - POINT).max() < 0.05
 
 
-def test_fitting_through_the_integrator_finds_the_very_numbers():
-    found = mechanism_of(arm())
-    assert (found.right, found.time) == (1.0, TIME)
-    assert found.point == pytest.approx(POINT, abs=1e-5)
+def test_fitting_through_the_integrator_finds_the_very_numbers_and_no_limit(found_arm):
+    assert (found_arm.right, found_arm.time, found_arm.limits) == (1.0, TIME, ())
+    assert found_arm.point == pytest.approx(POINT, abs=1e-5)
 
 
 def test_a_limit_that_pushes_back_is_found_with_its_spring():
@@ -96,29 +101,25 @@ def test_a_limit_that_pushes_back_is_found_with_its_spring():
     assert found.limits[0] == pytest.approx(LIMIT, rel=1e-3)
 
 
-def test_no_limit_is_found_where_none_is():
-    assert mechanism_of(arm()).limits == ()
-
-
 def test_noise_is_no_mechanism():
     samples = arm()
     samples.after[:, 4:6] = np.random.default_rng(1).normal(0, 3, (200, 2))
     assert mechanism_of(samples) is None
 
 
-def test_a_tip_is_the_place_at_the_last_evaluation():
+def test_a_tip_is_the_place_at_the_last_evaluation(found_arm):
     samples = arm()
-    kinematics = Kinematics.of(mechanism_of(samples))
+    kinematics = Kinematics.of(found_arm)
     variable = next(v for v in latents(samples).variables if v.name == "x6")
     formula = kinematics.component(samples, variable, [], Effort(1000, 60).share(1))
     text = formula.text(variable.name)
     assert text == "0.5 * np.cos(stage[0]) + 0.7 * np.cos(stage[0] + stage[1])"
 
 
-def test_a_cost_of_places_and_speeds_is_found():
+def test_a_cost_of_places_and_speeds_is_found(found_arm):
     samples = arm()
     variables = latents(samples).variables
-    kinematics = Kinematics.of(mechanism_of(samples))
+    kinematics = Kinematics.of(found_arm)
     effort = Effort(1000, 60).share(1)
     worth = reward_of(samples, variables, inputs_of(samples), effort, kinematics=kinematics)
     assert worth.right == 1.0

@@ -2,7 +2,6 @@
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.ending import ending
@@ -88,11 +87,14 @@ BOX_REWARDS = {
 }
 
 
-@pytest.mark.parametrize("name", BOX_REWARDS)
-def test_a_reward_is_found_that_holds_in_new_transitions(name):
-    found = found_in(samples(BOX_REWARDS[name], seed=1))
-    assert found.right > 0.99
-    assert share_right(found, samples(BOX_REWARDS[name], seed=2, rows=300)) > 0.98
+def test_rewards_are_found_that_hold_in_new_transitions():
+    wrong = {}
+    for name, worth in BOX_REWARDS.items():
+        found = found_in(samples(worth, seed=1))
+        shares = found.right, share_right(found, samples(worth, seed=2, rows=300))
+        if shares[0] <= 0.99 or shares[1] <= 0.98:
+            wrong[name] = shares
+    assert not wrong
 
 
 def test_ends_that_pay_differently_are_told_apart():
