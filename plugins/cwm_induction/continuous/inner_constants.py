@@ -19,13 +19,11 @@ from cwm_induction.continuous.least_squares import descended, shortened
 from cwm_induction.continuous.regression import (
     SLACK,
     Formula,
+    Projection,
     SearchLimits,
     Target,
-    beside,
     exact,
     fitted,
-    left_by,
-    orthonormal,
     solve,
 )
 from cwm_induction.continuous.samples import Array, Samples
@@ -93,7 +91,7 @@ class Scan:
 
     def formula(self, arguments: Sequence[NamedColumn]) -> Formula | None:
         """Return a formula that has few inner constants, if there is an exact one."""
-        if len(self._rows) < FEWEST_ROWS:
+        if len(self._plain.rows) < FEWEST_ROWS:
             return None
         room = int(self.target.rows.sum()) // 3  # more terms than that would fit anything
         scan = replace(self, terms=sorted(self.terms, key=lambda term: term.cost)[:room])
@@ -117,16 +115,17 @@ class Scan:
         self, inner: Inner, candidates: Sequence[tuple[Atom, Array]], patient: bool = False
     ) -> list[Inner]:
         """Return the most promising extensions, best first; stop at an exact one if impatient."""
-        basis, rest = self._plain
+        plain = self._plain
         if inner.atoms:
-            group = self._added(inner, inner.constants)
-            basis, rest = np.column_stack([basis, group]), rest - group @ (group.T @ rest)
+            plain = plain.wider(self._group(inner))
         ranked: list[tuple[float, int, float]] = []
         for index, (atom, grid) in enumerate(candidates):
-            single = 2.0 * basis.size * (len(self.factors) + 2) + CALL
+            single = 2.0 * plain.basis.size * (len(self.factors) + 2) + CALL
             if not self.effort.spend(single * len(grid)):
                 return []
-            sizes = self._left(basis, rest, atom, grid.tolist())
+            groups = [self._products.of(atom, constant) for constant in grid.tolist()]
+            parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
+            sizes = np.concatenate([plain.sizes(np.stack(part)) for part in parts])
             best = int(np.argmin(sizes))
             ranked.append((float(sizes[best]), index, float(grid[best])))
         found: list[tuple[float, int, Inner]] = []
@@ -144,14 +143,15 @@ class Scan:
         if not inner.constants:
             return inner
         start = np.array(inner.constants)
-        constants = descended(
-            lambda constants: self._rest(inner, constants.tolist()), start, self.effort
-        )
-        return inner.at(constants)
+
+        def rest(constants: Array) -> Array:
+            return self._plain.left(self._group(inner.at(constants)))
+
+        return inner.at(descended(rest, start, self.effort))
 
     def worst(self, inner: Inner) -> tuple[float, float]:
         """Return the largest residual and the size of all, in units of the tolerance."""
-        rest = self._rest(inner, inner.constants)
+        rest = self._plain.left(self._group(inner))
         return float(np.abs(rest).max()), float(np.linalg.norm(rest))
 
     def expanded(self, inner: Inner) -> list[Term]:
@@ -168,7 +168,7 @@ class Scan:
 
     def written(self, inner: Inner) -> Formula | None:
         """Leave out what is not needed, refine the constants for what is left, and round them."""
-        rows = self._rows
+        rows = self._plain.rows
         terms = distinct([*self.terms, *self.expanded(inner)])
         values, tolerance = self.target.values, self.target.tolerance
         found = exact(terms, values, tolerance, rows, self.effort, SearchLimits(6, eliminate=16))
@@ -190,24 +190,10 @@ class Scan:
         return fitted([*few.terms, *few.expanded(inner.at(short))], values, tolerance, rows)
 
     @cached_property
-    def _rows(self) -> Array:
-        rows = np.flatnonzero(self.target.rows)
-        return rows[:: max(1, len(rows) // MOST_ROWS)]
-
-    @cached_property
-    def _scale(self) -> Array:
-        scale: Array = 1 / self.target.tolerance[self._rows]
-        return scale
-
-    @cached_property
-    def _plain(self) -> tuple[Array, Array]:
-        """An orthonormal basis of the terms, and what they leave of the target."""
-        columns = [term.values[self._rows] for term in self.terms]
-        matrix = np.stack(columns, 1) if columns else np.zeros((len(self._rows), 0))
-        self.effort.spend(4.0 * matrix.size * matrix.shape[1])
-        basis = orthonormal(matrix * self._scale[:, None])
-        wanted = self.target.values[self._rows] * self._scale
-        return basis, wanted - basis @ (basis.T @ wanted)
+    def _plain(self) -> Projection:
+        plain = Projection.of(self.terms, self.target, MOST_ROWS)
+        self.effort.spend(4.0 * len(plain.rows) * len(self.terms) ** 2)
+        return plain
 
     def _mean(self, values: Array) -> Array:
         """Return the mean over the stages."""
@@ -218,30 +204,17 @@ class Scan:
 
     @cached_property
     def _products(self) -> Products:
-        return Products(self.factors, self._rows, self._scale, self.weights)
+        return Products(self.factors, self._plain.rows, self._plain.scale, self.weights)
 
-    def _added(self, inner: Inner, constants: Sequence[float]) -> Array:
-        """Return an orthonormal basis of what atoms with these constants add to the terms."""
-        basis, group = self._plain[0], self._products.of_all(inner.atoms, constants)
+    def _group(self, inner: Inner) -> Array:
+        """Return the products of some atoms and factors that may be used, in the rows in use."""
+        group = self._products.of_all(inner.atoms, inner.constants)
         if self.kept is not None:
             group = np.compress(self.kept, group, axis=1)
-        if not group.size:
-            return group
-        self.effort.spend(4.0 * group.size * (group.shape[1] + basis.shape[1]) + CALL)
-        return beside(basis, group)
-
-    def _rest(self, inner: Inner, constants: Sequence[float]) -> Array:
-        """Return what all terms leave of the target."""
-        _, rest = self._plain
-        group = self._added(inner, constants)
-        left: Array = rest - group @ (group.T @ rest)
-        return left
-
-    def _left(self, basis: Array, rest: Array, atom: Atom, constants: Sequence[float]) -> Array:
-        """Return how much an atom leaves unexplained with every constant."""
-        groups = [self._products.of(atom, constant) for constant in constants]
-        parts = [groups[start : start + AT_ONCE] for start in range(0, len(groups), AT_ONCE)]
-        return np.concatenate([left_by(basis, rest, np.stack(part)) for part in parts])
+        if group.size:
+            width = group.shape[1] + self._plain.basis.shape[1]
+            self.effort.spend(4.0 * group.size * width + CALL)
+        return group
 
 
 class Known(NamedTuple):

@@ -83,6 +83,51 @@ class Target:
     rows: Array
 
 
+class Projection(NamedTuple):
+    """Some rows of a target in units of its tolerance, and what plain terms leave of it there.
+
+    `scale` is one over the tolerance; `basis` holds the directions of the terms.
+    """
+
+    rows: Array
+    scale: Array
+    basis: Array
+    rest: Array
+
+    @classmethod
+    def of(cls, terms: Sequence[Term], target: Target, most: int) -> "Projection":
+        """Project about the `most` rows of the target."""
+        rows = np.flatnonzero(target.rows)
+        rows = rows[:: max(1, len(rows) // most)]
+        scale = 1 / target.tolerance[rows]
+        columns = [term.values[rows] for term in terms]
+        matrix = np.stack(columns, 1) if columns else np.zeros((len(rows), 0))
+        basis = orthonormal(matrix * scale[:, None])
+        wanted = target.values[rows] * scale
+        return cls(rows, scale, basis, wanted - basis @ (basis.T @ wanted))
+
+    def left(self, group: Array) -> Array:
+        """Return what some more columns, in the same units, leave of the target."""
+        if not group.size:
+            return self.rest
+        added = _directions(_apart(self.basis, group), SHORT)
+        left: Array = self.rest - added @ (added.T @ self.rest)
+        return left
+
+    def wider(self, group: Array) -> "Projection":
+        """Return the same with some more columns, in the same units."""
+        added = _directions(_apart(self.basis, group), SHORT)
+        return self._replace(basis=np.column_stack([self.basis, added]), rest=self.left(group))
+
+    def sizes(self, groups: Array) -> Array:
+        """Return how much each group of columns leaves of the rest, infinite for no numbers."""
+        sizes, finite = np.full(len(groups), np.inf), np.isfinite(groups).all((1, 2))
+        left, lengths, _ = np.linalg.svd(_apart(self.basis, groups[finite]), full_matrices=False)
+        found = [own[:, length > SHORT] for own, length in zip(left, lengths, strict=True)]
+        sizes[finite] = [np.linalg.norm(self.rest - own @ (own.T @ self.rest)) for own in found]
+        return sizes
+
+
 class SearchLimits(NamedTuple):
     """How far a regression searches: most terms, states kept, extensions of each.
 
@@ -207,21 +252,6 @@ def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:
 def orthonormal(matrix: Array, least: float = 1e-10) -> Array:
     """Return an orthonormal basis of the columns, without directions that are too short."""
     return _directions(matrix / (np.linalg.norm(matrix, axis=0) + 1e-300), least)
-
-
-def beside(basis: Array, group: Array) -> Array:
-    """Return an orthonormal basis of what some columns add to a basis."""
-    return _directions(_apart(basis, group), SHORT)
-
-
-def left_by(basis: Array, rest: Array, groups: Array) -> Array:
-    """Return the size of what each group of columns leaves of the rest, infinite for no numbers."""
-    sizes, finite = np.full(len(groups), np.inf), np.isfinite(groups).all((1, 2))
-    apart = _apart(basis, groups[finite])
-    left, lengths, _ = np.linalg.svd(apart, full_matrices=False)
-    found = [own[:, length > SHORT] for own, length in zip(left, lengths, strict=True)]
-    sizes[finite] = [np.linalg.norm(rest - group @ (group.T @ rest)) for group in found]
-    return sizes
 
 
 def _support(

@@ -1,1 +1,1 @@
-"""Jointed mechanisms, fitted through the integrator."""
+"""Jointed mechanisms, fitted through the integrator; `fitting` is where to begin."""

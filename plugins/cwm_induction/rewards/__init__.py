@@ -1,1 +1,1 @@
-"""Rewards: formulas, and the cases in which others are paid."""
+"""Formulas for rewards, and the cases in which they do not hold alone; `reward` is the face."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from cwm_induction.continuous.ending import sums_of_angles
 from cwm_induction.continuous.least_squares import descended, shortened
-from cwm_induction.continuous.regression import SHORT, Formula, orthonormal
+from cwm_induction.continuous.regression import Formula, Projection, Target
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import (
     NamedColumn,
@@ -160,7 +160,7 @@ class Distances:
 
     def libraries(self) -> Iterator[list[Term]]:
         """Yield the terms with the distances from the best point, for every few coordinates."""
-        if self._rows.size < 20:
+        if self._plain.rows.size < 20:
             return
         for places in self._groups():
             point = self._best(places)
@@ -181,12 +181,12 @@ class Distances:
             spread = float(sum(np.ptp(variable.then) ** 2 for variable in places))
             axes.append([rate / spread for rate in self.shape.rates])
         starts = [np.array(point) for point in itertools.product(*axes)]
-        if not self.effort.spend(len(starts) * (4.0 * self._basis.size + START)):
+        if not self.effort.spend(len(starts) * (4.0 * self._plain.basis.size + START)):
             return None
         sizes = [float(np.linalg.norm(self._left(places, start))) for start in starts]
         for index in np.argsort(sizes, kind="stable")[:REFINED].tolist():
             steps = 25.0 * (len(axes) + 1)
-            if not self.effort.spend(steps * (4.0 * self._basis.size + START)):
+            if not self.effort.spend(steps * (4.0 * self._plain.basis.size + START)):
                 return None
             point = descended(lambda point: self._left(places, point), starts[index], self.effort)
             if self._fits(places, point):
@@ -198,13 +198,9 @@ class Distances:
 
     def _left(self, places: Sequence[Variable], point: Array) -> Array:
         """Return what the distances from a point leave, in units of the tolerance."""
-        basis, rest = self._basis, self._rest
-        group = np.stack([values[self._rows] for values in self._values(places, point)], 1)
-        group = group * self._scale[:, None]
-        group = group - basis @ (basis.T @ group)
-        beside = orthonormal(group, SHORT)
-        left: Array = rest - beside @ (beside.T @ rest)
-        return left
+        rows, scale = self._plain.rows, self._plain.scale
+        group = np.stack([values[rows] for values in self._values(places, point)], 1)
+        return self._plain.left(group * scale[:, None])
 
     def _measured(self, places: Sequence[Variable], point: Array) -> list[Term]:
         """Return the shapes of the distances after and before a step from a point as terms."""
@@ -233,26 +229,10 @@ class Distances:
         return [np.nan_to_num(part, posinf=0.0) for part in found]
 
     @cached_property
-    def _rows(self) -> Array:
-        samples = self.context.samples
-        rows = np.flatnonzero(samples.smooth & samples.learn)
-        return rows[:: max(1, len(rows) // MOST_ROWS)]
-
-    @cached_property
-    def _scale(self) -> Array:
-        scale: Array = 1 / (0.5 * MATCH * (1 + np.abs(self.context.samples.rewards[self._rows])))
-        return scale
-
-    @cached_property
-    def _basis(self) -> Array:
-        matrix = np.stack([term.values[self._rows] for term in self.terms], 1)
-        return orthonormal(matrix * self._scale[:, None], 1e-9)
-
-    @cached_property
-    def _rest(self) -> Array:
-        wanted = self.context.samples.rewards[self._rows] * self._scale
-        rest: Array = wanted - self._basis @ (self._basis.T @ wanted)
-        return rest
+    def _plain(self) -> Projection:
+        samples, tolerance = self.context.samples, 2 * self.context.tolerance
+        target = Target(samples.rewards, tolerance, samples.smooth & samples.learn)
+        return Projection.of(self.terms, target, MOST_ROWS)
 
 
 def distances_in(formula: Formula) -> list[Term]:
