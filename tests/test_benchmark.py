@@ -389,11 +389,57 @@ def read(folder, name):
     return (folder / name).read_text()
 
 
-def test_where_nothing_comes_of_any_job_the_command_fails(shell):
-    done = shell("benchmark", "--env", "Nope-v0", "--budget", "1", "--json")
+HERE = """
+import os
+import sys
+
+from cwm_cli import hookimpl
+from cwm_cli.bench.executor import Ended, Executor
+
+
+@hookimpl
+def cwm_executors():
+    return {"here": Here}
+
+
+class Here(Executor):
+    ended = ()
+
+    def has_room(self):
+        return not self.ended
+
+    def start(self, command):
+        from cwm_cli.bench.worker import main
+
+        os.environ |= command.environment
+        before, sys.argv = sys.argv, list(command.words[2:])
+        try:
+            main()
+            reason = None
+        except SystemExit as end:
+            reason = str(end.code).removeprefix("Error: ")
+        finally:
+            sys.argv = before
+        self.ended = [Ended(command.name, reason)]
+
+    def wait(self):
+        ended, self.ended = self.ended, ()
+        return ended
+"""
+
+
+def test_where_nothing_comes_of_any_job_the_command_fails_wherever_jobs_run(shell):
+    shell.install("here", HERE)
+    asked = ("benchmark", "--env", "Nope-v0", "--budget", "1", "--json")
+    refused = shell.inside(*asked, "--executor", "there")
+    assert "unknown executor 'there': did you mean here?" in refused.stderr
+    assert list(shell.folder.iterdir()) == []
+    done = shell.inside(*asked, "--executor", "here")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("Error: every job failed; the first: unknown")
-    assert json.loads(done.stdout)["groups"] == []
+    facts = json.loads(done.stdout)
+    assert facts["groups"] == []
+    assert not (shell.folder / facts["run"] / "logs").exists()
 
 
 def score(accuracy, floor=0.5):

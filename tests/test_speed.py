@@ -4,10 +4,12 @@ import json
 import re
 import signal
 import time
+from io import StringIO
 
 import gymnasium
 import numpy as np
 import pytest
+from rich.console import Console
 
 from cwm_cli.bench.asking import Inquiry, Questioner
 from cwm_cli.bench.pace import FEWEST_ROUNDS, ROUNDS, paces
@@ -17,7 +19,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
-from cwm_cli.views.speed import ratio_words, seconds_words
+from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
 from cwm_cli.worlds.program import OTHER_STEPS, Broke, Timer
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
@@ -176,6 +178,9 @@ class TestComparisons:
         assert found.world_model.transitions == found.environment.transitions == 20
         assert {"scalar", "environment"} <= found.paces.keys()
         assert found.language_model is None
+        console = Console(file=StringIO(), width=80)
+        console.print(*speed_parts(found, 80))
+        assert "--model PROVIDER/NAME asks one" in " ".join(console.file.getvalue().split())
 
     def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, poles):
         broken = cartpole(position="1 / 0")
@@ -291,17 +296,11 @@ def test_all_three_sides_are_timed_and_scored_on_the_same_transitions(bench):
     speedup = result["speedup"]["language_model"]["scalar"]
     medians = [result[side]["median_seconds"] for side in ("language_model", "world_model")]
     assert speedup["ratio"] == pytest.approx(medians[0] / medians[1])
+    assert "world model all at once" in run.stderr
     assert speedup["orders"] == pytest.approx(np.log10(speedup["ratio"]))
     prompts = [request.prompt for request in server.requests]
     assert all("A pole is attached by an un-actuated joint to a cart" in each for each in prompts)
     assert all(request.body["temperature"] == 0 for request in server.requests)
-
-
-def test_without_a_model_the_report_says_how_to_ask_one(bench):
-    run = bench("model.py")
-    assert run.returncode == 0, run.stderr
-    assert "--model PROVIDER/NAME asks one" in " ".join(run.stdout.split())
-    assert "world model all at once" in run.stdout
 
 
 @pytest.mark.slow
