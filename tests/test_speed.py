@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from cwm_cli.bench.asking import Inquiry, Questioner
-from cwm_cli.bench.pace import FEWEST_ROUNDS, ROUNDS, paces
-from cwm_cli.bench.speed import SpeedRatio, bench_speed, walks_of
+from cwm_cli.bench.speed import FEWEST_ROUNDS, ROUNDS, SpeedRatio, bench_speed, paces, walks_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
@@ -222,8 +221,8 @@ class TestInquiries:
         with OpenAIServer(physicist) as server:
             found = self.ask(server, poles[0])
         assert (found.score.exact, found.score.transitions) == (1.0, 3)
-        assert (found.pace.rounds, found.spent.tokens) == (3, 330)
-        assert found.pace.median > 0
+        assert (len(found.usages), found.spent.tokens) == (3, 330)
+        assert all(usage.seconds > 0 for usage in found.usages)
         assert len({request.prompt for request in server.requests}) == 3
 
     def test_answers_that_are_no_predictions_count_as_wrong(self, poles):
@@ -240,7 +239,7 @@ class TestInquiries:
             found = self.ask(server, poles[0])
         assert len(server.requests) == 1
         assert "refused the key" in found.stopped
-        assert (found.score, found.pace, found.answers) == (None, None, {})
+        assert (found.score, found.usages, found.answers) == (None, [], {})
 
     def test_a_refusal_between_answers_counts_as_nothing(self, poles):
         turns = iter([physicist, lambda body: UNKNOWN_MODEL, physicist])

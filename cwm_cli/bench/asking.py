@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cwm_cli.bench.pace import Pace
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
@@ -87,12 +86,6 @@ class Asked:
     refused: dict[int, str] = field(default_factory=dict)
     stopped: str = ""
     score: Score | None = None
-
-    @property
-    def pace(self) -> Pace | None:
-        """How long answers take, waits after failed attempts included."""
-        seconds = [usage.seconds for usage in self.usages]
-        return Pace.of(seconds, len(seconds), seconds[0]) if seconds else None
 
     @property
     def spent(self) -> Usage:

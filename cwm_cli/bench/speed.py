@@ -5,7 +5,7 @@ The comparison of appendix C of Dainese et al. (2024), each side also scored on 
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from itertools import cycle
 from math import log10
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from cwm_cli.agents.collecting import recorded_args
 from cwm_cli.agents.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.agents.synthesizing import MODEL_VARIABLE, check_flags, choose_backend
 from cwm_cli.bench.asking import Asked, Inquiry, Questioner
-from cwm_cli.bench.pace import Pace, Walk, paces
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
@@ -52,6 +51,40 @@ TIMED = 1000
 
 TEMPERATURE = 0.0
 """Of a language model that is to predict: what it holds likeliest."""
+
+
+ROUND_SECONDS = 0.01
+"""How long a round takes at least: the clock and whatever is around a round count for nothing."""
+
+ROUNDS = 40
+FEWEST_ROUNDS = 3
+MOST_SECONDS = 2.0
+"""After so long there are enough rounds, even if they are few."""
+
+QUANTILES = (0.05, 0.95)
+
+Walk = Callable[[int], tuple[int, float]]
+"""Takes so many steps; returns how many transitions those were, and how many seconds they took."""
+
+
+class Pace(NamedTuple):
+    """Seconds per transition: the median of rounds, and their quantiles of 5 and 95 %.
+
+    `warm_up` is what the very first transition took, which counts for nothing.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+    transitions: int
+    warm_up: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], transitions: int, warm_up: float) -> Self:
+        """Summarise rounds by their seconds per transition."""
+        low, high = np.quantile(seconds, QUANTILES).tolist()
+        return cls(float(np.median(seconds)), low, high, len(seconds), transitions, warm_up)
 
 
 class SpeedProgress(NamedTuple):
@@ -112,6 +145,13 @@ class SpeedResult:
         """Paces of the forms of the program and of the environment, by name."""
         return self.timed.paces
 
+    @property
+    def answering(self) -> Pace | None:
+        """How long answers of the language model take, waits after failed attempts included."""
+        usages = self.language_model.usages if self.language_model else []
+        seconds = [usage.seconds for usage in usages]
+        return Pace.of(seconds, len(seconds), seconds[0]) if seconds else None
+
     def speedups(self) -> dict[str, dict[str, SpeedRatio | None]]:
         """Return how many times faster the world model is, one by one and all rows at once.
 
@@ -119,8 +159,8 @@ class SpeedResult:
         """
         one, many = self.paces.get(ALONE), self.paces.get(MANY)
         sides = {"environment": (one, many or one)}
-        if asked := self.language_model:
-            sides["language_model"] = (asked.pace, asked.pace)
+        if self.language_model:
+            sides["language_model"] = (self.answering, self.answering)
         return {
             name: {
                 SCALAR: SpeedRatio.of(self.paces.get(SCALAR), alone),
@@ -167,7 +207,7 @@ class SpeedResult:
             for row, reason in asked.unread.items()
         ]
         return {
-            **_side(asked.pace, None, asked.score),
+            **_side(self.answering, None, asked.score),
             "answered": len(asked.answers),
             "unread": unread,
             "refused": [{"row": row, "reason": why} for row, why in asked.refused.items()],
@@ -351,6 +391,57 @@ def _time(
     except Broke as error:
         found, failure = None, error.failure
     return found or TimedSides(len(rows), paces(others), {}, failure)
+
+
+def paces(walks: Mapping[str, Walk]) -> dict[str, Pace]:
+    """Time rounds of several walks in turn, so that what slows the machine down slows them all.
+
+    A first walk finds how many steps make a round. Those without any transition are left out.
+    """
+    timed = {name: _Rounds(walk) for name, walk in walks.items()}
+    at_work = [rounds for rounds in timed.values() if rounds.warm_up()]
+    while at_work:
+        for rounds in at_work:
+            rounds.turn()
+        at_work = [rounds for rounds in at_work if not rounds.is_done]
+    return {name: rounds.pace for name, rounds in timed.items() if rounds.seconds}
+
+
+class _Rounds:
+    """Times a walk, round by round."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.seconds: list[float] = []
+        self._walk = walk
+        self._steps = 1
+        self._first, self._taken, self._transitions = 0.0, 0.0, 0
+
+    def warm_up(self) -> bool:
+        """Find how many steps make a round; say whether there are any transitions at all."""
+        transitions, self._first = self._walk(1)
+        seconds = 0.0
+        while transitions and seconds < ROUND_SECONDS:
+            _, seconds = self._walk(self._steps)
+            self._steps *= 1 if seconds >= ROUND_SECONDS else 2
+        return transitions > 0
+
+    def turn(self) -> None:
+        """Time a round."""
+        transitions, seconds = self._walk(self._steps)
+        self.seconds.append(seconds / transitions)
+        self._transitions += transitions
+        self._taken += seconds
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are rounds enough."""
+        count = len(self.seconds)
+        return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= MOST_SECONDS)
+
+    @property
+    def pace(self) -> Pace:
+        """What the rounds come to."""
+        return Pace.of(self.seconds, self._transitions, self._first)
 
 
 def walks_of(

@@ -19,7 +19,7 @@ from cwm_cli.views.terminal import first_line, printable
 
 if TYPE_CHECKING:
     from cwm_cli.bench.asking import Asked
-    from cwm_cli.bench.pace import Pace
+    from cwm_cli.bench.speed import Pace
     from cwm_cli.evaluation import Score
 
 WORLD_MODEL, ENVIRONMENT = "world model", "environment"
@@ -100,8 +100,8 @@ def _lines(found: SpeedResult, model: str) -> Iterator[_Line]:
     for name, title in TITLES.items():
         if name in found.paces:
             yield _Line(title.format(rows=found.timed.rows), found.paces[name])
-    if (asked := found.language_model) and asked.pace:
-        yield _Line(model, asked.pace)
+    if found.answering:
+        yield _Line(model, found.answering)
 
 
 def _chart(lines: list[_Line], width: int) -> Table:
