@@ -2,7 +2,7 @@
 
 `scipy.optimize.least_squares` gives programs that are as accurate in 38 recorded systems, but
 14 of them, mechanisms among them, took 39 s rather than 32 s, and loading it takes 0.33 s of a
-core, a third of all that CartPole needs.
+core, a third of all that a small system needs.
 """
 
 from collections.abc import Callable, Iterable
