@@ -100,7 +100,7 @@ def plan(
                 tools=used,
                 accepted=allow_gap,
                 workers=workers,
-                handlers=[PlanningJob.handler],
+                handlers=[PlanningJob.handler, *filter(None, (p.address for p in choice.planners))],
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)

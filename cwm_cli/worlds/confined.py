@@ -48,21 +48,16 @@ class PlanningHandler(Handler[PlanningJob]):
 
     job_class = PlanningJob
 
-    def prepare(self) -> None:
-        """Make the planners, which may be a stranger's."""
-        self._planners = [find_planner(name)(**options) for name, options in self.job.planners]
-
     def run(self, program: ConfinedProgram) -> None:
         """Answer questions until nobody asks any more."""
         job = self.job
         form = formed(program.load(), job, job.form, program.counter)
+        planners = [find_planner(name)(**options) for name, options in job.planners]
 
         def begin(moment: Moment) -> None:
             reseed(job.seed, moment.episode, moment.decision)
 
-        decider = Decider(
-            self._planners, form.model, seed=job.seed, begin=begin if job.draws else None
-        )
+        decider = Decider(planners, form.model, seed=job.seed, begin=begin if job.draws else None)
         observations, actions = (
             Record(job.observation_space, "observations"),
             Record(job.action_space, "actions"),

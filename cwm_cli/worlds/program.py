@@ -120,6 +120,8 @@ class ProgramModel(WorldModel):
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
             self._recorded[task] = spaces, random_rows(task, spaces)
         (observations, actions), rows = self._recorded[task]
+        strangers = [planner.address for planner in planners if planner.address]
+        self.sandbox.prepare(PlanningJob.handler, *strangers)  # where they can be imported
         job = PlanningJob(
             program=self.text,
             seed=task.seed,
