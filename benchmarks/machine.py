@@ -5,7 +5,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ("numpy", "gymnasium", "mujoco", "pydantic", "typer", "rich", "numba")
+PACKAGES = ("numpy", "gymnasium", "mujoco", "pydantic", "typer", "rich")
 
 
 def machine() -> str:

@@ -3,7 +3,7 @@
 import builtins
 import math
 from collections.abc import Callable, Iterable, Sequence
-from types import GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -523,6 +523,9 @@ class Module:
             raise Refused("random numbers")
         if name in STRUCTURAL and self._module is np:
             return _structural(value)
+        plain = not isinstance(value, type) or issubclass(value, np.generic) or name in _CLASSES
+        if self._module is np and not plain:
+            raise Refused(f"numpy.{name}")
         if isinstance(value, ModuleType | type) or not callable(value):
             return value
         return _only_known(name, value)
@@ -536,11 +539,16 @@ _DOABLE = {*OPERATIONS, *_COMPOSED, "matmul", "clip"} | {
 }
 
 
+_CLASSES = ("errstate", "dtype", "ndindex")
+"""Classes of numpy, besides those of numbers, that do not compute with elements."""
+
+
 def _only_known(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that refuses what is not known."""
 
     def call(*args: Any, **options: Any) -> Any:
-        if symbolic(list(args)) or symbolic(list(options.values())):
+        given = [*args, *options.values()]
+        if symbolic(given) or any(isinstance(each, FunctionType) for each in given):
             raise Refused(f"{name} of what is not known")
         made = function(*map(known, args), **{key: known(value) for key, value in options.items()})
         return wrapped(made) if isinstance(made, np.ndarray) and made.dtype != object else made
@@ -603,14 +611,9 @@ def is_instance(value: Any, kinds: Any) -> bool:
         return isinstance(np.empty(0), plain)
     if type(value) is not Number:
         return isinstance(value, plain)
-    flags = [value.python] if value.python is not None else [True, False]
-    found = {
-        isinstance(_EXAMPLES[value.node.kind, flag or (value.node.kind == "s" and False)], plain)
-        for flag in flags
-    }
-    if len(found) > 1:
-        raise Refused("the type of a number that is sometimes Python's")
-    return found.pop()
+    if value.python is None:
+        raise Refused("the type of a number that is sometimes another")
+    return isinstance(_EXAMPLES[value.node.kind, value.python and value.node.kind != "s"], plain)
 
 
 def type_of(value: Any, *more: Any) -> Any:

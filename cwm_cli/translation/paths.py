@@ -61,8 +61,9 @@ class Path:
 class Tracer:
     """The graph, and the path on which a program is.
 
-    Where `exact_types` are asked for, numbers of Python and of numpy are never merged: beside
-    single precision they are rounded in other ways.
+    `constants` are the identities of arrays that nobody may change. Where
+    `exact_types` are asked for, numbers of Python and of numpy are never merged:
+    beside single precision they are rounded in other ways.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Tracer:
         self.exact_types = exact_types
         self.path: Path | None = None
         self.bounds: dict[Node, Range] = {}
+        self.constants: set[int] = set()
         self.depth = 0
         self._ranges: dict[Node, Range] = {}
         self._assumed: dict[Node, Range] = {}

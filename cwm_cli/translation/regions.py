@@ -8,13 +8,14 @@ results have no common shape, the paths stay apart.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import _lru_cache_wrapper
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.translation.expressions import Node, Refused
-from cwm_cli.translation.functions import BUILTINS, Module, Type, chosen
+from cwm_cli.translation.functions import BUILTINS, Module, Type, Ufunc, chosen
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -158,7 +159,9 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911  # a case for each kin
         return ()
     if type(value).__module__ in ("builtins", "collections") and isinstance(value, Iterator):
         raise Refused("an iterator is shared")
-    if callable(value) and not hasattr(value, "__next__"):
+    if isinstance(value, Ufunc | _lru_cache_wrapper):
+        return [value.__wrapped__] if isinstance(value, _lru_cache_wrapper) else ()
+    if type(value).__module__ in ("operator", "typing", "re", "enum"):
         return ()
     raise Refused(f"a {type(value).__name__} may change")
 
@@ -500,7 +503,10 @@ def caught() -> None:
     trace = error.__traceback__ if error else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    plain = trace is not None and trace.tb_frame.f_code.co_filename == FILE
+    plain = trace is not None and (
+        trace.tb_frame.f_code.co_filename == FILE
+        or not symbolic(list(trace.tb_frame.f_locals.values()))
+    )
     if tracer().path is not None and not plain and not hasattr(error, "__traced__"):
         raise Refused("an exception that is caught")
 
@@ -598,15 +604,16 @@ def _element(array: Array, place: Any) -> Any:
     for part, size in zip(parts, array.shape, strict=False):
         at = at * size + _inside(part, size)
     rest = array.shape[len(parts) :]
-    rows = array.data.reshape(-1, *rest)
-    picked = _picked([Array(row, array.kind) if rest else row for row in rows], at)
-    return (
-        numpys(picked)
-        if is_number(picked)
-        else picked.copy()
-        if isinstance(picked, Array)
-        else picked
-    )
+    if not rest:
+        return numpys(_picked(list(array.data.reshape(-1)), at))
+    if id(owner(array)) not in tracer().constants:
+        return array[place]  # a view, of each row on a path of its own
+    made = np.empty(rest, object)
+    for cell in np.ndindex(rest):
+        column = array.data.reshape(-1, *rest)[(slice(None), *cell)]
+        made[cell] = numpys(_picked(list(column), at))
+    made.flags.writeable = False
+    return Array(made, array.kind)
 
 
 def _inside(place: Any, size: int) -> Any:
@@ -671,11 +678,6 @@ def _gathered(items: list[Any], place: Node) -> Any:
         return _tuple(
             first, [_gathered(list(column), place) for column in zip(*items, strict=True)]
         )
-    if isinstance(first, Array) and all(each.shape == first.shape for each in items):
-        made = np.empty(first.shape, object)
-        for cell in np.ndindex(first.shape):
-            made[cell] = _gathered([each.data[cell] for each in items], place)
-        return Array(made, first.kind)
     raise Unmergeable
 
 

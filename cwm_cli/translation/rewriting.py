@@ -212,7 +212,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         self.generic_visit(node)
-        if node.value is None or not isinstance(node.target, ast.Name):
+        if node.value is None or not isinstance(node.target, ast.Name) or not self._inside:
             return node
         return ast.Assign([node.target], node.value)
 

@@ -108,6 +108,8 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
         hash(value)
     except TypeError:
         raise Refused(f"an attribute is a {type(value).__name__}") from None
+    if changeable(visited([value])):
+        raise Refused("an attribute is a function that remembers")
     return "constant", value
 
 
@@ -253,6 +255,9 @@ class Trace:
         self._shared = changeable(visited([*_changeable([*values, *plain]), *defaults]))
         self._shared_contents = [self._content(each) for each in self._shared]
         self._globals = dict(self._names)
+        self.tracer.constants = {
+            id(owner(each)) for each in self._shared if isinstance(each, Array)
+        }
 
     def _iterate_members(self) -> Iterator[tuple[str, Any]]:
         for names in self._class_names:

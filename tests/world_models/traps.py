@@ -13,6 +13,7 @@ import numpy as np
 
 TABLE = [1.0, -2.0, 0.5]
 COUNTS = {{0: 3, 1: 5}}
+ROWS = np.array([[1.0, 2.0], [3.0, 5.0]])
 {before}
 
 class Environment:
@@ -121,6 +122,12 @@ TRAPS = {
         "same",
         "x = [0.0, 1.0, 2.0]\nx[action] = self.a\nr = x[0] + 2 * x[1]",
     ),
+    "a row at a place that differs is a view": (
+        "same",
+        "x = self.table[int(abs(self.a)) % 2]\nx[0] += 1\nr = self.table[0][0]\nx[0] -= 1",
+    ),
+    "a row of a constant is not changed": ("same", "r = ROWS[int(abs(self.a)) % 2].sum()"),
+    "a function with a memory": ("refused", "r = self.a + remember()"),
     # control flow
     "short circuit guards a division": (
         "same",
@@ -231,6 +238,14 @@ TRAPS = {
         "same",
         "name = 'up' if action == 0 else 'down'\nr = 1.0 if name == 'up' else 2.0",
     ),
+    "the type of what is sometimes whole": (
+        "refused",
+        "x = self.a if self.b > 0 else 1\nr = 1.0 if isinstance(x, int) else 2.0",
+    ),
+    "a function of all elements": (
+        "refused",
+        "r = np.vectorize(lambda v: v if v > 0 else 0)(self.s).sum()",
+    ),
     "a shadowed built-in": ("same", "max = self.a\nr = max + 1"),
     "a shadowed global": ("same", "TABLE = [self.a, 2.0]\nr = TABLE[0]"),
     "a shadowed module": ("same", "math = self.a\nr = math + 1"),
@@ -269,6 +284,15 @@ def collect(x, seen=[]):
 
 def tick():
     COUNTS[0] += 1
+
+def counter():
+    seen = []
+    def count():
+        seen.append(1)
+        return len(seen)
+    return count
+
+remember = counter()
 
 def look(e):
     return e.a
