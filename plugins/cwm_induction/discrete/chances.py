@@ -18,7 +18,7 @@ MOST_STEPS = 24
 """Different steps that are considered, the commonest."""
 
 ROUNDS = 20
-"""Rounds of expectation maximisation, which settles sooner."""
+"""Rounds of expectation maximisation; shares are only needed to within `LEAST_SHARE`."""
 
 LEAST_SHARE = 0.02
 """Share below which a step is taken for none of an action's."""
