@@ -358,12 +358,12 @@ LOGS = st.binary(max_size=200) | st.sampled_from(
 
 
 @st.composite
-def arenas(draw: st.DrawFn, layout: SlotLayout) -> bytes:
-    """Return what may be left in an arena: any bytes, the more telling ones more often."""
+def memories(draw: st.DrawFn, layout: SlotLayout) -> bytes:
+    """Return what may be left in the memory of answers: any bytes, telling ones more often."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    arena = bytearray(rng.bytes(layout.size))
+    memory = bytearray(rng.bytes(layout.size))
     if draw(st.booleans()):
-        arena[CONTROL_BYTES:] = bytes([draw(st.sampled_from([0, 1, 255]))]) * (
+        memory[CONTROL_BYTES:] = bytes([draw(st.sampled_from([0, 1, 255]))]) * (
             layout.size - CONTROL_BYTES
         )
     for name, values in (
@@ -373,9 +373,9 @@ def arenas(draw: st.DrawFn, layout: SlotLayout) -> bytes:
         ("line", [-(2**31), -1, 0, 1, 2, 2**31 - 1]),
     ):
         slot = layout.slots[name]
-        view = np.ndarray((), slot.dtype, arena, slot.offset)
+        view = np.ndarray((), slot.dtype, memory, slot.offset)
         view[...] = draw(st.sampled_from(values))
-    return bytes(arena)
+    return bytes(memory)
 
 
 reports = st.builds(
@@ -394,11 +394,11 @@ def test_whatever_is_left_of_a_program_is_a_failure_or_merged(
 ) -> None:
     job = predicting("a\nb\n", dataset)
     layout = job.layout
-    arena, log = data.draw(arenas(layout)), data.draw(LOGS)
-    slots = layout.views(arena)
+    memory, log = data.draw(memories(layout)), data.draw(LOGS)
+    slots = layout.views(memory)
     report = data.draw(reports)
     with little_memory():
-        failure = failure_of(JobResult(report, arena, log), slots, job, LIMITS)
+        failure = failure_of(JobResult(report, memory, log), slots, job, LIMITS)
         if failure is None:
             answers = merge_answers(dataset, halved(slots))
     if failure is None:
@@ -437,7 +437,7 @@ def halved(slots: dict[str, np.ndarray]) -> list[tuple[AskedRows, dict[str, np.n
 def test_any_two_sets_of_answers_can_be_compared(dataset: Dataset, data: st.DataObject) -> None:
     job = predicting("", dataset)
     layout = job.layout
-    one, other = (layout.views(data.draw(arenas(layout))) for _ in range(2))
+    one, other = (layout.views(data.draw(memories(layout))) for _ in range(2))
     assert contradiction(job, one, one) is None
     failure = contradiction(job, one, other)
     names = [name for name in layout.slots if one[name].ndim and name != "status"]

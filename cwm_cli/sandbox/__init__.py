@@ -1,9 +1,12 @@
-"""Run generated programs in processes of their own and hand back what they predict.
+"""Run generated programs in processes of their own and hand back what comes of them.
 
-`client`, `session` and what they import are the trusted side; `worker`,
-`candidate`, `deciding` and `answers` run in the worker process, and `probe` is
-itself a program. The exports are
-lazy because the worker imports this package too and must stay small: no
+`client`, `prediction`, `pool`, `protection` and `failures` are the trusted side. `worker`
+makes and watches the processes of programs; in such a process run `candidate`, `handlers`
+and `answers`; `probe` is itself a program. Both sides share `job` and `protocol`. What a
+program is asked is a `Job`, done by a `Handler`: a new kind of job needs one of each, and
+nothing else here has to know of them.
+
+The exports are lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.
 """
 
@@ -11,16 +14,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Sandbox
+    from cwm_cli.sandbox.client import Conversation, Reply, Sandbox
+    from cwm_cli.sandbox.failures import Failure
+    from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
+    from cwm_cli.sandbox.job import Job
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.pool import SandboxError
+    from cwm_cli.sandbox.prediction import PredictedColumns
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
 
 __all__ = [
     "GAPS",
+    "ConfinedProgram",
+    "Conversation",
+    "Failure",
+    "Handler",
+    "Job",
     "Limits",
     "PredictedColumns",
     "Protection",
+    "Reply",
     "Sandbox",
     "SandboxError",
     "Unprotected",
@@ -28,9 +41,15 @@ __all__ = [
 
 _HOMES = {
     "GAPS": "protection",
+    "ConfinedProgram": "handlers",
+    "Conversation": "client",
+    "Failure": "failures",
+    "Handler": "handlers",
+    "Job": "job",
     "Limits": "limits",
     "PredictedColumns": "prediction",
     "Protection": "protection",
+    "Reply": "client",
     "Sandbox": "client",
     "SandboxError": "pool",
     "Unprotected": "protection",

@@ -30,7 +30,7 @@ CONTROL = (
     ("line", "<i4", ()),
     ("message", "S4000", ()),
 )
-"""Fields of the first page; `watching` reads the first three where they are."""
+"""Fields of the first page; the worker reads the first three where they are."""
 
 KINDS: tuple[Literal["load_error", "step_error", "wrong_output", "memory"], ...] = (
     "load_error",
@@ -75,10 +75,10 @@ class SlotLayout:
         self.size = CONTROL_BYTES
         self._place([*columns, ("status", "u1", (rows,))])
 
-    def views(self, arena: bytes | bytearray | mmap) -> Columns:
-        """Return an array over every slot; writable when the arena is."""
+    def views(self, memory: bytes | bytearray | mmap) -> Columns:
+        """Return an array over every slot; writable when the memory is."""
         return {
-            name: np.ndarray(slot.shape, slot.dtype, arena, slot.offset)
+            name: np.ndarray(slot.shape, slot.dtype, memory, slot.offset)
             for name, slot in self.slots.items()
         }
 
@@ -163,7 +163,7 @@ class Job:
     def encode(self, *, checks_source: bool = False) -> bytes:
         """Return the length of a header, the header, and the arrays one after the other.
 
-        A `checks_source` program may use no module or function that reaches beyond computing.
+        With `checks_source` a program is refused whose text reaches beyond computing.
         """
         arrays: list[np.ndarray] = []
         parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}

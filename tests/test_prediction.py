@@ -40,7 +40,7 @@ def relabelled(dataset: Dataset, episodes: np.ndarray) -> Dataset:
 
 
 def split(dataset: Dataset) -> list[AskedRows]:
-    """Return the halves, shuffled."""
+    """Return the parts, shuffled."""
     return split_rows(dataset, np.random.default_rng(0))
 
 
@@ -48,9 +48,9 @@ ROWS = dataset_of(spaces.Discrete(2), 60)
 
 
 @given(episodes=st.lists(st.integers(-3, 3), max_size=60))
-def test_no_half_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> None:
+def test_no_part_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> None:
     labels = np.array(episodes, dtype=np.int64)
-    parts = [half.rows for half in split(relabelled(ROWS[np.arange(len(labels))], labels))]
+    parts = [part.rows for part in split(relabelled(ROWS[np.arange(len(labels))], labels))]
     assert all(len(part) for part in parts)
     assert sorted(row for part in parts for row in part) == list(range(len(labels)))
     for part in map(set, parts):
@@ -61,7 +61,7 @@ def test_no_half_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> 
 
 
 @given(chosen=st.sets(st.integers(0, 59)), length=st.integers(1, 60))
-def test_no_half_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], length: int) -> None:
+def test_no_part_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], length: int) -> None:
     labelled = relabelled(ROWS, np.arange(60) // length)
     rows = np.array(sorted(chosen), dtype=np.int64)
     for part in split(labelled[rows]):
@@ -70,8 +70,8 @@ def test_no_half_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], le
 
 
 def test_episodes_of_one_row_are_asked_together() -> None:
-    [half] = split(relabelled(ROWS, np.arange(60)))
-    assert len(half.rows) == 60
+    [part] = split(relabelled(ROWS, np.arange(60)))
+    assert len(part.rows) == 60
 
 
 CHEAT = program(
@@ -224,14 +224,14 @@ def test_a_program_that_breaks_when_it_is_asked_again_is_told_so(sandbox: Sandbo
 
 @pytest.mark.parametrize("rows", [1, 2, REPEATED_ROWS, 300])
 def test_some_rows_are_asked_again_in_another_order(rows: int) -> None:
-    [half] = split(relabelled(dataset_of(spaces.Discrete(2), rows), np.arange(rows)))
-    again = half.repeated.tolist()
+    [part] = split(relabelled(dataset_of(spaces.Discrete(2), rows), np.arange(rows)))
+    again = part.repeated.tolist()
     assert len(again) == len(set(again)) == min(rows, REPEATED_ROWS)
-    assert half.rows[half.again].tolist() == again
-    assert half.asked.tolist() == [*half.rows, *again]
+    assert part.rows[part.again].tolist() == again
+    assert part.asked.tolist() == [*part.rows, *again]
     if rows > 2:
-        assert half.rows.tolist() != sorted(half.rows)
-        assert again != [row for row in half.rows if row in again]
+        assert part.rows.tolist() != sorted(part.rows)
+        assert again != [row for row in part.rows if row in again]
 
 
 PLAIN = """
@@ -287,7 +287,7 @@ def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
     assert columns["rewards"].shape == columns["terminations"].shape == (rows,)
 
 
-def test_a_right_program_is_right_on_both_halves(sandbox: Sandbox, poles: Dataset) -> None:
+def test_a_right_program_is_right_in_both_processes(sandbox: Sandbox, poles: Dataset) -> None:
     columns, failure = sandbox.predict(cartpole(), poles)
     assert failure is None
     wrong = np.abs(columns["next_observations"] - poles.columns["next_observations"])
