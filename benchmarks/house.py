@@ -1,0 +1,234 @@
+"""How large the house is, and how short the ways through it: `python -m benchmarks.house`.
+
+Lines and files of the core and of the plugins, modules with one door, class names that stand for
+two things, and the files of ours whose functions run from an environment's id until it is made,
+from rows until they are scored, from a completion until it is in the journal, and for a planned
+action. What runs in the process of a program is traced in this process, with the same handlers.
+"""
+
+import ast
+import json
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cwm_cli.search.threads import free
+
+ROOT = Path(__file__).parent.parent
+CONFINED = ("worker", "handlers", "candidate", "answers")
+"""Modules of the sandbox that answer rows in the process of a program, which nothing can trace."""
+
+
+def sources(*tops: str) -> list[Path]:
+    """Return the Python files of some folders."""
+    return sorted(file for top in tops for file in (ROOT / top).rglob("*.py"))
+
+
+def size(*tops: str) -> dict[str, int]:
+    """Count lines and files."""
+    files = sources(*tops)
+    return {"lines": sum(len(f.read_text().splitlines()) for f in files), "files": len(files)}
+
+
+def dotted(file: Path) -> str:
+    """Return the name under which a file is imported."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[parts[0] == "plugins" :]).removesuffix(".__init__")
+
+
+def doors() -> tuple[int, int]:
+    """Return how many modules are imported by exactly one other, and how many there are."""
+    files = sources("cwm_cli", "plugins")
+    known = {dotted(file) for file in files}
+    importers: dict[str, set[Path]] = defaultdict(set)
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in {node.module, *(f"{node.module}.{a.name}" for a in node.names)}:
+                    importers[name].add(file)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    importers[alias.name].add(file)
+    modules = known - {dotted(file) for file in files if file.name == "__init__.py"}
+    return sum(len(importers[name]) == 1 for name in modules), len(known)
+
+
+def shared_names() -> dict[str, list[str]]:
+    """Return the public class names that stand for two things, with their files."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for file in sources("cwm_cli", "plugins"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(file.relative_to(ROOT)))
+    return {name: files for name, files in homes.items() if len(files) > 1}
+
+
+@contextmanager
+def traced() -> Iterator[set[str]]:
+    """Collect the files of ours whose functions run meanwhile, in every new thread as well."""
+    seen: set[str] = set()
+    tops = tuple(str(ROOT / top) + "/" for top in ("cwm_cli", "plugins"))
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(tops) and frame.f_code.co_name != "<module>":
+            seen.add(str(Path(file).relative_to(ROOT)))
+
+    free.clear()  # threads that wait for work began before
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]  # None is allowed, typeshed errs
+
+
+def ways() -> dict[str, set[str]]:
+    """Trace the four ways and a whole `synthesize`; everything is warm, as in a longer session."""
+    import cwm_cli as cwm
+    from cwm_cli.agents.collecting import load_transitions
+    from cwm_cli.evaluation import AccuracyMetric, evaluate
+    from cwm_cli.registry import environment
+    from cwm_cli.sandbox import Limits, Sandbox
+    from cwm_cli.worlds import ProgramModel
+
+    found: dict[str, set[str]] = {}
+    environment("CartPole-v1").make().close()
+    with traced() as found["an environment until it is made"]:
+        environment("CartPole-v1").make().close()
+    rows, _ = load_transitions(environment("CartPole-v1"))
+    with tempfile.TemporaryDirectory() as folder:
+        with traced() as found["a whole synthesize"]:
+            run = cwm.synthesize("CartPole-v1", run=Path(folder) / "run")
+        text = (Path(folder) / "run" / "best.py").read_text()
+        found["a completion until it is in the journal"] = _completion(rows, text, folder)
+        found["a planned action"] = _action(run.run)
+    with Sandbox(Limits()) as sandbox:
+        model, metric = ProgramModel(text, sandbox), AccuracyMetric.of(rows.train)
+        evaluate(model, rows.test, metric)
+        with traced() as found["rows until they are scored"]:
+            evaluate(model, rows.test, metric)
+    found["rows until they are scored"] |= {f"cwm_cli/sandbox/{name}.py" for name in CONFINED}
+    return found
+
+
+def _completion(rows: Any, text: str, folder: str) -> set[str]:
+    """Trace a search of one completion whose problem has been judged: what is left is the loop."""
+    from cwm_cli.registry import find
+    from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+    from cwm_cli.runs.store import now
+    from cwm_cli.search.contracts import Backend, Completion, Message, Problem, Verdict
+    from cwm_cli.search.loop import Search
+
+    class Judged(Problem):
+        def messages(self, move: Any) -> tuple[Message, ...]:
+            return (Message(role="user", content="Write it."),)
+
+        def judge(self, candidate: str) -> Verdict:
+            return Verdict(score=0.5)
+
+    class Written(Backend):
+        def complete(self, request: Any) -> Completion:
+            return Completion(f"```python\n{text}\n```")
+
+    config = SearchConfig(env="CartPole-v1", dataset=rows.digest, strategy="gif-mcts", backend="x")
+    header = SearchHeader(config=config, description="", source="", versions={}, created=now())
+    with SearchRun.start(Path(folder) / "other", header, {"dataset.npz": rows}) as run:
+        strategy = find("strategy", config.strategy)()
+        search = Search(Judged(), strategy, Written(), journal=run.learn)
+        with traced() as seen:
+            list(search.run(1))
+    return seen
+
+
+class _InThisProcess:
+    """Stands where the process of a program stands: a question is asked twice.
+
+    What ran until the second time, when the program is in its form, is forgotten.
+    """
+
+    def __init__(self, text: str, question: bytes) -> None:
+        self.seen: set[str] = set()
+        self.counter = [0]
+        self._text = text
+        self._left = question * 2
+        self._half = len(question)
+
+    def load(self) -> Any:
+        names: dict[str, Any] = {"__name__": "program"}
+        exec(self._text, names)  # a program that induction wrote
+        return names["Environment"]()
+
+    def begin(self) -> None:
+        """Begin at once."""
+
+    def read(self, size: int) -> bytes:
+        if len(self._left) == self._half:
+            self.seen.clear()
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+    def write(self, reply: bytes) -> None:
+        """Lose the answer."""
+
+
+def _action(run: Path) -> set[str]:
+    """Trace one decision: on our side of the sandbox, and what the other side does with it."""
+    import cwm_cli as cwm
+    from cwm_cli.worlds.confined import PlanningHandler
+    from cwm_cli.worlds.messages import SIZE, encode_question
+    from cwm_cli.worlds.program import ProgramSession
+
+    seen: set[str] = set()
+    asked: list[Any] = []
+    plain = ProgramSession.plan
+
+    def plan(self: Any, moments: Any) -> Any:
+        asked[:] = [self, moments]
+        with traced() as files:
+            answer = plain(self, moments)
+        seen.clear()  # the last decision counts: the first one starts the process
+        seen.update(files)
+        return answer
+
+    ProgramSession.plan = plan  # type: ignore[method-assign]
+    try:
+        cwm.plan(run, episodes=1, max_steps=3, new=True)
+    finally:
+        ProgramSession.plan = plain  # type: ignore[method-assign]
+    session, moments = asked
+    handler = PlanningHandler(session._job)
+    handler.prepare()
+    question = encode_question(moments, session._observations)
+    program = _InThisProcess(session._job.program, SIZE.pack(len(question)) + question)
+    with traced() as program.seen:
+        handler.run(program)  # type: ignore[arg-type]  # as far as a handler looks
+    return seen | program.seen | {"cwm_cli/sandbox/handlers.py"}
+
+
+def main() -> None:
+    """Print the figures."""
+    core, everything = size("cwm_cli"), size("cwm_cli", "plugins", "data")
+    single, modules = doors()
+    twice = shared_names()
+    print(f"core                    {core['lines']:>7,} lines  {core['files']:>4} files")
+    print(
+        f"with plugins and data   {everything['lines']:>7,} lines  {everything['files']:>4} files"
+    )
+    print(f"imported by one other   {single} of {modules} modules ({single / modules:.0%})")
+    print(f"names for two things    {len(twice)} {json.dumps(twice) if twice else ''}")
+    for name, files in ways().items():
+        print(f"{name:<40} {len(files)} files")
+        if "--files" in sys.argv:
+            print("\n".join(f"    {file}" for file in sorted(files)))
+
+
+if __name__ == "__main__":
+    main()
