@@ -15,7 +15,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_induction.discrete.expressions import ConditionWriter, Constants, action_lines, mentions
 from cwm_induction.discrete.features import FactoredTransitions, Sizes
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
-from cwm_induction.discrete.rule_search import Variant
+from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.rules import RuleColumn
 from cwm_induction.discrete.transitions import IntegerEncoding, Transitions
 
@@ -234,7 +234,7 @@ def _shortened(rules: dict[Codes, Codes]) -> dict[Codes, Codes]:
     return short
 
 
-def board_outcomes(board: Board, seen: Transitions, variant: Variant) -> Outcomes:
+def board_outcomes(board: Board, seen: Transitions, variant: RuleVariant) -> Outcomes:
     """Fit the rules of termination and reward."""
     before, after = (part.reshape(-1, *board.shape) for part in (seen.before, seen.after))
     factored = board.features(before, seen.action, after)

@@ -11,7 +11,7 @@ from cwm_induction.discrete.expressions import Constants, as_one, listed, target
 from cwm_induction.discrete.features import FactoredTransitions, Sizes
 from cwm_induction.discrete.moves import FactorMove
 from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
-from cwm_induction.discrete.rule_search import Variant
+from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Layout, Transitions, join, layouts, split
 
 MOST_STEPS = 24
@@ -92,7 +92,7 @@ class Chances(NamedTuple):
         return join(after, layout), np.array(self.rewards)[votes.argmax(1)], ends.astype(np.int64)
 
 
-def fit_chances(seen: Transitions, variant: Variant) -> Chances | None:
+def fit_chances(seen: Transitions, variant: RuleVariant) -> Chances | None:
     """Find the layout in which few steps, drawn by chance, explain what was seen."""
     found = [_fit(seen, layout, bits) for layout, bits in layouts(seen.encoding.sizes)]
     moving = [one for one in found if one and one[0].steps.any()]

@@ -13,7 +13,7 @@ import numpy as np
 
 from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
 from cwm_induction.discrete.moves import Assumption, FactorMove, Fit, assume_opposites, fit_moves
-from cwm_induction.discrete.rule_search import MOST_WEIGHT, Variant, choose_rules, fit_layers
+from cwm_induction.discrete.rule_search import MOST_WEIGHT, RuleVariant, choose_rules, fit_layers
 from cwm_induction.discrete.rules import (
     DecisionList,
     DecisionTable,
@@ -139,7 +139,7 @@ def aim(
 
 
 @lru_cache(KEPT)
-def fit_dynamics(seen: Transitions, variant: Variant) -> FactorDynamics:
+def fit_dynamics(seen: Transitions, variant: RuleVariant) -> FactorDynamics:
     """Find the layout whose moves and exceptions have the shortest description.
 
     Moves that save little over looking numbers up explain nothing.
@@ -163,7 +163,7 @@ def fit_dynamics(seen: Transitions, variant: Variant) -> FactorDynamics:
 
 
 @lru_cache(KEPT)
-def _plans(seen: Transitions, variant: Variant) -> tuple[list["_Plan"], list["_Plan"]]:
+def _plans(seen: Transitions, variant: RuleVariant) -> tuple[list["_Plan"], list["_Plan"]]:
     """Return a plan for every layout, and the likeliest of them, the likeliest first."""
     every = [_Plan(seen, layout, bits, fits, variant) for layout, bits, fits in _nominal(seen)]
     screened = sorted(every, key=lambda plan: plan.cost)[:SCREENED]
@@ -219,7 +219,7 @@ class _Plan:
     layout: Layout
     bits: float
     moves: list[Fit]
-    variant: Variant
+    variant: RuleVariant
 
     @property
     def sizes(self) -> Sizes:
@@ -308,7 +308,7 @@ class _Exceptions(NamedTuple):
     counts: np.ndarray
     noise: float
     sizes: Sizes
-    variant: Variant
+    variant: RuleVariant
     full: bool
 
     def blocked(self) -> _FoundExceptions:

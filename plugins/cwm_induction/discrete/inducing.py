@@ -20,15 +20,15 @@ from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
-from cwm_induction.discrete.rule_search import Variant
+from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
 
 VARIANTS = (
-    Variant(),
-    Variant(rank=1),
-    Variant(shapes=False),
-    Variant(blocks=False),
-    Variant(rank=2),
+    RuleVariant(),
+    RuleVariant(rank=1),
+    RuleVariant(shapes=False),
+    RuleVariant(blocks=False),
+    RuleVariant(rank=2),
 )
 """What programs are induced with in turn: the shortest description first."""
 
@@ -88,12 +88,14 @@ def _written(fit: Dataset, seen: Transitions, model: DiscreteModel, *more: str) 
     return remember(write_program(model, seen, *more), memory, fit)
 
 
-def _fitted(part: Transitions, variant: Variant) -> DiscreteModel:
+def _fitted(part: Transitions, variant: RuleVariant) -> DiscreteModel:
     """Fit rules of motion, termination and reward."""
     return _with_outcomes(part, fit_dynamics(part, variant), variant)
 
 
-def _with_outcomes(part: Transitions, dynamics: FactorDynamics, variant: Variant) -> DiscreteModel:
+def _with_outcomes(
+    part: Transitions, dynamics: FactorDynamics, variant: RuleVariant
+) -> DiscreteModel:
     """Add the rules of termination and reward to those of motion.
 
     A sum that gives most rewards is taken where it is shorter and leaves few to the rules.

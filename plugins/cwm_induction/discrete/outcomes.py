@@ -14,7 +14,7 @@ from cwm_induction.discrete.expressions import bracketed, part_of_action, picked
 from cwm_induction.discrete.features import FactoredTransitions, Sizes, pick
 from cwm_induction.discrete.rule_search import (
     MOST_WEIGHT,
-    Variant,
+    RuleVariant,
     choose_rules,
     general_rules,
 )
@@ -122,7 +122,11 @@ def known_steps(seen: Transitions, dynamics: FactorDynamics) -> tuple[FactoredTr
 
 
 def fit_outcomes(
-    seen: Transitions, factored: FactoredTransitions, sizes: Sizes, variant: Variant, noise: float
+    seen: Transitions,
+    factored: FactoredTransitions,
+    sizes: Sizes,
+    variant: RuleVariant,
+    noise: float,
 ) -> Outcomes:
     """Fit both rules in the order that is shorter to describe."""
     fitting = _Fitting(seen, sizes, variant, noise)
@@ -144,7 +148,7 @@ class _Fitting:
 
     seen: Transitions
     sizes: Sizes
-    variant: Variant
+    variant: RuleVariant
     noise: float
 
     def rule(self, factored: FactoredTransitions, labels: np.ndarray, *more: str) -> Rule:

@@ -67,7 +67,7 @@ CLAIM_BITS = 4.0
 """Price of a claim beside its comparisons and its label."""
 
 
-class Variant(NamedTuple):
+class RuleVariant(NamedTuple):
     """Which hypotheses are considered.
 
     `rank` is the place of the layout among the best, `shapes` admits trees
@@ -81,7 +81,7 @@ class Variant(NamedTuple):
     moves: bool = True
 
 
-def choose_rules(examples: Examples, variant: Variant) -> DecisionList:
+def choose_rules(examples: Examples, variant: RuleVariant) -> DecisionList:
     """Return the shorter of layers and, where shapes are admitted, a tree."""
     layers = fit_layers(examples, FULL_COLUMNS, runs=variant.shapes)
     if not variant.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
