@@ -1,16 +1,22 @@
 """The problem of writing a program for a coding task: prompts and verdicts from public tests."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import dataclass, field
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from cwm_apps.judging import judge
+from cwm_apps.reading import read, shipped
 from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import Message, Move, Problem, Verdict
 from cwm_cli.text import clean
+
+if TYPE_CHECKING:
+    from cwm_cli.testing.conftest import Material
 
 MOST_EXAMPLES = 3
 EXAMPLE_CHARACTERS = 2000
@@ -25,6 +31,13 @@ class CodingProblem(Problem):
     task: CodingTask
     sandbox: Sandbox
     seed: int = field(default=0, metadata={"option": False})
+
+    @classmethod
+    def example(cls, material: Material) -> Self:
+        """Make a small one, for the tests of what plugs in."""
+        return cls(
+            next(task for task in read(shipped()) if isinstance(task, CodingTask)), material.sandbox
+        )
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
