@@ -25,7 +25,10 @@ FEWEST_LEVELS = 20
 """Different values below which a bend or a limit could be anything."""
 
 EVERY = slice(None)
+"""All rows."""
+
 NONE = np.zeros(0)
+"""No constants: a function makes no sense for the values seen."""
 
 
 class Part(NamedTuple):

@@ -52,6 +52,7 @@ FIRST, LOST, NEAR = 5, 50, 0.02
 """After so many schemes a large error ends the search, and so does a small one."""
 
 SEARCH = SearchLimits(size=5, eliminate=14)
+"""How far the terms of a field are searched for, as for an equation of level 2."""
 
 Weigher = Callable[[Sequence[Array], Array, Array], Array]
 """From averaged terms, changes and a mask of rows to the weights of terms."""

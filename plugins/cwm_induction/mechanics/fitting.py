@@ -30,9 +30,10 @@ MOST_JOINTS = 3
 """Coordinates of the largest mechanism: one more would have three times as many waves."""
 
 LEARN_ROWS = 260
-"""Rows that numbers are fitted to, and the next those that a fit is judged by."""
+"""Rows that numbers are fitted to: every number that moves costs a step of each."""
 
 CHECK_ROWS = 300
+"""Rows held back that a fit is judged by."""
 
 MOST_FORMS = 3
 """Forms that are fitted, of those that start near."""
