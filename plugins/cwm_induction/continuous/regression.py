@@ -151,7 +151,7 @@ class _State(NamedTuple):
 
 
 STANDARD = SearchLimits()
-"""Enough for formulas of up to six terms in libraries of a few hundred."""
+"""The usual limits: formulas of up to six terms."""
 
 
 def exact(

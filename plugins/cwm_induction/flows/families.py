@@ -61,7 +61,7 @@ NEWTON = 6
 """Steps of Newton's method towards the state before a flow."""
 
 SEARCH = SearchLimits(size=3, beam=6, branch=6)
-"""A jump is a short formula: with more terms it would explain any rows."""
+"""Jumps of up to three terms, which as few as a dozen rows have to determine."""
 
 
 class _Guess(NamedTuple):
