@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate, rollouts
 from cwm_cli.worlds import ProgramModel
 from recordings import COUNTER, MOVES, POINT, dataset
@@ -121,75 +123,89 @@ class TestRollouts:
 
 
 @pytest.fixture
-def counting(cwm):
-    """A folder with recorded transitions of a counter, train and held-out."""
+def counting(tmp_path):
+    """Score a program on transitions of a counter, train and held-out."""
     rows = [
         Transition(n, 0, n + 1, 0.0, n == 4, False, episode, int(episode == 2))
         for episode in range(3)
         for n in range(5)
     ]
-    spaces = {"observation_space": COUNTER, "action_space": MOVES}
-    Dataset.of(rows, **spaces).save(cwm.folder / "counter.npz")
-    (cwm.folder / "right.py").write_text(COUNTING.format(step=1))
-    (cwm.folder / "wrong.py").write_text(COUNTING.format(step=2))
-    (cwm.folder / "broken.py").write_text(COUNTING.format(step="missing"))
+    data = Dataset.of(rows, observation_space=COUNTER, action_space=MOVES)
+    data.save(tmp_path / "counter.npz")
 
-    def evaluate(program, *options):
-        data = ("--env", "FrozenLake-v1", "--dataset", "counter.npz")
-        return cwm.inside("evaluate", program, *data, *options)
+    def evaluate(step, **options):
+        return cwm_cli.evaluate(
+            COUNTING.format(step=step), env="FrozenLake-v1", dataset=data, **options
+        )
 
     return evaluate
 
 
-class TestCommand:
+class TestLibrary:
     def test_it_scores_train_and_held_out_rows(self, counting):
-        done = counting("right.py", "--rollouts", "2", "--json")
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        assert result["train"]["accuracy"] == result["test"]["accuracy"] == 1.0
-        assert (result["train"]["transitions"], result["test"]["transitions"]) == (10, 5)
-        assert result["failure"] is None
-        assert result["rollouts"] == [{"steps": 1, "error": 0.0}, {"steps": 5, "error": 0.0}]
-
-    def test_one_part_can_be_scored_alone_and_by_the_published_score(self, counting):
-        done = counting("wrong.py", "--split", "test", "--metric", "paper", "--json")
-        result = json.loads(done.stdout)
-        assert result["train"] is None
-        assert 0 < result["test"]["paper"] == result["test"]["accuracy"] < 1
-        assert result["rollouts"] == []
-
-    def test_people_see_scores_mismatches_and_drift(self, counting):
-        done = counting("wrong.py", "--rollouts", "2")
-        assert "held-out" in done.stdout
-        assert "next observation  recorded  1\n                  predicted 2" in done.stdout
-        assert "Open-loop error" in done.stdout
+        result = counting(1, rollout_count=2)
+        assert result.scores.train.accuracy == result.scores.test.accuracy == 1.0
+        assert (result.scores.train.transitions, result.scores.test.transitions) == (10, 5)
+        assert (result.failure, result.rollouts) == (None, [(1, 0.0), (5, 0.0)])
+        part = counting(2, split="test", metric="paper")
+        assert part.scores.train is None
+        assert 0 < part.scores.test.paper == part.scores.test.accuracy < 1
+        assert (part.found.keys(), part.rollouts) == ({"test"}, [])
 
     def test_a_program_that_fails_is_a_result(self, counting):
-        done = counting("broken.py", "--rollouts", "2", "--json")
-        assert done.returncode == 0
-        result = json.loads(done.stdout)
-        assert result["train"]["accuracy"] == result["test"]["accuracy"] == 0.0
-        assert (result["failure"]["kind"], result["failure"]["line"]) == ("step_error", 6)
-        assert "missing" in result["failure"]["message"]
-        assert result["rollouts"] == []
-        assert "the program failed: step_error, line 6" in done.stderr
+        result = counting("missing", rollout_count=2)
+        assert result.scores.train.accuracy == result.scores.test.accuracy == 0.0
+        assert (result.failure.kind, result.failure.line) == ("step_error", 6)
+        assert "missing" in result.failure.message
+        assert result.rollouts == []
 
-    def test_a_program_that_is_not_there_is_told_in_one_line(self, counting):
-        done = counting("nowhere.py")
-        assert done.returncode == 1
-        assert done.stderr == "Error: there is no nowhere.py: name a .py file or a run folder\n"
-        assert counting("right.py", "--split", "half").returncode == 2
+    def test_what_cannot_be_scored_is_told_in_one_line(self, counting):
+        wrong = {}
+        for words, how in {
+            "there is no nowhere.py: name a .py file or a run folder": {"subject": "nowhere.py"},
+            "a program does not say what it is a model of: name --env ID": {
+                "subject": COUNTING,
+                "env": None,
+            },
+            "unknown metric 'papers': did you mean paper?": {
+                "subject": COUNTING,
+                "metric": "papers",
+            },
+        }.items():
+            try:
+                wrong[words] = cwm_cli.evaluate(**{"env": "FrozenLake-v1"} | how)
+            except CwmError as error:
+                if str(error) != words:
+                    wrong[words] = str(error)
+        assert wrong == {}
 
-    def test_a_run_is_scored_on_its_own_transitions(self, cwm, counting):
-        ran = cwm.inside(
-            "synthesize", "--env", "FrozenLake-v1", "--dataset", "counter.npz", "--backend",
-            "induction", "--run", "here", "--budget", "1", "--json",
-        )  # fmt: skip
-        expected = json.loads(ran.stdout)
-        (cwm.folder / "counter.npz").unlink()
-        done = cwm.inside("evaluate", "here", "--json")
-        result = json.loads(done.stdout)
-        assert (result["train"], result["test"]) == (expected["train"], expected["test"])
-        other = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
-        assert other.returncode == 1
-        assert "here is a run of FrozenLake-v1: leave --env out" in other.stderr
+
+def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
+    (cwm.folder / "wrong.py").write_text(COUNTING.format(step=2))
+    (cwm.folder / "broken.py").write_text(COUNTING.format(step="missing"))
+    data = ("--env", "FrozenLake-v1", "--dataset", str(tmp_path / "counter.npz"))
+    done = cwm.inside("evaluate", "wrong.py", *data, "--rollouts", "2", "--json")
+    assert json.loads(done.stdout) == counting(2, rollout_count=2).as_json()
+    for text in (done.stderr, cwm.inside("evaluate", "wrong.py", *data, "--rollouts", "2").stdout):
+        assert "held-out" in text
+        assert "next observation  recorded  1\n                  predicted 2" in text
+        assert "Open-loop error" in text
+    broken = cwm.inside("evaluate", "broken.py", *data, "--json")
+    assert json.loads(broken.stdout)["failure"]["kind"] == "step_error"
+    assert "the program failed: step_error, line 6" in broken.stderr
+    assert cwm.inside("evaluate", "wrong.py", *data, "--split", "half").returncode == 2
+
+
+def test_a_run_is_scored_on_its_own_transitions_and_knows_its_environment(cwm, counting, tmp_path):
+    data = tmp_path / "counter.npz"
+    ran = cwm.inside(
+        "synthesize", "--env", "FrozenLake-v1", "--dataset", str(data), "--backend",
+        "induction", "--run", "here", "--budget", "1", "--json",
+    )  # fmt: skip
+    expected = json.loads(ran.stdout)
+    data.unlink()
+    result = cwm_cli.evaluate(cwm.folder / "here").as_json()
+    assert (result["train"], result["test"]) == (expected["train"], expected["test"])
+    done = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
+    assert done.returncode == 1
+    assert "here is a run of FrozenLake-v1: leave --env out" in done.stderr
