@@ -151,6 +151,8 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911  # a case for each kin
         return ()
     if isinstance(value, FunctionType):
         return [*_cells(value), *(value.__defaults__ or ())]
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
     if isinstance(value, MethodType):
         return [value.__self__, value.__func__]
     if hasattr(type(value), "__traced__"):

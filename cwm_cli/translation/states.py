@@ -29,6 +29,7 @@ from cwm_cli.translation.numbers import (
 )
 from cwm_cli.translation.paths import LIMITS, Found, Range, Tracer, merged_by_decisions
 from cwm_cli.translation.regions import changeable, loaded, owner, visited
+from cwm_cli.translation.rewriting import PREFIX
 
 MOST_VARIANTS, MOST_ROUNDS, PATIENCE = 8, 12, 2
 """Shapes of the state; rounds of tracing, after some of which ranges are widened to all numbers."""
@@ -243,7 +244,8 @@ class Trace:
         self._names = loaded(self._text)
         if not isinstance(self._names.get("Environment"), type):
             raise Refused("it has no class `Environment`")
-        values = [value for key, value in self._names.items() if key != "__builtins__"]
+        hidden = ("__builtins__", PREFIX)
+        values = [value for key, value in self._names.items() if not key.startswith(hidden)]
         self._classes = [
             each for each in values if isinstance(each, type) and hasattr(each, "__traced__")
         ]
@@ -603,6 +605,6 @@ def _either_of(nodes: Sequence[Node | None]) -> Node | None:
 
 
 def _changeable(values: Sequence[Any]) -> list[Any]:
-    """Return containers and objects of the program."""
-    kinds = (list, dict, set, tuple, Array)
+    """Return containers, functions and objects of the program."""
+    kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
     return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]

@@ -263,7 +263,7 @@ TRAPS = {
     # what is outside of the subset
     "a lambda": ("same", "f = lambda x: x\nr = f(self.a)"),
     "an exception that is caught": (
-        "refused",
+        "same",
         "try:\n    r = TABLE[action * 2]\nexcept IndexError:\n    r = -1.0",
     ),
     "random numbers": ("refused", "r = np.random.rand()"),
