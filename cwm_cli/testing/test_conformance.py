@@ -1,18 +1,22 @@
 """One test for each promise of a seam, run on every implementation that is installed."""
 
 import json
+import sys
 from contextlib import closing
 from dataclasses import is_dataclass
 from inspect import getdoc, signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import typer
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cwm_cli import registry
 from cwm_cli.agents.collecting import record
+from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
@@ -21,6 +25,7 @@ from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.registry import Kind, Owner, find, provided
 from cwm_cli.runs.observer import SILENT
+from cwm_cli.runs.store import RunHeader
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
@@ -407,3 +412,37 @@ def test_an_importer_refuses_what_is_no_file_of_its_format(name: str, material: 
         with pytest.raises(CwmError) as refused:
             importer.read(file, material.spec, {}, SILENT)
         assert len(str(refused.value).splitlines()) == 1
+
+
+TOUCH = "from pathlib import Path; Path({file!r}).touch()"
+FAIL = "import sys; sys.exit('Error: no rocks')"
+
+
+@every("executor")
+def test_an_executor_carries_commands_out_and_says_why_they_failed(
+    name: str, tmp_path: Path
+) -> None:
+    executor = find("executor", name)(parallel=2)
+    files = [tmp_path / f"{number}.txt" for number in range(3)]
+    scripts = {file.stem: TOUCH.format(file=str(file)) for file in files} | {"failing": FAIL}
+    left, reasons = list(scripts), {}
+    while left or len(reasons) < len(scripts):
+        while left and executor.has_room():
+            command = left.pop()
+            words = (sys.executable, "-c", scripts[command])
+            executor.start(Command(command, words, tmp_path / "logs" / command))
+        reasons |= {ended.name: ended.reason for ended in executor.wait()}
+    executor.close()
+    assert all(file.exists() for file in files)
+    assert {command for command, reason in reasons.items() if reason} == {"failing"}
+    assert "no rocks" in reasons["failing"]
+
+
+@every("run kind")
+def test_a_kind_of_run_names_itself_its_header_and_its_records(name: str) -> None:
+    kind = find("run kind", name)
+    assert kind.kind == name.partition(":")[2]
+    assert issubclass(kind.header_type, RunHeader)
+    assert kind.header_type.model_fields["kind"].default == kind.kind
+    assert issubclass(kind.record_type, BaseModel)
+    assert kind.journal_name.endswith(".jsonl")
