@@ -41,6 +41,13 @@ _GUARDS = {
 """Where operations on plain numbers do not fail, and the ranges within or without which that is."""
 
 
+_EXTREMES = {
+    "minimum": "np.where({1} < {0}, {1}, {0})",
+    "maximum": "np.where({1} > {0}, {1}, {0})",
+}
+"""As plain numbers have them, where it matters which of two zeros it is."""
+
+
 class Writer:
     """Writes nodes as lines of text; what is used more than once gets a name."""
 
@@ -57,7 +64,9 @@ class Writer:
         self._names, self._tracer, self._lanes = dict(names), tracer, lanes
         self._depth: dict[Node, int] = {}
         self._uses = Counter(outputs)
-        for node in ordered(outputs, names):
+        nodes = ordered(outputs, names)
+        self._signed = any(node.op in ("copysign", "arctan2") for node in nodes)
+        for node in nodes:
             text = self._operation(node) if node.op in OPERATIONS else ""
             for place, arg in enumerate(node.args):
                 self._uses[arg] += max(1, text.count(f"{{{place}}}"))
@@ -103,6 +112,8 @@ class Writer:
         operation = OPERATIONS[node.op]
         if node.op == "gather":
             return self._lookup(node)
+        if self._lanes and self._signed and node.op in _EXTREMES:
+            return _EXTREMES[node.op]
         if self._lanes:
             return operation.lanes
         text = self._guarded(node, operation.plain)

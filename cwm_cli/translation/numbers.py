@@ -67,6 +67,8 @@ class Number:
         return tracer().decide(self.node)
 
     def __index__(self) -> int:
+        if self.node.kind == "b" and not self.python:
+            raise Refused("a truth of numpy is an index")
         return tracer().value_of(self.node)
 
     def __hash__(self) -> int:

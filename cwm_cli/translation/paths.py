@@ -61,7 +61,7 @@ class Path:
 class Tracer:
     """The graph, and the path on which a program is.
 
-    `constants` are the identities of arrays that nobody may change. Where
+    `constants` are the identities of containers that nobody may change. Where
     `exact_types` are asked for, numbers of Python and of numpy are never merged:
     beside single precision they are rounded in other ways.
     """

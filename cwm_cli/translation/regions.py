@@ -281,9 +281,16 @@ def _same(x: Any, y: Any) -> bool:
     return node_of(x) is node_of(y)
 
 
-def rejoined(run: Callable[[], Any], roots: Iterable[Any], *, tagged: bool = False) -> Any:
+def rejoined(
+    run: Callable[[], Any],
+    roots: Iterable[Any],
+    others: Iterable[Any] = (),
+    *,
+    tagged: bool = False,
+) -> Any:
     """Run all paths of a region and go on with one result; where that fails, they stay apart.
 
+    What can be reached from `roots` may change; `others` existed before, too.
     Results that are `tagged` are merged with those of the same tag only.
     """
     current = tracer()
@@ -317,7 +324,9 @@ def rejoined(run: Callable[[], Any], roots: Iterable[Any], *, tagged: bool = Fal
         current.note(odd)
         current.note(soft, soft=True)
         return result[0]
-    outcome = _Outcome(found, things, tagged=tagged)
+    numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
+    before_it = things if numbers else [*things, *changeable(visited(others))]
+    outcome = _Outcome(found, things, before_it, tagged=tagged)
     if not outcome.good:
         before()
         raise found[0][2]
@@ -350,8 +359,10 @@ def _remembered(around: list[Any], explored: Callable[[], list[Any]]) -> list[An
 class _Outcome:
     """What came of the paths of a region."""
 
-    def __init__(self, found: Sequence[Any], things: Sequence[Any], *, tagged: bool) -> None:
-        self._found, self._things, self._tagged = found, things, tagged
+    def __init__(
+        self, found: Sequence[Any], things: Sequence[Any], old: Sequence[Any], *, tagged: bool
+    ) -> None:
+        self._found, self._things, self._old, self._tagged = found, things, old, tagged
         self.good = [
             place for place, each in enumerate(found) if not isinstance(each[2], BaseException)
         ]
@@ -391,8 +402,8 @@ class _Outcome:
     def _of(self, group: Sequence[int]) -> list[Any]:
         """Merge the paths of a group; those that failed are odd, others do not come here."""
         graph = tracer().graph
-        old = {id(thing) for thing in self._things}
-        old |= {id(owner(thing)) for thing in self._things if isinstance(thing, Array)}
+        old = tracer().constants | {id(thing) for thing in self._old}
+        old |= {id(owner(thing)) for thing in self._old if isinstance(thing, Array)}
         merging = _Merging(old)
         rows = []
         for place, (taken, (odd, soft), outcome) in enumerate(self._found):
@@ -442,7 +453,8 @@ def region(run: Callable[[], Any], calls: bool) -> Any:
     """Do an expression with all its paths; without calls nothing can change in place."""
     if tracer().path is None:
         return run()
-    return rejoined(run, _locals(sys._getframe(1)) if calls else ())
+    around = _locals(sys._getframe(1))
+    return rejoined(run, around) if calls else rejoined(run, (), around)
 
 
 def _locals(frame: Any) -> list[Any]:
@@ -624,8 +636,8 @@ def _inside(place: Any, size: int) -> Any:
         raise Refused("a place that is no number")
     graph, current = tracer().graph, tracer()
     node = node_of(place)
-    if node.kind in "sf":
-        raise Refused("a real number is an index or key")
+    if node.kind in "sf" or (node.kind == "b" and not is_python(place)):
+        raise Refused("something other than a whole number is an index or key")
     if not size:
         raise IndexError("nothing is there")
     node = graph.cast(node, "i")

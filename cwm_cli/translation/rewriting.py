@@ -44,7 +44,11 @@ def rewritten(text: str) -> ast.Module:
             raise Refused(f"line {getattr(node, 'lineno', 0)}: {_REFUSED[type(node)]}")
         if isinstance(node, ast.ExceptHandler):
             _check(node)
-    tree = _Rewriter().visit(tree)
+    magic = any(
+        isinstance(node, ast.FunctionDef) and node.name.startswith("__") and node.name != "__init__"
+        for node in ast.walk(tree)
+    )
+    tree = _Rewriter(magic="property" in text or magic).visit(tree)
     made: ast.Module = ast.fix_missing_locations(tree)
     return made
 
@@ -125,9 +129,10 @@ class _Exits(ast.NodeTransformer):
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Wraps what may fork and rejoin."""
+    """Wraps what may fork and rejoin; with `magic`, attributes and operators are calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, magic: bool) -> None:
+        self._magic = magic
         self._count = 0
         self._inside = 0
 
@@ -135,7 +140,7 @@ class _Rewriter(ast.NodeTransformer):
         if _has(node, (ast.NamedExpr, ast.Yield, ast.YieldFrom)) or not self._inside:
             self.generic_visit(node)
             return node
-        calls = _has(node, ast.Call)
+        calls = self._magic or _has(node, ast.Call)
         self.generic_visit(node)
         return _call("region", _delayed(node), ast.Constant(calls))
 

@@ -257,9 +257,8 @@ class Trace:
         self._shared = changeable(visited([*_changeable([*values, *plain]), *defaults]))
         self._shared_contents = [self._content(each) for each in self._shared]
         self._globals = dict(self._names)
-        self.tracer.constants = {
-            id(owner(each)) for each in self._shared if isinstance(each, Array)
-        }
+        arrays = (each for each in self._shared if isinstance(each, Array))
+        self.tracer.constants = {*map(id, self._shared), *map(id, map(owner, arrays))}
 
     def _iterate_members(self) -> Iterator[tuple[str, Any]]:
         for names in self._class_names:

@@ -122,6 +122,18 @@ TRAPS = {
         "same",
         "x = [0.0, 1.0, 2.0]\nx[action] = self.a\nr = x[0] + 2 * x[1]",
     ),
+    "one of two lists": (
+        "same",
+        "x, y = [0.0], [1.0]\nz = x if self.a > 0 else y\nz[0] += 5\nr = x[0] + 10 * y[0]",
+    ),
+    "one of two arrays": (
+        "same",
+        "x, y = np.zeros(1), np.ones(1)\nz = x if self.a > 0 else y\nz[0] += 5\nr = x[0] + y[0]",
+    ),
+    "a truth of numpy is no index of lists": (
+        "refused",
+        "r = [1.0, 2.0][self.s[0] > 0]",
+    ),
     "a row at a place that differs is a view": (
         "same",
         "x = self.table[int(abs(self.a)) % 2]\nx[0] += 1\nr = self.table[0][0]\nx[0] -= 1",
