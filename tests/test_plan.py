@@ -100,7 +100,7 @@ def test_planners_reach_what_can_be_reached(here) -> None:
     assert (balanced.returns, balanced.side.cost.failures) == ([60.0, 60.0], 0)
     options = {"samples": 64, "elites": 6, "replan": 3}
     swung = cwm_cli.plan(
-        env="Pendulum-v1", program=PENDULUM, planner="cem", options=options, episodes=2
+        env="Pendulum-v1", program=PENDULUM, planner="cem", options=options, episodes=2, seed=1
     )
     assert (swung.mean > -400, swung.side.cost.failures) == (True, 0)
 
