@@ -139,7 +139,9 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     about |= {"done": summary.done, "result": summary.result, "created": summary.created}
     about |= {"protection": run.header.openings}
     empty: tuple[Any, ...] = ("", {}, [], (), None)
-    emit({name: value for name, value in about.items() if value not in empty}, json=False)
+    told = {name: value for name, value in about.items() if value not in empty}
+    lists = {k: ", ".join(map(str, v)) for k, v in told.items() if isinstance(v, list | tuple)}
+    emit(told | lists, json=False)
     out = console(json=False)
     if isinstance(run, SearchRun):
         out.print(finished_tree(list(run.nodes())))
