@@ -43,10 +43,6 @@ STRUCTURAL = frozenset(
 )
 """Functions of numpy that only put elements elsewhere: they do so with objects, too."""
 
-_LONGEST_SUM = 7
-"""Numpy adds up more elements than this in another order, which only rounding tells."""
-
-
 # --- reductions
 
 
