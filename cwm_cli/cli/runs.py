@@ -100,7 +100,7 @@ def list_(
         where = " and ".join(map(str, places))
         typer.echo(f"there are no runs in {where}: start one with `cwm synthesize`")
         return
-    names = ("kind", "environment", "strategy", "answers", "done", "result")
+    names = ("kind", "about", "done", "result")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold", min_width=20)  # so that the folder can be copied
     for name in names:
@@ -108,7 +108,9 @@ def list_(
     damaged = [run for run in found if isinstance(run, UnreadableRun)]
     for run in found:
         if not isinstance(run, UnreadableRun):
-            table.add_row(*(Text(printable(getattr(run, name))) for name in ("run", *names)))
+            about = " ".join(filter(None, (run.environment, run.strategy, run.answers)))
+            cells = (run.run, run.kind, about, run.done, run.result)
+            table.add_row(*(Text(printable(cell)) for cell in cells))
     out = console(json=False)
     if len(damaged) < len(found):
         out.print(table)
