@@ -251,3 +251,52 @@ def test_a_strangers_policy_records_and_takes_options(cwm):
     assert [(each["name"], each["meaning"]) for each in listed] == [
         ("action", "The action that is taken.")
     ]
+
+
+PLANNER = """
+from dataclasses import dataclass
+from typing import ClassVar
+from cwm_cli import hookimpl
+from cwm_cli.planning import Planner
+
+@hookimpl
+def cwm_planners():
+    return {"first": "first_plugin:First"}
+
+@dataclass(frozen=True)
+class First(Planner):
+    "Takes the first action that there is, some places on."
+    NEEDS: ClassVar[str] = "discrete actions"
+    skip: int = 0
+    "Actions that are passed over."
+
+    @classmethod
+    def serves(cls, action_space):
+        return action_space.kind == "discrete"
+
+    def plan(self, model, situations):
+        return [[int(model.action_space.low[0]) + self.skip] for _ in situations]
+"""
+
+STILL = """
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+
+    def step(self, action):
+        return self.observation, 1.0, False
+"""
+
+
+def test_a_strangers_planner_plays_in_the_sandbox_and_in_the_environment(cwm):
+    cwm.install("first_plugin", PLANNER)
+    (cwm.folder / "still.py").write_text(STILL)
+    asked = ["--env", "CartPole-v1", "--program", "still.py", "--episodes", "2", "--json"]
+    answer = cwm("plan", *asked, "--planner", "first", "--oracle", "-o", "skip=1")
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)
+    assert told["planner"] == "first" and not told["failures"] and told["model_steps"] == 0
+    assert told["returns"] == told["oracle_returns"], "always pushed to the right"
+    assert max(told["lengths"]) <= 12, "which no other planner does"
+    answer = cwm.inside("plan", *asked, "--planner", "first_plugin:first", "--max-steps", "3")
+    assert json.loads(answer.stdout)["planner"] == "first_plugin:first", answer.stderr

@@ -207,6 +207,8 @@ def choose_planners(
 ) -> PlannerChoice:
     """Choose the planners and read the options; an option selects the planner that has it."""
     known = {each: find("planner", each) for each in names("planner")}
+    if ":" in name and name not in known:
+        known[name] = find("planner", name)  # by its package, though no other has its name
     if name not in (*known, "auto"):
         raise UnknownNameError("planner", name, (*known, "auto"))
     able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
