@@ -1,0 +1,79 @@
+"""How the code is laid out: one name for one thing, folders for concepts, a core without plugins.
+
+Which package may import which is checked by `lint-imports`.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from cwm_cli import registry
+from cwm_cli.bench.configuration import SUITES
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "cwm_cli"
+PLUGINS = {entry.value.partition(":")[0] for entry in distribution("cwm-cli").entry_points} - {
+    "cwm_cli.cli"
+}
+PACKAGES = [CORE, *(ROOT / "plugins" / name for name in sorted(PLUGINS))]
+LOOSE = {"__init__", "__main__", "errors", "text", "hookspecs", "registry"}
+"""Modules that belong to no folder: everyone may use them."""
+
+MEANT = {
+    "cwm_cli/bench/configuration.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
+    "cwm_cli/bench/tables.py": {"simulated"},  # a key of the report
+    "cwm_cli/cli/doctor.py": {"litellm"},  # the Python package that an extra installs
+    "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
+}
+"""Texts of the core that are what a plugin gives is called, and have to be."""
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    files = (file for package in PACKAGES for file in sorted(package.rglob("*.py")))
+    return {file.relative_to(ROOT): ast.parse(file.read_text("utf-8")) for file in files}
+
+
+def test_no_two_public_classes_share_a_name(trees: dict[Path, ast.Module]) -> None:
+    places = defaultdict(list)
+    for file, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{file}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_module_of_the_core_belongs_to_a_folder() -> None:
+    assert {file.stem for file in CORE.glob("*.py")} - LOOSE == set()
+
+
+def test_the_core_names_no_plugin(trees: dict[Path, ast.Module]) -> None:
+    given = {
+        name
+        for kind in ("strategy", "backend", "environment")
+        for plugin, entries in registry.provided(kind)  # type: ignore[arg-type]
+        if plugin.name != "core"
+        for name in entries
+    }
+    assert {"gif-mcts", "induction", "CartPole-v1"} <= given
+    named = [
+        f"{file}:{line}: {text!r}"
+        for file, tree in trees.items()
+        if file.parts[0] == CORE.name
+        for line, text in strings(tree)
+        if (text in given and text not in MEANT.get(str(file), ()))
+        or text.startswith(tuple(PLUGINS))
+    ]
+    assert named == []
+
+
+def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the texts that a program works with: all but those that stand alone, as docstrings."""
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.lineno, node.value
