@@ -11,7 +11,7 @@ from candidates import open_session, plan_at
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError
-from cwm_cli.worlds.messages import Record
+from cwm_cli.worlds.messages import Codec
 from cwm_cli.worlds.model import Plan
 from cwm_cli.worlds.program import ProgramSession
 from processes import AT_REST, PER_WORKER, WORKERS, processes, stays, wait_until
@@ -329,7 +329,7 @@ def test_a_record_gives_back_what_it_was_given() -> None:
     for space, _ in SPACES:
         space.seed(4)
         described = space_of(space)
-        record, value = Record(described, "values"), space.sample()
+        record, value = Codec(described, "values"), space.sample()
         data = record.encode([value, value])
         assert len(data) == 2 * record.size, space
         before, after = (described.pack("x", two) for two in ([value] * 2, record.decode(data, 2)))

@@ -33,7 +33,7 @@ from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.pool import JobResult, WorkerHandle
 from cwm_cli.sandbox.prediction import AskedRows, contradiction, merge_answers
 from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
-from cwm_cli.worlds.messages import SIZE, PlanningReply, Record
+from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 
 fast = settings(deadline=1000, max_examples=100)
 
@@ -276,7 +276,7 @@ def test_no_reply_is_a_plan_but_actions_of_the_space(
     actions: gym.Space, data: st.DataObject
 ) -> None:
     space = space_of(actions)
-    size = Record(space, "actions").size
+    size = Codec(space, "actions").size
     count = data.draw(st.integers(1, HORIZON) | st.integers(0, HORIZON + 1) | WORD)
     steps = data.draw(st.integers(0, 2**64 - 1))
     note = data.draw(st.binary(max_size=400))

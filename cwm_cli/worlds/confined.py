@@ -31,9 +31,9 @@ from cwm_cli.worlds.messages import (
     SIZE,
     STEPS_REPLY,
     STEPS_REQUEST,
+    Codec,
     PlanningJob,
     PlanningReply,
-    Record,
     TimingJob,
     decode_question,
     encode_reply,
@@ -59,8 +59,8 @@ class PlanningHandler(Handler[PlanningJob]):
 
         decider = Decider(planners, form.model, seed=job.seed, begin=begin if job.draws else None)
         observations, actions = (
-            Record(job.observation_space, "observations"),
-            Record(job.action_space, "actions"),
+            Codec(job.observation_space, "observations"),
+            Codec(job.action_space, "actions"),
         )
         while head := program.read(SIZE.size):
             moments = decode_question(program.read(*SIZE.unpack(head)), observations)

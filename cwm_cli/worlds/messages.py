@@ -74,7 +74,7 @@ class PlanningReply(NamedTuple):
     note: str
 
 
-class Record:
+class Codec:
     """Values of a space as bytes, column by column, in the types that programs see."""
 
     def __init__(self, space: Space, name: str) -> None:
@@ -98,7 +98,7 @@ class Record:
         return list(values(self._space, iter(columns)))
 
 
-def encode_question(moments: Sequence[Moment], observations: Record) -> bytes:
+def encode_question(moments: Sequence[Moment], observations: Codec) -> bytes:
     """Return a question without its length; ValueError for what is no observation."""
     parts = [SIZE.pack(len(moments))]
     for moment in moments:
@@ -110,7 +110,7 @@ def encode_question(moments: Sequence[Moment], observations: Record) -> bytes:
     return b"".join([*parts, observations.encode([moment.state for moment in moments])])
 
 
-def decode_question(data: bytes, observations: Record) -> list[Moment]:
+def decode_question(data: bytes, observations: Codec) -> list[Moment]:
     """Read what `encode_question` wrote."""
     [count], offset = SIZE.unpack_from(data), SIZE.size
     heads = []
@@ -129,7 +129,7 @@ def decode_question(data: bytes, observations: Record) -> list[Moment]:
     ]
 
 
-def encode_reply(reply: PlanningReply, actions: Record) -> bytes:
+def encode_reply(reply: PlanningReply, actions: Codec) -> bytes:
     """Return a reply without its length."""
     note = reply.note.encode("utf-8", "replace")[:LONGEST_NOTE]
     head = _REPLY.pack(reply.steps, reply.planner, reply.forms, len(note), note)
@@ -137,7 +137,7 @@ def encode_reply(reply: PlanningReply, actions: Record) -> bytes:
     return head + counts + actions.encode([action for plan in reply.plans for action in plan])
 
 
-def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> PlanningReply:
+def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> PlanningReply:
     """Read a reply to a question about some moments; ValueError when it is none."""
     begin = _REPLY.size + SIZE.size * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
@@ -157,7 +157,7 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Record) -> Pla
     return PlanningReply(plans, steps, planner, forms, text)
 
 
-def most_bytes(moments: Sequence[Moment], actions: Record) -> int:
+def most_bytes(moments: Sequence[Moment], actions: Codec) -> int:
     """Return how long a reply can be."""
     return _REPLY.size + sum(SIZE.size + moment.horizon * actions.size for moment in moments)
 

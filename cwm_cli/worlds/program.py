@@ -33,9 +33,9 @@ from cwm_cli.worlds.messages import (
     SIZE,
     STEPS_REPLY,
     STEPS_REQUEST,
+    Codec,
     PlanningJob,
     PlanningReply,
-    Record,
     TimingJob,
     decode_reply,
     encode_question,
@@ -163,8 +163,8 @@ class ProgramSession(PlanningSession):
         self._failure: Failure | None = None
         self._process: Conversation | None = None
         self._observations, self._actions = (
-            Record(job.observation_space, "observations"),
-            Record(job.action_space, "actions"),
+            Codec(job.observation_space, "observations"),
+            Codec(job.action_space, "actions"),
         )
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:

@@ -18,7 +18,7 @@ SKIPPED = (ast.While, ast.JoinedStr)
 """Loops that might never end, and texts whose parts have no place of their own."""
 
 
-class Source:
+class ParsedProgram:
     """A program, its lines and the names in it."""
 
     def __init__(self, program: str) -> None:
@@ -117,7 +117,7 @@ class Edit(NamedTuple):
 
 def edits(program: str) -> list[Edit]:
     """Return every error that this program may be given, in the order of its text."""
-    source = Source(program)
+    source = ParsedProgram(program)
     found = {
         edit
         for node in source.nodes
@@ -129,7 +129,7 @@ def edits(program: str) -> list[Edit]:
     return sorted(found)
 
 
-def _constants(source: Source, node: ast.Constant) -> Iterator[Edit]:
+def _constants(source: ParsedProgram, node: ast.Constant) -> Iterator[Edit]:
     """Change a number, or turn a truth value round."""
     if span := source.span(node):
         for other in _others(node.value):
@@ -147,36 +147,38 @@ def _others(value: object) -> Sequence[float]:
     return ()
 
 
-def _operators(source: Source, node: ast.BinOp) -> Iterator[Edit]:
+def _operators(source: ParsedProgram, node: ast.BinOp) -> Iterator[Edit]:
     """Take another operator between two operands."""
     yield from _swapped(source, node.op, node.left, node.right)
 
 
-def _connectives(source: Source, node: ast.BoolOp) -> Iterator[Edit]:
+def _connectives(source: ParsedProgram, node: ast.BoolOp) -> Iterator[Edit]:
     """Take `or` instead of `and`, or the other way round."""
     for left, right in pairwise(node.values):
         yield from _swapped(source, node.op, left, right)
 
 
-def _increments(source: Source, node: ast.AugAssign) -> Iterator[Edit]:
+def _increments(source: ParsedProgram, node: ast.AugAssign) -> Iterator[Edit]:
     """Take another operator to change a value in place."""
     yield from _swapped(source, node.op, node.target, node.value)
 
 
-def _swapped(source: Source, operator: ast.AST, left: ast.AST, right: ast.AST) -> Iterator[Edit]:
+def _swapped(
+    source: ParsedProgram, operator: ast.AST, left: ast.AST, right: ast.AST
+) -> Iterator[Edit]:
     """Replace the operator between two nodes."""
     sign, other = OPERATORS.get(type(operator), ("", ""))
     if sign and (span := source.between(left, right, sign)):
         yield Edit(*span, other, "operator")
 
 
-def _signs(source: Source, node: ast.UnaryOp) -> Iterator[Edit]:
+def _signs(source: ParsedProgram, node: ast.UnaryOp) -> Iterator[Edit]:
     """Turn a sign round."""
     if isinstance(node.op, ast.USub) and (span := source.span(node)):
         yield Edit(span[0], span[1], span[1] + 1, "+", "operator")
 
 
-def _comparisons(source: Source, node: ast.Compare) -> Iterator[Edit]:
+def _comparisons(source: ParsedProgram, node: ast.Compare) -> Iterator[Edit]:
     """Compare otherwise."""
     for operator, (left, right) in zip(
         node.ops, pairwise([node.left, *node.comparators]), strict=True
@@ -186,7 +188,7 @@ def _comparisons(source: Source, node: ast.Compare) -> Iterator[Edit]:
             yield from (Edit(*span, other, "comparison") for other in others)
 
 
-def _functions(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
+def _functions(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
     """Take the function that is mistaken for this one."""
     if place := _identifier(source, node):
         line, start, end, name = place
@@ -194,7 +196,7 @@ def _functions(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Edit]
             yield Edit(line, start, end, FUNCTIONS[name], "function")
 
 
-def _misspellings(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
+def _misspellings(source: ParsedProgram, node: ast.Name | ast.Attribute) -> Iterator[Edit]:
     """Write the last letter of a name twice."""
     if isinstance(node.ctx, ast.Load) and (place := _identifier(source, node)):
         line, start, end, name = place
@@ -202,7 +204,9 @@ def _misspellings(source: Source, node: ast.Name | ast.Attribute) -> Iterator[Ed
             yield Edit(line, start, end, name + name[-1], "name")
 
 
-def _identifier(source: Source, node: ast.Name | ast.Attribute) -> tuple[int, int, int, str] | None:
+def _identifier(
+    source: ParsedProgram, node: ast.Name | ast.Attribute
+) -> tuple[int, int, int, str] | None:
     """Return where the last part of a name stands, and that part."""
     name = node.id if isinstance(node, ast.Name) else node.attr
     span = source.span(node)
@@ -211,7 +215,7 @@ def _identifier(source: Source, node: ast.Name | ast.Attribute) -> tuple[int, in
     return span[0], span[2] - len(name), span[2], name
 
 
-def _branches(source: Source, node: ast.If | ast.IfExp) -> Iterator[Edit]:
+def _branches(source: ParsedProgram, node: ast.If | ast.IfExp) -> Iterator[Edit]:
     """Negate the condition of a branch, or never take it."""
     if span := source.span(node.test):
         line, start, end = span
@@ -219,7 +223,9 @@ def _branches(source: Source, node: ast.If | ast.IfExp) -> Iterator[Edit]:
         yield Edit(*span, "False", "branch")
 
 
-def _deletions(source: Source, node: ast.Assign | ast.AugAssign | ast.Expr) -> Iterator[Edit]:
+def _deletions(
+    source: ParsedProgram, node: ast.Assign | ast.AugAssign | ast.Expr
+) -> Iterator[Edit]:
     """Leave a statement out, unless a name would have no value at all."""
     text = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call)
     lost = any(source.stores[target] < 2 for target in targets(node))
@@ -227,26 +233,28 @@ def _deletions(source: Source, node: ast.Assign | ast.AugAssign | ast.Expr) -> I
         yield Edit(*span, "pass", "deletion")
 
 
-def _unclosed(source: Source, node: ast.Assign | ast.Expr | ast.Return) -> Iterator[Edit]:
+def _unclosed(source: ParsedProgram, node: ast.Assign | ast.Expr | ast.Return) -> Iterator[Edit]:
     """Leave a bracket open at the end of a statement."""
     span = source.span(node)
     if span and source.lines[span[0]][: span[2]].endswith(")"):
         yield _dropped(source, span[0], span[2])
 
 
-def _headers(source: Source, node: ast.If | ast.For | ast.FunctionDef) -> Iterator[Edit]:
+def _headers(source: ParsedProgram, node: ast.If | ast.For | ast.FunctionDef) -> Iterator[Edit]:
     """Forget the colon at the end of a header."""
     line = source.lines[node.lineno - 1].rstrip()
     if line.endswith(":"):
         yield _dropped(source, node.lineno - 1, len(line))
 
 
-def _dropped(source: Source, line: int, end: int) -> Edit:
+def _dropped(source: ParsedProgram, line: int, end: int) -> Edit:
     """Drop the character before `end`, and the blanks before it."""
     return Edit(line, len(source.lines[line][: end - 1].rstrip()), end, "", "syntax")
 
 
-MAKERS: Mapping[type | tuple[type, ...], Sequence[Callable[[Source, Any], Iterator[Edit]]]] = {
+MAKERS: Mapping[
+    type | tuple[type, ...], Sequence[Callable[[ParsedProgram, Any], Iterator[Edit]]]
+] = {
     ast.Constant: (_constants,),
     ast.BinOp: (_operators,),
     ast.BoolOp: (_connectives,),
