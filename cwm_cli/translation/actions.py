@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cwm_cli.translation.expressions import Graph, GraphNode
+from cwm_cli.translation.expressions import Graph, TraceNode
 
 _NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
 """What changes no real number to the last bit."""
@@ -11,20 +11,20 @@ _NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
 _DEPTH = 3
 """So deep operations are compared to find those that belong together."""
 
-Nodes = tuple[GraphNode | None, ...]
+Nodes = tuple[TraceNode | None, ...]
 """A node for each action; None stands for anything."""
 
 
 class Unifier:
     """Finds what the nodes of all actions have in common: tables by action of what differs."""
 
-    def __init__(self, graph: Graph, action: GraphNode, actions: Sequence[Any]) -> None:
+    def __init__(self, graph: Graph, action: TraceNode, actions: Sequence[Any]) -> None:
         self._graph, self._place = graph, action
         if len(actions) > 1 and actions[0] != 0:
             self._place = graph.apply("subtract", action, graph.const(actions[0]))
-        self._memo: dict[Nodes, GraphNode | None] = {}
+        self._memo: dict[Nodes, TraceNode | None] = {}
 
-    def one(self, nodes: Nodes) -> GraphNode | None:
+    def one(self, nodes: Nodes) -> TraceNode | None:
         """Return one node for the nodes of all actions."""
         if len(nodes) == 1:
             return nodes[0]
@@ -33,7 +33,7 @@ class Unifier:
             self._memo[nodes] = self._one(self._padded(nodes))
         return self._memo[nodes]
 
-    def _one(self, nodes: Nodes) -> GraphNode | None:
+    def _one(self, nodes: Nodes) -> TraceNode | None:
         some = [node for node in nodes if node is not None]
         distinct = list(dict.fromkeys(some))
         if len(distinct) < 2:
@@ -43,7 +43,7 @@ class Unifier:
             return self._graph.cast(self._table(values), some[0].kind)
         if len(set(map(_head, some))) == 1 and some[0].args and _alike(distinct):
             return self._operation(nodes, some[0])
-        groups: dict[Any, list[GraphNode]] = {}
+        groups: dict[Any, list[TraceNode]] = {}
         for node in distinct:
             groups.setdefault("const" if node.op == "const" else _head(node), []).append(node)
         first = set(next(iter(groups.values()))) if len(groups) > 1 else {distinct[0]}
@@ -53,10 +53,10 @@ class Unifier:
         assert one is not None and other is not None
         return self._graph.apply("select", mask, one, other)
 
-    def _table(self, values: Sequence[Any]) -> GraphNode:
+    def _table(self, values: Sequence[Any]) -> TraceNode:
         return self._graph.gather(values, self._place)
 
-    def _operation(self, nodes: Nodes, first: GraphNode) -> GraphNode:
+    def _operation(self, nodes: Nodes, first: TraceNode) -> TraceNode:
         """Do one operation on what the operands have in common."""
         args = []
         for place in range(len(first.args)):
@@ -91,11 +91,11 @@ class Unifier:
         return nodes
 
 
-def _head(node: GraphNode) -> Any:
+def _head(node: TraceNode) -> Any:
     return node.op, len(node.args), node.kind, repr(node.value)
 
 
-def _alike(nodes: Sequence[GraphNode]) -> bool:
+def _alike(nodes: Sequence[TraceNode]) -> bool:
     """Whether operations share the kind of an operand."""
     return any(
         len({(node.args[place].op, node.args[place].kind) for node in nodes}) == 1
@@ -103,7 +103,7 @@ def _alike(nodes: Sequence[GraphNode]) -> bool:
     )
 
 
-def _signature(node: GraphNode, depth: int = _DEPTH) -> Any:
+def _signature(node: TraceNode, depth: int = _DEPTH) -> Any:
     if node.op == "const":
         return "c"
     if node.op in ("symbol", "action"):

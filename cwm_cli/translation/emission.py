@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import OPERATIONS, GraphNode, ordered
+from cwm_cli.translation.expressions import OPERATIONS, TraceNode, ordered
 from cwm_cli.translation.paths import Tracer
 from cwm_cli.translation.scalar import Functions
 from cwm_cli.translation.states import Trace
@@ -53,8 +53,8 @@ class Writer:
 
     def __init__(
         self,
-        outputs: Sequence[GraphNode],
-        names: dict[GraphNode, str],
+        outputs: Sequence[TraceNode],
+        names: dict[TraceNode, str],
         tracer: Tracer,
         *,
         lanes: bool = False,
@@ -62,7 +62,7 @@ class Writer:
         self.lines: list[str] = []
         self.tables: dict[str, Any] = {}
         self._names, self._tracer, self._lanes = dict(names), tracer, lanes
-        self._depth: dict[GraphNode, int] = {}
+        self._depth: dict[TraceNode, int] = {}
         self._uses = Counter(outputs)
         nodes = ordered(outputs, names)
         self._signed = any(node.op in ("copysign", "arctan2") for node in nodes)
@@ -71,7 +71,7 @@ class Writer:
             for place, arg in enumerate(node.args):
                 self._uses[arg] += max(1, text.count(f"{{{place}}}"))
 
-    def text(self, root: GraphNode) -> str:
+    def text(self, root: TraceNode) -> str:
         """Return the text of a node, and write the lines that it needs."""
         for node in ordered([root], self._names):
             if node.op == "const":
@@ -85,7 +85,7 @@ class Writer:
             self._names[node], self._depth[node] = text, depth
         return self._names[root]
 
-    def texts(self, nodes: Iterable[GraphNode]) -> str:
+    def texts(self, nodes: Iterable[TraceNode]) -> str:
         """Return a tuple of nodes."""
         return _tuple([self.text(node) for node in nodes])
 
@@ -94,21 +94,21 @@ class Writer:
         lines, self.lines = self.lines, []
         return lines
 
-    def checked(self, odd: GraphNode | None) -> list[str]:
+    def checked(self, odd: TraceNode | None) -> list[str]:
         """Return lines that fail where the program has to answer."""
         if odd is None:
             return []
         condition = self.text(odd)
         return [*self.taken(), f"if {condition}: raise OverflowError"]
 
-    def _literal(self, node: GraphNode) -> str:
+    def _literal(self, node: TraceNode) -> str:
         value = node.value
         if isinstance(value, float) and not math.isfinite(value):
             return {"inf": "INF", "-inf": "(-INF)"}.get(repr(value), "NAN")
         text = f"({value!r})" if repr(value).startswith("-") else repr(value)
         return f"np.float32({text})" if node.kind == "s" and self._lanes else text
 
-    def _operation(self, node: GraphNode) -> str:
+    def _operation(self, node: TraceNode) -> str:
         operation = OPERATIONS[node.op]
         if node.op == "gather":
             return self._lookup(node)
@@ -124,7 +124,7 @@ class Writer:
             else text
         )
 
-    def _guarded(self, node: GraphNode, text: str) -> str:
+    def _guarded(self, node: TraceNode, text: str) -> str:
         """Keep plain numbers from failing where the result is not needed, as arrays do."""
         guard = _GUARDS.get(node.op)
         if guard is None:
@@ -135,7 +135,7 @@ class Writer:
         otherwise = "INF" if node.op == "divide" else "0.0"  # the first is noticed by its size
         return text if safe else f"({text} if {condition} else {otherwise})"
 
-    def _lookup(self, node: GraphNode) -> str:
+    def _lookup(self, node: TraceNode) -> str:
         table = f"T{node.number}"
         self.tables[table] = np.array(node.value) if self._lanes else node.value
         place = node.args[0]
@@ -145,7 +145,7 @@ class Writer:
         return f"{table}.take({{0}}, mode='clip')"
 
 
-def _by_action(place: GraphNode) -> bool:
+def _by_action(place: TraceNode) -> bool:
     return place.op == "action" or (place.op == "subtract" and place.args[0].op == "action")
 
 
@@ -171,13 +171,13 @@ def _function(header: str, lines: Iterable[str], tables: dict[str, Any]) -> Call
 _CONSTANTS = ("INF", "NAN")
 
 
-def _named(nodes: Sequence[GraphNode], letter: str) -> dict[GraphNode, str]:
+def _named(nodes: Sequence[TraceNode], letter: str) -> dict[TraceNode, str]:
     if len(nodes) == 1 and nodes[0].op == "action":
         return {nodes[0]: "action"}
     return {node: f"{letter}{place}" for place, node in enumerate(nodes)}
 
 
-def _unpacked(names: dict[GraphNode, str], what: str) -> list[str]:
+def _unpacked(names: dict[TraceNode, str], what: str) -> list[str]:
     plain = not names or list(names.values()) == [what]
     return [] if plain else [f"{_tuple(names.values())} = {what}"]
 
@@ -209,7 +209,7 @@ def plain(trace: Trace) -> Functions:
 
 
 def _play(
-    trace: Trace, state: dict[GraphNode, str], action: dict[GraphNode, str], odd: list[GraphNode]
+    trace: Trace, state: dict[TraceNode, str], action: dict[TraceNode, str], odd: list[TraceNode]
 ) -> Callable[..., Any]:
     """Return what takes many actions in one loop."""
     outputs = [*trace.following, trace.reward, trace.terminated, *odd]
@@ -238,9 +238,9 @@ def _play(
 
 def lanes(
     trace: Trace,
-    inputs: Sequence[GraphNode],
-    state: Sequence[GraphNode],
-    others: Sequence[GraphNode],
+    inputs: Sequence[TraceNode],
+    state: Sequence[TraceNode],
+    others: Sequence[TraceNode],
 ) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """Return a function on arrays: from inputs to the next state and others."""
     names = {node: f"x{place}" for place, node in enumerate(inputs)}

@@ -30,14 +30,14 @@ class Inexact(Refused):
     """Numbers of Python and numpy were merged, and it matters which they are."""
 
 
-class GraphNode:
+class TraceNode:
     """An operation on other nodes; `value` belongs to constants, symbols and tables."""
 
     __slots__ = ("args", "kind", "number", "op", "users", "value")
 
-    def __init__(self, op: str, args: tuple["GraphNode", ...], kind: str, value: Any, number: int):
+    def __init__(self, op: str, args: tuple["TraceNode", ...], kind: str, value: Any, number: int):
         self.op, self.args, self.kind, self.value, self.number = op, args, kind, value, number
-        self.users: list[GraphNode] = []
+        self.users: list[TraceNode] = []
 
     def __repr__(self) -> str:
         return f"{self.op}{self.number}"
@@ -136,17 +136,17 @@ class Graph:
     """Makes nodes; folds what is constant and simplifies what changes no result."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        self._known: dict[Any, GraphNode] = {}
+        self._known: dict[Any, TraceNode] = {}
         self.work, self._reported, self._progress = 0, 0, progress
         self.false = self.const(False)
 
-    def make(self, op: str, args: tuple[GraphNode, ...], kind: str, value: Any = None) -> GraphNode:
+    def make(self, op: str, args: tuple[TraceNode, ...], kind: str, value: Any = None) -> TraceNode:
         """Return the node of an operation as it is."""
         self.count()
         key = (op, tuple([arg.number for arg in args]), kind, repr(value))
         node = self._known.get(key)
         if node is None:
-            node = self._known[key] = GraphNode(op, args, kind, value, len(self._known))
+            node = self._known[key] = TraceNode(op, args, kind, value, len(self._known))
             for arg in args:
                 arg.users.append(node)
             if len(self._known) > MOST_NODES:
@@ -162,7 +162,7 @@ class Graph:
             if self.work > MOST_WORK:
                 raise Refused("tracing takes too long")
 
-    def const(self, value: Any, kind: str = "") -> GraphNode:
+    def const(self, value: Any, kind: str = "") -> TraceNode:
         """Return a known number."""
         kind = kind or kind_of(value)
         value = _PLAIN[kind](value)
@@ -170,7 +170,7 @@ class Graph:
             raise Refused("large whole numbers")
         return self.make("const", (), kind, value)
 
-    def cast(self, node: GraphNode, kind: str) -> GraphNode:
+    def cast(self, node: TraceNode, kind: str) -> TraceNode:
         """Return a number as another kind."""
         if node.kind == kind:
             return node
@@ -184,17 +184,17 @@ class Graph:
             return self.negated(self.apply("equal", node, self.const(0)))
         return self.make({"i": "whole", "s": "single", "f": "real"}[kind], (node,), kind)
 
-    def negated(self, node: GraphNode) -> GraphNode:
+    def negated(self, node: TraceNode) -> TraceNode:
         """Return what is true where a node is not."""
         return self.apply("logical_not", node)
 
-    def either(self, one: GraphNode | None, other: GraphNode | None) -> GraphNode | None:
+    def either(self, one: TraceNode | None, other: TraceNode | None) -> TraceNode | None:
         """Return what is true where one or the other is; None stands for nowhere."""
         if one is None or other is None:
             return one or other
         return self.apply("logical_or", one, other)
 
-    def apply(self, op: str, *args: GraphNode) -> GraphNode:
+    def apply(self, op: str, *args: TraceNode) -> TraceNode:
         """Return an operation, folded and simplified."""
         self.count()
         rule = OPERATIONS[op].kind
@@ -213,7 +213,7 @@ class Graph:
             return self._truth(op, args)
         return self._simplified(op, args, kind) or self.make(op, args, kind)
 
-    def _folded(self, op: str, args: Sequence[GraphNode], kind: str) -> GraphNode | None:
+    def _folded(self, op: str, args: Sequence[TraceNode], kind: str) -> TraceNode | None:
         """Return the value of an operation on constants, if numpy has one."""
         values = [_TYPES[arg.kind](arg.value) for arg in args]
         try:
@@ -223,8 +223,8 @@ class Graph:
             return None
 
     def _simplified(  # noqa: PLR0911  # a rule after the other
-        self, op: str, args: tuple[GraphNode, ...], kind: str
-    ) -> GraphNode | None:
+        self, op: str, args: tuple[TraceNode, ...], kind: str
+    ) -> TraceNode | None:
         """Return something simpler with the same value to the last bit."""
         if op in ("multiply", "add") and args[0].op == "const" and args[1].op != "const":
             return self.apply(op, args[1], args[0])
@@ -244,8 +244,8 @@ class Graph:
         return None
 
     def _truth(  # noqa: PLR0911  # a rule after the other
-        self, op: str, args: tuple[GraphNode, ...]
-    ) -> GraphNode:
+        self, op: str, args: tuple[TraceNode, ...]
+    ) -> TraceNode:
         """Return a truth."""
         if op == "logical_not":
             inner = self.cast(args[0], "b")
@@ -267,7 +267,7 @@ class Graph:
             return self.gather(values, first.args[0])
         return self.make(op, args, "b")
 
-    def _junction(self, op: str, one: GraphNode, other: GraphNode) -> GraphNode | None:
+    def _junction(self, op: str, one: TraceNode, other: TraceNode) -> TraceNode | None:
         """Simplify and, or."""
         deciding = op == "logical_or"
         for x, y in ((one, other), (other, one)):
@@ -281,7 +281,7 @@ class Graph:
                 return x
         return None
 
-    def _select(self, condition: GraphNode, x: GraphNode, y: GraphNode) -> GraphNode:
+    def _select(self, condition: TraceNode, x: TraceNode, y: TraceNode) -> TraceNode:
         """Return one number where a condition holds and another where it does not."""
         kind = joined([x.kind, y.kind])
         if condition.op == "const":
@@ -300,8 +300,8 @@ class Graph:
         return self._choice(condition, x, y, kind) or self.make("select", (condition, x, y), kind)
 
     def _choice(  # noqa: PLR0911  # a rule after the other
-        self, condition: GraphNode, x: GraphNode, y: GraphNode, kind: str
-    ) -> GraphNode | None:
+        self, condition: TraceNode, x: TraceNode, y: TraceNode, kind: str
+    ) -> TraceNode | None:
         """Simplify a choice."""
         if kind == "b" and "const" in (x.op, y.op):
             opposite = self.negated(condition)
@@ -321,7 +321,7 @@ class Graph:
                 return self.apply("maximum", y, x)
         return None
 
-    def _under(self, condition: GraphNode, node: GraphNode, value: bool) -> GraphNode:
+    def _under(self, condition: TraceNode, node: TraceNode, value: bool) -> TraceNode:
         """Return what a node is where a condition is known."""
         if node is condition:
             return self.const(value)
@@ -334,7 +334,7 @@ class Graph:
                     return self.apply(node.op, *parts)
         return node
 
-    def gather(self, values: Sequence[Any], place: GraphNode) -> GraphNode:
+    def gather(self, values: Sequence[Any], place: TraceNode) -> TraceNode:
         """Return the number at a place of a table."""
         kinds = {kind_of(value) for value in values}
         kind = joined(kinds)
@@ -368,7 +368,7 @@ def evaluate(op: str, values: Sequence[Any]) -> Any:
     return getattr(np, op)(*values)
 
 
-def ordered(roots: Iterable[GraphNode], known: Iterable[GraphNode] = ()) -> list[GraphNode]:
+def ordered(roots: Iterable[TraceNode], known: Iterable[TraceNode] = ()) -> list[TraceNode]:
     """Return all nodes that some need, operands first."""
     seen, out = set(known), []
     stack = [(root, False) for root in reversed(list(roots))]

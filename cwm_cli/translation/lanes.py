@@ -8,7 +8,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Unbatched
 from cwm_cli.translation.emission import lanes
-from cwm_cli.translation.expressions import GraphNode
+from cwm_cli.translation.expressions import TraceNode
 from cwm_cli.translation.states import Trace
 
 _UNKNOWN = "a lane does what only the program can"
@@ -26,7 +26,7 @@ class Lanes:
         entry = [] if trace.odd_entry is None else [trace.odd_entry]
         odd = [] if trace.odd is None else [trace.odd]
         outputs = [trace.reward, trace.terminated, *odd]
-        inputs: Sequence[GraphNode] = [*trace.slots, *trace.action]
+        inputs: Sequence[TraceNode] = [*trace.slots, *trace.action]
         self._odd = 2 if odd else None
         self._enter = lanes(trace, trace.observation, trace.entered, entry)
         self._quick = lanes(trace, inputs, trace.following, outputs)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.translation.expressions import OPERATIONS, GraphNode, Inexact, Refused, joined
+from cwm_cli.translation.expressions import OPERATIONS, Inexact, Refused, TraceNode, joined
 from cwm_cli.translation.paths import LIMITS, Abandoned, Tracer
 
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
@@ -60,7 +60,7 @@ class Number:
     __slots__ = ("node", "python")
     __array_priority__ = 100
 
-    def __init__(self, node: GraphNode, python: bool | None) -> None:
+    def __init__(self, node: TraceNode, python: bool | None) -> None:
         self.node, self.python = node, python
 
     def __bool__(self) -> bool:
@@ -147,7 +147,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Number | bool | int | float | np.generic)
 
 
-def node_of(value: Any) -> GraphNode:
+def node_of(value: Any) -> TraceNode:
     """Return the node of a number, also of one in an array of one element."""
     if type(value) is Number:
         return value.node
@@ -165,7 +165,7 @@ def is_python(value: Any) -> bool | None:
     return not isinstance(value, np.generic | np.ndarray | Array)
 
 
-def number(node: GraphNode, python: bool | None) -> Any:
+def number(node: TraceNode, python: bool | None) -> Any:
     """Return a number as a program sees it: plain where it is known."""
     if node.op == "const" and python is not None:
         return _PYTHON[node.kind](node.value) if python else _NUMBERS[node.kind](node.value)
@@ -196,7 +196,7 @@ def elementwise(name: str, *args: Any) -> Any:
     return wrapped(made(*[raw(arg) if not is_number(arg) else lonely(arg) for arg in args]))
 
 
-def _applied(name: str, nodes: list[GraphNode], flags: list[bool | None]) -> GraphNode:
+def _applied(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
     """Return the node of an operation under any name that numpy has for it."""
     graph = tracer().graph
     name = ALIASES.get(name, name)
@@ -229,7 +229,7 @@ _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "lo
 _BITS["bitwise_xor"] = "equal"
 
 
-def _bits(name: str, nodes: list[GraphNode], flags: list[bool | None]) -> GraphNode:
+def _bits(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
     """Return an operation on truths that is written as one on bits."""
     if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
         raise Refused("bits of whole numbers")
@@ -237,7 +237,7 @@ def _bits(name: str, nodes: list[GraphNode], flags: list[bool | None]) -> GraphN
     return tracer().graph.negated(made) if name == "bitwise_xor" else made
 
 
-def _promoted(nodes: list[GraphNode], flags: list[bool | None]) -> list[GraphNode]:
+def _promoted(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
     """Return operands in the precision in which numpy computes with some of single precision."""
     graph = tracer().graph
     strong = [
@@ -251,7 +251,7 @@ def _promoted(nodes: list[GraphNode], flags: list[bool | None]) -> list[GraphNod
     return [node if node.kind == "b" else graph.cast(node, kind) for node in nodes]
 
 
-def _power(nodes: list[GraphNode], flags: list[bool | None]) -> list[GraphNode]:
+def _power(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
     """Return base and exponent; Python makes fractions of whole numbers where numpy fails."""
     base, exponent = nodes
     if base.kind == exponent.kind == "i" and tracer().range(exponent)[0] < 0:
@@ -261,7 +261,7 @@ def _power(nodes: list[GraphNode], flags: list[bool | None]) -> list[GraphNode]:
     return nodes
 
 
-def _note_failures(name: str, nodes: Sequence[GraphNode]) -> None:
+def _note_failures(name: str, nodes: Sequence[TraceNode]) -> None:
     """Note where plain numbers fail and arrays go on."""
     graph = tracer().graph
     zero, last = graph.const(0), nodes[-1]
@@ -287,7 +287,7 @@ def _note_failures(name: str, nodes: Sequence[GraphNode]) -> None:
     tracer().note(bad, soft=True)
 
 
-def _bad_power(base: GraphNode, exponent: GraphNode) -> GraphNode | None:
+def _bad_power(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
     """Return where a power fails: roots of negative numbers, zero to a negative power."""
     graph, zero = tracer().graph, tracer().graph.const(0)
     if exponent.op != "const":
@@ -304,7 +304,7 @@ def _bad_power(base: GraphNode, exponent: GraphNode) -> GraphNode | None:
 _CLOSED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
 
 
-def _note_excess(name: str, nodes: Sequence[GraphNode], result: GraphNode) -> None:
+def _note_excess(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> None:
     """Note where a result could grow beyond all bounds, from which NaN or wrapping follows.
 
     Zero divisors are among it.
@@ -329,12 +329,12 @@ def _note_excess(name: str, nodes: Sequence[GraphNode], result: GraphNode) -> No
         current.note(graph.make("isnan", (result,), "b"), soft=True)
 
 
-def _composition(text: str) -> Callable[[list[GraphNode]], GraphNode]:
+def _composition(text: str) -> Callable[[list[TraceNode]], TraceNode]:
     """Return an operation that is made of others: `not less 1 0` compares the other way round."""
     negate = text.startswith("not ")
     name, *places = text.removeprefix("not ").split()
 
-    def compose(nodes: list[GraphNode]) -> GraphNode:
+    def compose(nodes: list[TraceNode]) -> TraceNode:
         graph = tracer().graph
         made = _applied(name, [nodes[int(place)] for place in places], [False] * len(places))
         return graph.negated(made) if negate else made
@@ -342,18 +342,18 @@ def _composition(text: str) -> Callable[[list[GraphNode]], GraphNode]:
     return compose
 
 
-def _scaled(factor: float) -> Callable[[list[GraphNode]], GraphNode]:
+def _scaled(factor: float) -> Callable[[list[TraceNode]], TraceNode]:
     return lambda nodes: _applied("multiply", [nodes[0], tracer().graph.const(factor)], [True] * 2)
 
 
-def _isinf(nodes: list[GraphNode]) -> GraphNode:
+def _isinf(nodes: list[TraceNode]) -> TraceNode:
     graph = tracer().graph
     return (
         graph.negated(graph.apply("isfinite", nodes[0])) if nodes[0].kind in "sf" else graph.false
     )
 
 
-_COMPOSED: dict[str, Callable[[list[GraphNode]], GraphNode]] = {
+_COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
     "greater": _composition("less 1 0"),
     "greater_equal": _composition("not less 0 1"),
     "less_equal": _composition("not less 1 0"),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cwm_cli.translation.expressions import Graph, GraphNode, Refused
+from cwm_cli.translation.expressions import Graph, Refused, TraceNode
 
 MOST_PATHS, MOST_DECISIONS, MOST_VALUES = 256, 200, 64
 """Of a region of a program; decisions of one path; values of a whole number to fork over."""
@@ -20,8 +20,8 @@ _LARGEST_SINGLE = 3.4e38
 
 Range = tuple[float, float]
 T = TypeVar("T")
-Decision = tuple[GraphNode, bool]
-Found = tuple[list[Decision], tuple[GraphNode | None, GraphNode | None], Any]
+Decision = tuple[TraceNode, bool]
+Found = tuple[list[Decision], tuple[TraceNode | None, TraceNode | None], Any]
 """The decisions of a path, where it is left to the program, and its result or exception."""
 
 ROUNDED = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "rint": round}
@@ -45,12 +45,12 @@ class Path:
         self.prefix, self.taken = prefix, list[Decision]()
         self.known = {} if known is None else known
         self._regions = 0
-        self.facts: dict[GraphNode, bool] = dict(parent.facts) if parent else {}
-        self.bounds: dict[GraphNode, Range] = dict(parent.bounds) if parent else {}
-        self.ranges: dict[GraphNode, Range] = dict(parent.ranges) if parent else {}
+        self.facts: dict[TraceNode, bool] = dict(parent.facts) if parent else {}
+        self.bounds: dict[TraceNode, Range] = dict(parent.bounds) if parent else {}
+        self.ranges: dict[TraceNode, Range] = dict(parent.ranges) if parent else {}
         self.counts: Counter[int] = Counter(parent.counts) if parent else Counter()
-        self.odd: GraphNode | None = None
-        self.soft: GraphNode | None = None
+        self.odd: TraceNode | None = None
+        self.soft: TraceNode | None = None
 
     def region(self) -> Any:
         """Return the name of the next region: other paths come by the same one until they part."""
@@ -72,23 +72,23 @@ class Tracer:
         self.graph = Graph(progress)
         self.exact_types = exact_types
         self.path: Path | None = None
-        self.bounds: dict[GraphNode, Range] = {}
+        self.bounds: dict[TraceNode, Range] = {}
         self.constants: set[int] = set()
         self.depth = 0
-        self._ranges: dict[GraphNode, Range] = {}
-        self._assumed: dict[GraphNode, Range] = {}
+        self._ranges: dict[TraceNode, Range] = {}
+        self._assumed: dict[TraceNode, Range] = {}
 
-    def assume(self, node: GraphNode, low: float, high: float) -> None:
+    def assume(self, node: TraceNode, low: float, high: float) -> None:
         """Trace on as if a number lay between bounds; where it does not has been noted."""
         self._assumed[node] = low, high
         self._limit(node, low, high)
 
-    def bound(self, symbol: GraphNode, low: float, high: float) -> None:
+    def bound(self, symbol: TraceNode, low: float, high: float) -> None:
         """Say between what a symbol lies."""
         self.bounds[symbol] = low, high
         self._ranges = {}
 
-    def range(self, node: GraphNode) -> Range:
+    def range(self, node: TraceNode) -> Range:
         """Return between what a number lies, infinite where that is possible."""
         if node.op == "const":
             return node.value, node.value
@@ -101,7 +101,7 @@ class Tracer:
             found = memo[node]
         return found
 
-    def unassumed(self, node: GraphNode) -> Range:
+    def unassumed(self, node: TraceNode) -> Range:
         """Return the range of a number without what was assumed elsewhere."""
         ranges = [self.range(arg) for arg in node.args]
         try:
@@ -115,13 +115,13 @@ class Tracer:
                 low, high = max(low, known[0]), min(high, known[1])
         return low, high
 
-    def _found(self, node: GraphNode) -> Range:
+    def _found(self, node: TraceNode) -> Range:
         """Return the range of a node of which those of the operands are known."""
         low, high = self.unassumed(node)
         assumed = self._assumed.get(node) if self.path else None
         return (max(low, assumed[0]), min(high, assumed[1])) if assumed else (low, high)
 
-    def truth(self, node: GraphNode) -> bool | None:
+    def truth(self, node: TraceNode) -> bool | None:
         """Return whether something holds, None where that is not known."""
         if node.op == "const":
             return bool(node.value)
@@ -139,7 +139,7 @@ class Tracer:
             return None if None in known else not deciding
         return self._compared(node) if node.op in ("less", "equal") else None
 
-    def _compared(self, node: GraphNode) -> bool | None:
+    def _compared(self, node: TraceNode) -> bool | None:
         """Decide a comparison by ranges."""
         (a, b), (c, d) = self.range(node.args[0]), self.range(node.args[1])
         if node.op == "less":
@@ -148,7 +148,7 @@ class Tracer:
             return False
         return True if a == b == c == d else None
 
-    def learn(self, node: GraphNode, value: bool) -> None:
+    def learn(self, node: TraceNode, value: bool) -> None:
         """Take a truth for known on this path."""
         path = self.path
         assert path is not None
@@ -163,7 +163,7 @@ class Tracer:
         elif node.op == "less":
             self._learn_less(node.args[0], node.args[1], value)
 
-    def _learn_equal(self, x: GraphNode, y: GraphNode, value: bool) -> None:
+    def _learn_equal(self, x: TraceNode, y: TraceNode, value: bool) -> None:
         (low, high), (low2, high2) = self.range(x), self.range(y)
         if value:
             both = max(low, low2), min(high, high2)
@@ -172,7 +172,7 @@ class Tracer:
         elif y.op == "const" and x.kind == "i":  # a whole number at the end of its range
             self._limit(x, low + (low == y.value), high - (high == y.value))
 
-    def _learn_less(self, x: GraphNode, y: GraphNode, value: bool) -> None:
+    def _learn_less(self, x: TraceNode, y: TraceNode, value: bool) -> None:
         (low, high), (low2, high2) = self.range(x), self.range(y)
         if value:
             gap = 1 if x.kind == y.kind == "i" else 0
@@ -185,7 +185,7 @@ class Tracer:
             self._limit(x, max(low, low2), high)
             self._limit(y, low2, min(high2, high))
 
-    def _limit(self, node: GraphNode, low: float, high: float) -> None:
+    def _limit(self, node: TraceNode, low: float, high: float) -> None:
         """Narrow a range, and forget the ranges that follow from it."""
         path = self.path
         assert path is not None
@@ -200,7 +200,7 @@ class Tracer:
                 self.graph.count()
                 stack += [user for user in each.users if user in ranges]
 
-    def decide(self, node: GraphNode) -> bool:
+    def decide(self, node: TraceNode) -> bool:
         """Return whether something holds; where that is open, on each of two paths."""
         node = self.graph.cast(node, "b")
         known = self.truth(node)
@@ -217,7 +217,7 @@ class Tracer:
         self.learn(node, choice)
         return choice
 
-    def value_of(self, node: GraphNode) -> int:
+    def value_of(self, node: TraceNode) -> int:
         """Fork over the values of a whole number; the program goes on with a plain one."""
         if node.op == "const" and node.kind in "bi":
             return int(node.value)
@@ -261,7 +261,7 @@ class Tracer:
             found.append((path.taken, (path.odd, path.soft), result))
         return found
 
-    def note(self, where: GraphNode | None, *, soft: bool = False) -> None:
+    def note(self, where: TraceNode | None, *, soft: bool = False) -> None:
         """Leave some of what comes this way to the program."""
         if where is None or self.path is None or self.truth(where) is False:
             return
@@ -270,14 +270,14 @@ class Tracer:
         else:
             self.path.odd = self.graph.either(self.path.odd, where)
 
-    def leave(self, where: GraphNode) -> None:
+    def leave(self, where: TraceNode) -> None:
         """Leave it to the program where arrays would go on, whatever was assumed before."""
         assert self.path is not None
         self.path.soft = self.graph.either(self.path.soft, where)
 
 
 def merged_by_decisions(
-    found: Sequence[tuple[list[Decision], T]], merge: Callable[[GraphNode, T, T], T], depth: int = 0
+    found: Sequence[tuple[list[Decision], T]], merge: Callable[[TraceNode, T, T], T], depth: int = 0
 ) -> T:
     """Merge what belongs to paths, from the leaves of the tree of their decisions."""
     if len(found) == 1:
@@ -290,7 +290,7 @@ def merged_by_decisions(
     return merge(node, one, other)
 
 
-def _unknown(node: GraphNode, memo: dict[GraphNode, Range]) -> list[GraphNode]:
+def _unknown(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
     """Return the nodes under one whose ranges are not known, operands first."""
     out, stack, seen = [], [(node, False)], set()
     while stack:
@@ -305,7 +305,7 @@ def _unknown(node: GraphNode, memo: dict[GraphNode, Range]) -> list[GraphNode]:
 
 
 def computed(  # noqa: C901, PLR0912  # a case for each operation
-    node: GraphNode, ranges: Sequence[Range]
+    node: TraceNode, ranges: Sequence[Range]
 ) -> Range:
     """Return the range of an operation; rounding never crosses a bound of the exact result.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import GraphNode, Refused
+from cwm_cli.translation.expressions import Refused, TraceNode
 from cwm_cli.translation.functions import BUILTINS, Module, Type, Ufunc, chosen
 from cwm_cli.translation.numbers import (
     Array,
@@ -208,7 +208,7 @@ class _Merging:
         self._old = old
         self._memo: dict[Any, Any] = {}
 
-    def merged(self, condition: GraphNode, x: Any, y: Any) -> Any:
+    def merged(self, condition: TraceNode, x: Any, y: Any) -> Any:
         """Return one value for two; `condition` says which."""
         if x is y or x is UNKNOWN:
             return y
@@ -236,7 +236,7 @@ class _Merging:
             self._memo[key] = self.contents(condition, x, y), x, y
         return self._memo[key][0]
 
-    def contents(self, condition: GraphNode, x: Any, y: Any) -> Any:
+    def contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
         """Return a new container for two of one shape."""
         if isinstance(x, Array | np.ndarray) and isinstance(y, Array | np.ndarray):
             return self._array(condition, x, y)
@@ -250,7 +250,7 @@ class _Merging:
                 return x
         raise Unmergeable
 
-    def _array(self, condition: GraphNode, x: Any, y: Any) -> Array:
+    def _array(self, condition: TraceNode, x: Any, y: Any) -> Array:
         kind = (
             x.kind if isinstance(x, Array) and isinstance(y, Array) and x.kind == y.kind else None
         )
@@ -414,7 +414,7 @@ class _Outcome:
                 row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._things))]
             rows.append((taken, row))
 
-        def both(condition: GraphNode, x: list[Any], y: list[Any]) -> list[Any]:
+        def both(condition: TraceNode, x: list[Any], y: list[Any]) -> list[Any]:
             notes = [
                 graph.apply("select", condition, a, b) for a, b in zip(x[:2], y[:2], strict=True)
             ]
@@ -438,7 +438,7 @@ class _Outcome:
             return place
 
 
-def _content(merging: _Merging, condition: GraphNode, x: Any, y: Any) -> Any:
+def _content(merging: _Merging, condition: TraceNode, x: Any, y: Any) -> Any:
     """Merge the contents of one thing on two paths."""
     if x is UNKNOWN or y is UNKNOWN:
         return y if x is UNKNOWN else x
@@ -666,7 +666,7 @@ def _picked(items: list[Any], place: Any) -> Any:
         return items[tracer().value_of(node)]
 
 
-def _gathered(items: list[Any], place: GraphNode) -> Any:
+def _gathered(items: list[Any], place: TraceNode) -> Any:
     """Return one thing that is what is at a place; things of different shapes are not one."""
     graph, first = tracer().graph, items[0]
     if all(map(is_number, items)):

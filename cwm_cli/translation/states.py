@@ -15,7 +15,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST
 from cwm_cli.translation.actions import Unifier
-from cwm_cli.translation.expressions import GraphNode, Inexact, Refused, joined, ordered
+from cwm_cli.translation.expressions import Inexact, Refused, TraceNode, joined, ordered
 from cwm_cli.translation.numbers import (
     Array,
     Current,
@@ -172,7 +172,7 @@ class Variant:
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.number, self.shape, self.names = number, shape, places(shape)
-        self.nodes: list[GraphNode | None] = [None] * len(self.names)
+        self.nodes: list[TraceNode | None] = [None] * len(self.names)
         self.python: list[bool | None] = [None] * len(self.names)
         self.bounds: list[Range | None] = [None] * len(self.names)
 
@@ -288,7 +288,7 @@ class Trace:
         if any(self._names.get(key) is not value for key, value in self._globals.items()):
             raise Refused("a global changes")
 
-    def _symbols(self, space: Space, letter: str) -> list[GraphNode]:
+    def _symbols(self, space: Space, letter: str) -> list[TraceNode]:
         """Return a symbol for every component of a space."""
         whole = space.kind in ("discrete", "multidiscrete", "multibinary")
         if not whole and not (space.kind == "box" and space.is_float):
@@ -301,7 +301,7 @@ class Trace:
             self.tracer.bound(node, *((low, high) if whole else (-LIMITS["f"], LIMITS["f"])))
         return nodes
 
-    def _value(self, space: Space, nodes: Sequence[GraphNode]) -> Any:
+    def _value(self, space: Space, nodes: Sequence[TraceNode]) -> Any:
         """Return what a program gets for a value of a space."""
         if space.kind == "discrete":
             return Number(nodes[0], True)
@@ -391,7 +391,7 @@ class Trace:
         known = self.tracer.truth(value.node)
         return value if known is None else number(self.tracer.graph.const(known), value.python)
 
-    def _answer(self, result: Any) -> tuple[list[GraphNode], GraphNode, GraphNode]:
+    def _answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
         """Return observation, reward and end; refuse what would not be accepted."""
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise ValueError("step does not return three things")
@@ -432,7 +432,7 @@ class Trace:
         return changed
 
     def _join_number(
-        self, variant: Variant, place: int, new: GraphNode, found: Range, *, widen: bool
+        self, variant: Variant, place: int, new: TraceNode, found: Range, *, widen: bool
     ) -> bool:
         """Add what a number of a state can be; return whether that is new."""
         old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
@@ -471,7 +471,7 @@ class Trace:
     def _finish(self) -> None:
         """Merge paths, variants and actions; keep the numbers that outputs depend on."""
         graph = self.tracer.graph
-        slots, self._places = list[GraphNode](), dict[tuple[int, int], int]()
+        slots, self._places = list[TraceNode](), dict[tuple[int, int], int]()
         for variant in self._variants:
             for place, node in enumerate(variant.nodes):
                 if node is not None and node.op != "const":
@@ -483,7 +483,7 @@ class Trace:
         self.tracer.bound(tag, 0, len(self._variants) - 1)
         entered = self._merged(self._entered, 1 + self._total, self._packed)
         unifier = Unifier(graph, self.action[0], self._actions)
-        rows: list[GraphNode | None] = []
+        rows: list[TraceNode | None] = []
         for variant in reversed(self._variants):
             columns = [
                 self._merged(
@@ -518,20 +518,20 @@ class Trace:
             self.odd = graph.either(self.odd, graph.negated(few))
         self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
 
-    def _row(self, result: Any) -> list[GraphNode | None]:
+    def _row(self, result: Any) -> list[TraceNode | None]:
         observed, reward, end, state = result
         return [*observed, reward, end, *self._packed(state)]
 
     def _merged(
-        self, found: Sequence[Found], width: int, pack: Callable[[Any], list[GraphNode | None]]
-    ) -> list[GraphNode | None]:
+        self, found: Sequence[Found], width: int, pack: Callable[[Any], list[TraceNode | None]]
+    ) -> list[TraceNode | None]:
         """Return one row of nodes for all paths: where it is odd, soft, and the outputs."""
         graph = self.tracer.graph
         rows = []
         for taken, (odd, soft), result in found:
             if isinstance(result, BaseException):
                 self._failure = result
-                row: list[GraphNode | None] = [graph.const(True), graph.false, *[None] * width]
+                row: list[TraceNode | None] = [graph.const(True), graph.false, *[None] * width]
             else:
                 row = [odd or graph.false, soft or graph.false, *pack(result)]
             rows.append((taken, row))
@@ -541,9 +541,9 @@ class Trace:
 
     _failure: BaseException | None = None
 
-    def _packed(self, state: State | None) -> list[GraphNode | None]:
+    def _packed(self, state: State | None) -> list[TraceNode | None]:
         """Return the variant of a state and a node for each of the numbers of all variants."""
-        out: list[GraphNode | None] = [None] * (1 + self._total)
+        out: list[TraceNode | None] = [None] * (1 + self._total)
         if state is None:
             return out
         variant = next(each for each in self._variants if each.shape == state[0])
@@ -553,14 +553,14 @@ class Trace:
                 out[1 + self._places[variant.number, place]] = node_of(value)
         return out
 
-    def _filled(self, node: GraphNode | None, slot: GraphNode) -> GraphNode:
+    def _filled(self, node: TraceNode | None, slot: TraceNode) -> TraceNode:
         return self.tracer.graph.cast(
             self.tracer.graph.const(0) if node is None else node, slot.kind
         )
 
     @staticmethod
     def _live(
-        slots: list[GraphNode], following: list[GraphNode], outputs: Sequence[GraphNode | None]
+        slots: list[TraceNode], following: list[TraceNode], outputs: Sequence[TraceNode | None]
     ) -> list[int]:
         """Return which slots the outputs of any later step depend on."""
         place_of = {slot: place for place, slot in enumerate(slots)}
@@ -573,8 +573,8 @@ class Trace:
         return sorted(live)
 
     def _beyond(
-        self, odd: GraphNode | None, nodes: Sequence[GraphNode], ended: GraphNode
-    ) -> GraphNode | None:
+        self, odd: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
+    ) -> TraceNode | None:
         """Add to where it is odd that a number leaves the bounds that tracing relied on."""
         graph, squares, widest = self.tracer.graph, None, LIMITS["f"]
         for node, slot in zip(nodes, self.slots, strict=True):
@@ -594,14 +594,14 @@ class Trace:
         return None if odd is not None and odd.op == "const" and not odd.value else odd
 
 
-def _choice(condition: GraphNode, x: GraphNode | None, y: GraphNode | None) -> GraphNode | None:
+def _choice(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
     """Return one of two nodes; None stands for anything."""
     if x is None or y is None:
         return x or y
     return tracer().graph.apply("select", condition, x, y)
 
 
-def _either_of(nodes: Sequence[GraphNode | None]) -> GraphNode | None:
+def _either_of(nodes: Sequence[TraceNode | None]) -> TraceNode | None:
     return tracer().graph.either(nodes[0], nodes[1])
 
 
