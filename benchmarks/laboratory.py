@@ -149,7 +149,7 @@ def _laboratory(
     tasks = dict(text.split("=", 1) for text in arguments.programs)
     problems = {env: _problem(env, sandbox) for env in tasks}
     for env, file in tasks.items():
-        if not problems[env].evaluate(Path(file).read_text(encoding="utf-8")).solved:
+        if not problems[env].judge(Path(file).read_text(encoding="utf-8")).solved:
             raise SystemExit(f"{file} does not predict {env}: name a correct program")
     backends = {env: Simulated(program=file, **options) for env, file in tasks.items()}
     return Laboratory(problems, backends, arguments.budget)

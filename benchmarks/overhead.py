@@ -181,7 +181,7 @@ def with_journal(quick: bool) -> Measured:
         def recorded(number: int) -> None:
             search = searching(strategy, nodes)
             with start(Path(folder, str(number))) as run:
-                search.journal = run.append
+                search.journal = run.learn
                 finish(search, nodes)
 
         def unrecorded(_: int) -> None:
