@@ -15,7 +15,7 @@ import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
 from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
-from users import AM_ROOT, USERS, barrier, obstacle, run_as
+from users import USERS, barrier, obstacle, run_as
 
 SECRET = "canary-key-0011223344556677"
 LONGEST_MESSAGE = 2000
@@ -31,9 +31,8 @@ FEWER = [
     for layers in (*WITHOUT_ONE, *ALONE, NONE)
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
-US = "root" if AM_ROOT else "ordinary"
-EITHER = [pytest.param(user, marks=() if user == US else pytest.mark.slow) for user in USERS]
-"""Who runs these tests, and in CI the other user as well."""
+EITHER = [pytest.param(user, marks=pytest.mark.slow) for user in USERS]
+"""Who runs the programs; `test_sandbox` tries some of what they do in less time."""
 
 READING_GYMNASIUM = ("import_gymnasium_past_the_finder", "load_gym_by_path")
 IS_HIDDEN = barrier([Path(gymnasium.__file__).parent]) is not None

@@ -29,7 +29,7 @@ def ask(cwm):
 
 def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
     with OpenAIServer([answer(BROKEN), rate_limited("0"), answer(WRONG), answer(RIGHT)]) as server:
-        run = ask(*ask.arguments(server, "--json", "--run", "r", "-o", "retries=2"))
+        run = ask.inside(*ask.arguments(server, "--json", "--run", "r", "-o", "retries=2"))
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert (result["solved"], result["completions"], result["tokens"]) == (True, 3, 330)

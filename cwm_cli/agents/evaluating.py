@@ -80,8 +80,9 @@ def evaluate(
         observer=observer,
     )
     limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
+    kind: type[Metric] = find("metric", metric)
     data = about.transitions(dataset, observer)
-    measure: Metric = find("metric", metric).of(data.train)
+    measure = kind.of(data.train)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     guard = protected(
