@@ -458,7 +458,8 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
     except KeyboardInterrupt:
         job.run.log("interrupted")
         if not job.search.nodes:
-            raise
+            words = "interrupted before the first completion: the same command starts anew"
+            raise KeyboardInterrupt(words) from None
         raise KeyboardInterrupt(
             f"interrupted after {len(job.search.nodes)} completions: "
             f"the same command continues the run {job.run.folder}"

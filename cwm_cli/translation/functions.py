@@ -607,9 +607,12 @@ def is_instance(value: Any, kinds: Any) -> bool:
         return isinstance(np.empty(0), plain)
     if type(value) is not Number:
         return isinstance(value, plain)
-    if value.python is None:
+    exact = (value.node.kind, bool(value.python) and value.node.kind != "s")
+    may_be = list(_EXAMPLES) if value.python is None else [exact]
+    found = {isinstance(_EXAMPLES[each], plain) for each in may_be}
+    if len(found) > 1:
         raise Refused("the type of a number that is sometimes another")
-    return isinstance(_EXAMPLES[value.node.kind, value.python and value.node.kind != "s"], plain)
+    return found.pop()
 
 
 def type_of(value: Any, *more: Any) -> Any:

@@ -185,7 +185,8 @@ def _contents(value: Any) -> Any:
 
 def _restore(value: Any, saved: Any) -> None:
     if isinstance(value, Array):
-        value.data[...] = saved
+        if value.data.flags.writeable:  # what cannot be written has not changed
+            value.data[...] = saved
     elif isinstance(value, list):
         list.__setitem__(value, slice(None), saved)
     else:
