@@ -73,6 +73,8 @@ class Shell:
     def _plugins_here(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
         """Let this process know the packages of this shell, and no others later."""
         patch.syspath_prepend(self.packages)
+        for file in self.packages.glob("*.py"):  # another test may have one of that name
+            patch.delitem(sys.modules, file.stem, raising=False)
         self._look_anew()
         try:
             yield
