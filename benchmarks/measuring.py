@@ -10,7 +10,7 @@ from statistics import median
 from types import FrameType
 from typing import NamedTuple
 
-from cwm_cli.search import threads as daemons
+from cwm_cli.search import threads
 
 Side = Callable[[int], object]
 """Does the work of one side in the round of a number."""
@@ -79,7 +79,7 @@ def calls(work: Callable[[], object]) -> int:
         elif event == "call" and (_is_ours(frame) or _is_ours(frame.f_back)):
             next(counter)
 
-    daemons.free.clear()  # threads that began before would not be counted
+    threads.free.clear()  # threads that began before would not be counted
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:

@@ -141,14 +141,14 @@ CLAIMS = (
         in_quick=True,
     ),
     claim(
-        "cem-pendulum-lockstep",
-        f"{PLAN} a model of Pendulum, 8 episodes in lockstep",
+        "cem-pendulum-eight",
+        f"{PLAN} a model of Pendulum, 8 episodes side by side",
         300,
         partial(plan, *PENDULUM, episodes=8),
     ),
     claim(
         "cem-pendulum-two-workers",
-        f"{PLAN} a model of Pendulum, 8 episodes in lockstep in each of 2 workers",
+        f"{PLAN} a model of Pendulum, 8 episodes side by side in each of 2 workers",
         300,
         partial(plan, *PENDULUM, episodes=8, workers=2),
     ),

@@ -16,7 +16,7 @@ from benchmarks.measuring import calls, in_turn
 from benchmarks.results import Result
 from benchmarks.script import main
 from benchmarks.suite import SCRIPTS
-from cwm_cli.search import threads as daemons
+from cwm_cli.search import threads
 from cwm_cli.text import clean
 
 CLAIM = Claim(
@@ -165,7 +165,7 @@ def test_calls_in_threads_that_begin_meanwhile_are_counted() -> None:
 def test_calls_in_threads_that_are_used_again_are_counted_every_time() -> None:
     def work() -> None:
         done = Event()
-        daemons.start(lambda: (clean("word", limit=10), done.set()))
+        threads.start(lambda: (clean("word", limit=10), done.set()))
         done.wait()
 
     once = calls(lambda: clean("word", limit=10))

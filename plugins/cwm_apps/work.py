@@ -23,7 +23,6 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search import threads as daemons
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -419,7 +418,7 @@ def stream(
         arrivals.put(_Finished(error))
 
     for _ in range(threads):
-        daemons.start(labour)
+        threads.start(labour)
     errors: list[BaseException] = []
     try:
         while threads:
