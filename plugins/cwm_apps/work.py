@@ -418,7 +418,7 @@ def stream(
         arrivals.put(_Finished(error))
 
     for _ in range(threads):
-        threads.start(labour)
+        start(labour)
     errors: list[BaseException] = []
     try:
         while threads:
