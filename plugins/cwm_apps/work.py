@@ -35,6 +35,7 @@ from cwm_cli.search.contracts import (
     total,
 )
 from cwm_cli.search.loop import Search
+from cwm_cli.search.threads import start
 
 T = TypeVar("T")
 R = TypeVar("R")
