@@ -231,7 +231,7 @@ def failing(cases: Any, check: Any) -> dict[str, str]:
         try:
             said = check(name)
         except AssertionError as error:
-            said = str(error)
+            said = str(error) or repr(error)
         if said:
             found[name] = said
     return found
@@ -263,6 +263,56 @@ def test_functions_of_python_math_and_numpy_answer_the_same() -> None:
         return "" if found == "same" else found
 
     assert failing(expressions.EXPRESSIONS, check) == {}
+
+
+NO_NUMBER = """
+import math
+import numpy as np
+
+class Environment:
+    def set_state(self, o):
+        self.a, self.b = o
+
+    def step(self, action):
+        w, a, k = np.zeros(3), self.a, int(abs(self.b) * 2) % 7
+        done = bool({})
+        return [self.a, self.b], float(done), done
+"""
+COMPARED = (
+    *("k <= w[2] / 0", "w[2] / 0 >= k", "w[2] / 0 != k", "0 < k <= np.nan", "not (a <= np.nan)"),
+    *("a * 0 <= np.inf * 0", "np.minimum(a, np.nan) > 0", "(np.nan if a > 0 else 1.0) <= 2"),
+    *("np.isnan(w[2] / 0)", "np.isnan(np.nan if a > 0 else 1.0)", "np.fmax(a, np.nan) >= 0"),
+    *("np.where(a > 0, np.nan, 1.0) <= 2", "min(np.nan, a) <= 3", "max(np.nan, a) >= 3"),
+    *("(a if k else math.nan) != (a if k else math.nan)", "np.clip(np.nan, -1, 1) <= 1"),
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_no_number_is_compared_as_programs_do_or_refused() -> None:
+    def check(condition: str) -> str:
+        found = judge(NO_NUMBER.format(condition))
+        return "" if found in ("same", "refused") else found
+
+    assert failing(COMPARED, check) == {}
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    steps = "\n".join(
+        f"        x = x * {1 + n / 1000} + [0.1, 0.2, {n}.0][action]" for n in range(900)
+    )
+    program = f"""
+class Environment:
+    def set_state(self, o):
+        self.o = o
+
+    def step(self, action):
+        x = self.o[0]
+{steps}
+        if action == 1:
+            x = x * x
+        return [x, self.o[1]], 0.0, False
+"""
+    assert judge(program) in ("same", "refused")
 
 
 @pytest.mark.slow

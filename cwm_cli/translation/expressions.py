@@ -132,6 +132,15 @@ def joined(kinds: Iterable[str]) -> str:
     return next(kind for kind in "fsib" if kind in found)
 
 
+def is_nan(node: TraceNode) -> bool:
+    """Whether a node is the constant that is no number."""
+    return node.op == "const" and _nan(node.value)
+
+
+def _nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and math.isnan(value)
+
+
 class Graph:
     """Makes nodes; folds what is constant and simplifies what changes no result."""
 
@@ -141,8 +150,16 @@ class Graph:
         self.false = self.const(False)
 
     def make(self, op: str, args: tuple[TraceNode, ...], kind: str, value: Any = None) -> TraceNode:
-        """Return the node of an operation as it is."""
+        """Return the node of an operation as it is.
+
+        Beside what is not known nothing may be no number (NaN): ranges and comparisons are made
+        for numbers. It is less than nothing and equal to nothing; all else is refused.
+        """
         self.count()
+        if any(map(is_nan, args)) or (op == "gather" and value and any(map(_nan, value))):
+            if op in ("less", "equal"):
+                return self.false
+            raise Refused("what is no number beside what is not known")
         key = (op, tuple([arg.number for arg in args]), kind, repr(value))
         node = self._known.get(key)
         if node is None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.translation.expressions import OPERATIONS, Inexact, Refused, TraceNode, joined
+from cwm_cli.translation.expressions import OPERATIONS, Inexact, Refused, TraceNode, is_nan, joined
 from cwm_cli.translation.paths import LIMITS, Abandoned, Tracer
 
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
@@ -336,6 +336,8 @@ def _composition(text: str) -> Callable[[list[TraceNode]], TraceNode]:
 
     def compose(nodes: list[TraceNode]) -> TraceNode:
         graph = tracer().graph
+        if negate and name == "less" and any(map(is_nan, nodes)):
+            return graph.false  # nothing is beside what is no number, neither less nor not less
         made = _applied(name, [nodes[int(place)] for place in places], [False] * len(places))
         return graph.negated(made) if negate else made
 
@@ -369,7 +371,7 @@ _COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
     "positive": lambda nodes: nodes[0],
     "conjugate": lambda nodes: nodes[0],
     "isinf": _isinf,
-    "isnan": lambda nodes: tracer().graph.false,
+    "isnan": lambda nodes: tracer().graph.const(is_nan(nodes[0])),
 }
 
 

@@ -210,9 +210,12 @@ class Trace:
         self.discrete = action_space.kind == "discrete"
         self._forgotten: set[str] = set()
         self._exact_types = False
-        while not self._traced():
-            pass
-        self._finish()
+        try:
+            while not self._traced():
+                pass
+            self._finish()
+        except RecursionError as error:
+            raise Refused("what it computes is nested too deeply") from error
 
     def _traced(self) -> bool:
         """Trace until the state settles; not yet where more has to be forgotten."""
