@@ -1,9 +1,9 @@
-"""`cwm data`: read and look into transitions; and which transitions a command works with."""
+"""`cwm data`: read and look into transitions."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,11 +16,6 @@ from cwm_cli.cli.shared import (
     guarded,
     parse_env_args,
 )
-from cwm_cli.errors import CwmError
-
-if TYPE_CHECKING:
-    from cwm_cli.data.dataset import Dataset
-    from cwm_cli.envs.spec import EnvironmentSpec
 
 data = typer.Typer(no_args_is_help=True, help="Read and look into recorded transitions.")
 
@@ -79,41 +74,3 @@ def show(
     from cwm_cli.data.dataset import Dataset
 
     emit(describe(file, Dataset.load(file)), json=json)
-
-
-def find_environment(name: str) -> EnvironmentSpec:
-    """Look up an environment; say so once when another version stands in for it."""
-    from cwm_cli.agents import collecting
-    from cwm_cli.views.lines import Lines
-
-    return collecting.find_environment(name, Lines())
-
-
-def load_dataset(
-    spec: EnvironmentSpec, env_args: dict[str, Any], file: Path | None, data_seed: int = 0
-) -> tuple[Dataset, Path]:
-    """Return the given dataset, or the default one of the environment, and the file it is in."""
-    from cwm_cli.agents.collecting import load_transitions
-    from cwm_cli.views.recording import RecordingBar
-
-    rows, source = load_transitions(
-        spec, env_args=env_args, dataset=file, data_seed=data_seed, observer=RecordingBar()
-    )
-    return rows, Path(source)
-
-
-def recorded_args(dataset: Dataset, env_args: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the environment that a dataset was recorded with."""
-    from cwm_cli.agents import collecting
-
-    return collecting.recorded_args(dataset, env_args)
-
-
-def read_program(file: Path) -> str:
-    """Return the text of a program."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no {file}: name a .py file or a run folder") from error
-    except (OSError, ValueError) as error:
-        raise CwmError(f"{file} cannot be read ({error}): name a .py file") from error
