@@ -21,6 +21,7 @@ from cwm_cli.agents.collecting import record
 from cwm_cli.cli import app
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import environment
 from cwm_published.buffer import read_buffer
 from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
@@ -237,6 +238,24 @@ def test_an_end_at_a_limit_of_time_is_no_termination(publish, episodes, terminat
     assert limited == sum(end for _, end in episodes) - len(terminated)
 
 
+@pytest.mark.parametrize("marks_time", [True, False])
+def test_the_published_score_knows_the_marks_of_the_file(publish, tmp_path, marks_time):
+    rows = recorded("Taxi-v4", episodes=2)
+    dataset = imported(publish(rows, marks_time=marks_time), "Taxi-v4").dataset
+    dataset.save(tmp_path / "taxi.npz")
+    data = Dataset.load(tmp_path / "taxi.npz")
+    said = data.select("next_observations", "rewards", "terminations")
+    score = PaperMetric.of(data).score(said, data)
+    assert (score.paper < 1, score.accuracy) == (marks_time, 1)
+
+
+def test_nothing_is_held_out_where_all_rows_are_to_train(run, publish, tmp_path):
+    file = publish(recorded("CartPole-v1", episodes=10))
+    assert run(file, "--env", "CartPole-v1", "--all-train").exit_code == 0
+    dataset = Dataset.load(tmp_path / "buffer.npz")
+    assert (len(dataset.train), len(dataset.test)) == (len(dataset), 0)
+
+
 def test_a_fifth_of_the_episodes_is_held_out(publish):
     dataset = imported(publish(recorded("CartPole-v1", episodes=10)), "CartPole-v1").dataset
     assert sorted(set(dataset.test.columns["episodes"].tolist())) == [4, 9]
@@ -291,7 +310,7 @@ def planned(env, *, copied, episodes=6):
     return rows
 
 
-@pytest.mark.parametrize("env", ["Hopper-v5", "Reacher-v5"])
+@pytest.mark.parametrize("env", ["Hopper-v5", "Reacher-v5", "Pusher-v5", "Ant-v5"])
 def test_first_rows_of_an_environment_that_was_built_anew_are_noticed(publish, env):
     spec = environment(env)
     corrupt = imported(publish(planned(env, copied=True)), env).dataset

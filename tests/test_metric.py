@@ -154,10 +154,33 @@ class TestPaper:
         assert score.paper == pytest.approx((2 / 3 + 1) / 2)
         assert score.value == score.paper
 
-    def test_time_limits_count_as_the_end(self):
-        data = dataset([(1, 2, 0, False, True)])
+    def test_a_time_limit_is_no_end(self):
+        data = dataset([(1, 2, 0, False, True), (1, 2, 0, True, False)])
         score = PaperMetric.of(data).score(truth(data), data)
-        assert (score.accuracy, score.paper) == (1.0, 0.5)
+        assert (score.accuracy, score.paper) == (1.0, 1.0)
+
+    def test_a_time_limit_that_the_file_marks_as_an_end_is_one(self):
+        data = dataset([(1, 2, 0, False, True), (1, 2, 0, False, False)])
+        data = replace(data, columns=data.columns | {"dones": np.array([True, False])})
+        score = PaperMetric.of(data).score(truth(data), data)
+        assert (score.accuracy, score.paper) == (1.0, 0.75)
+
+    def test_each_part_of_a_tuple_is_right_as_a_whole_or_not_at_all(self):
+        word = Space("text", max_length=9)
+        row = Space("tuple", children=(word, word, word))
+        space = Space("tuple", children=(Space("tuple", children=(row, row)), word))
+        board = (("you", "axe", "wall"), ("wall", "wall", "wall"))
+        data = dataset([((board, "axe"), (board, "axe"), 0, False)], space)
+        for name, share in (("next_observations.0.1.2", 1 / 2), ("next_observations.1", 1 / 2)):
+            said = truth(data) | {name: np.array(["empty"])}
+            score = PaperMetric.of(data).score(said, data)
+            assert score.paper == pytest.approx((share + 1 + 1) / 3)
+        assert PaperMetric.of(data).score(truth(data), data).paper == 1.0
+
+    def test_an_array_is_right_by_its_components_as_published(self):
+        data = dataset([([1.0, 2.0], [3.0, 4.0], 0, False)], POINT)
+        said = predictions(data, next_observations=[[3.0, 5.0]])
+        assert PaperMetric.of(data).score(said, data).paper == pytest.approx((0.5 + 1 + 1) / 3)
 
     def test_every_exact_reward_weighs_the_same_however_many_there_are(self):
         data = dataset([(1, 2, 0, False)] * 30 + [(1, 2, n, False) for n in range(1, 31)])

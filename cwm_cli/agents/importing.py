@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cwm_cli.agents.collecting import find_environment, writing
 from cwm_cli.data.dataset import Dataset
@@ -64,13 +66,14 @@ def import_transitions(
     env_args: Mapping[str, Any] | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
     out: Path | str | None = None,
+    all_train: bool = False,
     force: bool = False,
     observer: Observer = SILENT,
 ) -> ImportResult:
     """Read transitions from elsewhere and keep them as a dataset (`out`, or the name with .npz).
 
-    The first importer that says that it reads the file is taken. Over a file
-    that holds something else `force` alone writes.
+    The first importer that says that it reads the file is taken. `all_train` holds nothing
+    back, as published. Over a file that holds something else `force` alone writes.
     """
     file = Path(file)
     spec = find_environment(env, observer)
@@ -79,6 +82,9 @@ def import_transitions(
         raise CwmError(f"{target} is what is imported itself: --out names another place")
     importer = _importer(file, options)
     dataset = importer.read(file, spec, env_args or {}, observer)
+    if all_train:
+        split = np.zeros_like(dataset.columns["split"])
+        dataset = replace(dataset, columns=dataset.columns | {"split": split})
     if target.exists() and not force:
         hint = "--force replaces it, --out names another"
         try:

@@ -36,6 +36,10 @@ def import_(
         typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
     ] = None,
     option: OptionsOption = None,
+    all_train: Annotated[
+        bool,
+        typer.Option("--all-train", help="Hold nothing back: all rows are train rows."),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that holds something else.")
     ] = False,
@@ -54,6 +58,7 @@ def import_(
         env_args=parse_env_args(env_arg),
         options=option or (),
         out=out,
+        all_train=all_train,
         force=force,
         observer=Lines(),
     )

@@ -31,6 +31,9 @@ VECTORS = {
 VALID = "valid_actions"
 """Column of the actions that are allowed after a transition, one element per action."""
 
+DONE = "dones"
+"""Column of an imported file whose one mark for an end stands at limits of time, too."""
+
 
 class Transition(NamedTuple):
     """One step of an environment: what was seen, what was done, what followed.
@@ -58,7 +61,8 @@ class Dataset:
     leaf of their space, see `packing`), `rewards` (float64), `terminations`,
     `truncations`, `episodes` (the number of the trajectory) and `split`. Where the
     environment says which actions are allowed there is `valid_actions`: for each
-    action whether it may follow the transition.
+    action whether it may follow the transition. Where an imported file marks limits of
+    time as ends, its marks are kept in `dones`.
     `metadata` says where the data came from.
     """
 
@@ -221,7 +225,7 @@ class Dataset:
             )
             for leaf in space.leaves(name)
         ]
-        optional = [VALID] if self.has_valid_actions else []
+        optional = [name for name in (VALID, DONE) if name in self.columns]
         for name in (*leaves, *VECTORS, *optional):
             if len(self.columns[name]) != len(self.columns["rewards"]):
                 raise ValueError(f"the column {name} has another length than rewards")

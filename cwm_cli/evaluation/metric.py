@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
@@ -310,9 +310,10 @@ class AccuracyMetric(Metric):
 class PaperMetric(AccuracyMetric):
     """The score as published (Dainese et al., 2024), beside the others.
 
-    Time limits count as the end, a reward counts when the double equals the one stored as
-    float32, each exact reward value weighs the same in total however many there are, and
-    some of the valid actions are enough.
+    The end is what the data call `done`, and a time limit only where an imported file does not
+    tell the two apart. Of a tuple each part is right as a whole or not at all, a reward counts
+    when the double equals the one stored as float32, each exact reward value weighs the same in
+    total however many there are, and some of the valid actions are enough.
     """
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
@@ -371,9 +372,8 @@ def _share(losses: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _done(rows: Dataset) -> np.ndarray:
-    """Return which rows end an episode, for whatever reason."""
-    done: np.ndarray = rows.columns["terminations"] | rows.columns["truncations"]
-    return done
+    """Return which rows are stored as the end of an episode."""
+    return rows.columns.get(DONE, rows.columns["terminations"])
 
 
 def _stored(rows: Dataset) -> np.ndarray:
@@ -389,11 +389,27 @@ def _match_as_published(predictions: Columns, rows: Dataset) -> Matches:
         named, allowed = predictions[VALID], rows.columns[VALID]
         valid = np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
     return Matches(
-        match(predictions, rows).observation,
+        _elements(predictions, rows),
         predictions["rewards"] == _stored(rows),
         predictions["terminations"] == _done(rows),
         valid,
     )
+
+
+def _elements(predictions: Columns, rows: Dataset) -> np.ndarray:
+    """Return the share of each observation's elements that are right as a whole.
+
+    They are what `len` counts: the parts of a tuple, such as a board, or the lines of an array.
+    """
+    right, space = components(predictions, rows), rows.observation_space
+    if space.children:
+        leaves = iter(right)
+        parts = [[next(leaves) for _ in part.leaves("")] for part in space.children]
+        elements = [np.concatenate(part, axis=1) for part in parts]
+    else:
+        elements = np.array_split(right[0], space.shape[0] if space.shape else 1, axis=1)
+    share: np.ndarray = np.mean([element.all(axis=1) for element in elements], axis=0)
+    return share
 
 
 def _centres(rewards: np.ndarray) -> tuple[float, ...]:

@@ -32,8 +32,8 @@ PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
-    "exact comparison with rewards that were stored as float32, and from time limits that "
-    "count as the end."
+    "exact comparison with rewards that were stored as float32, and from limits of time that "
+    "some imported files mark as ends."
 )
 
 

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import DONE, Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import AccuracyMetric, components
-from cwm_cli.worlds import EnvironmentModel
+from cwm_cli.evaluation import components
+from cwm_cli.worlds import EnvironmentModel, Predictions
 from cwm_published.buffer import Buffer, Column
 from cwm_published.pickles import Inert, plain
 
@@ -128,13 +128,17 @@ _FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
 FEW = 0.1
 """Share of first rows that may be off for other reasons, such as what an observation hides."""
 
+NEAR = (1e-4, 1e-2, 1e-1)
+"""Errors below such a share of the usual change in a step count as none. Another version of the
+physics is off by more than the first, and what was built anew may be by less than the last."""
+
 
 def corrupt_first_rows(spec: EnvironmentSpec, dataset: Dataset) -> int:
     """Return how many first rows of episodes seem to be corrupt.
 
     They are where the second row starts elsewhere than the first one led to,
     or where the environment itself, stood at the observation, goes elsewhere,
-    although it predicts second rows. What is observed is a state of real
+    although it comes near second rows. What is observed is a state of real
     numbers there; in a game of chance the environment would say nothing.
     """
     episodes = dataset.columns["episodes"]
@@ -159,13 +163,33 @@ def _goes_on(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def _mispredicted(spec: EnvironmentSpec, dataset: Dataset, rows: np.ndarray) -> int:
-    """Return how many rows the environment itself gets wrong, if it gets the next ones right."""
-    env_args = dataset.metadata.get("env_args", {})
-    metric = AccuracyMetric.of(dataset)
-    truth = EnvironmentModel(spec, env_args)
-    reached = [metric.reach(truth, dataset[which]) for which in (rows, rows + 1)]
-    first, second = (result.score.exact if result else 0.0 for result in reached)
-    return round((1 - first) * len(rows)) if second - first > FEW else 0
+    """Return how many rows the environment itself is farther off than it is in the next ones."""
+    truth = EnvironmentModel(spec, dataset.metadata.get("env_args", {}))
+    found = [truth.predict(dataset[which]) for which in (rows, rows + 1)]
+    if any(predictions.failure for predictions in found):
+        return 0
+    first, second = found
+    return max(_worse(first, second, dataset, rows, near) for near in NEAR)
+
+
+def _worse(
+    first: Predictions, second: Predictions, dataset: Dataset, rows: np.ndarray, near: float
+) -> int:
+    """Return how many rows are off in more components than the rows after them, if many are."""
+    here, there = _share(first, dataset, rows, near), _share(second, dataset, rows + 1, near)
+    usual = there.mean() - FEW
+    return int((here < usual).sum()) if here.mean() < usual else 0
+
+
+def _share(predictions: Predictions, dataset: Dataset, rows: np.ndarray, near: float) -> np.ndarray:
+    """Return for each row the share of the observation that is predicted nearly."""
+    shares = []
+    for name in dataset.select("observations"):
+        before, after = dataset.columns[name], dataset.columns[f"next_{name}"]
+        error = np.abs(predictions.columns[f"next_{name}"] - after[rows])
+        shares.append((error <= near * np.abs(after - before).mean(axis=0)).reshape(len(rows), -1))
+    share: np.ndarray = np.concatenate(shares, axis=1).mean(axis=1)
+    return share if predictions.answered is None else share * predictions.answered
 
 
 CAP = 100
@@ -220,8 +244,11 @@ def convert(
         )
     except ValueError as error:
         raise MisfitError(f"{buffer.file} is not of {spec.id} ({error})") from error
-    limited = dataset.columns["truncations"] & buffer.dones[kept]
-    return Imported(dataset, int(limited.sum()))
+    marks = buffer.dones[kept]
+    limited = int((dataset.columns["truncations"] & marks).sum())
+    if limited:
+        dataset = replace(dataset, columns=dataset.columns | {DONE: marks})
+    return Imported(dataset, limited)
 
 
 def _origin(buffer: Buffer, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> dict[str, Any]:
