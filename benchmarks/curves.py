@@ -4,6 +4,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from cwm_cli.text import share
+
 RESAMPLES = 2000
 LEVELS = (2.5, 97.5)
 """Percentiles between which the mean lies with 95 % confidence."""
@@ -42,7 +44,7 @@ class Curve(NamedTuple):
     def cell(self, place: int) -> str:
         """Write down a point of the curve with its band."""
         mean, low, high = (values[place] for values in self.scores)
-        return f"{mean:.3f} ({low:.3f}-{high:.3f})"
+        return f"{share(mean)} ({share(low)}-{share(high)})"
 
 
 def curve(name: str, scores: np.ndarray, strata: np.ndarray) -> Curve:

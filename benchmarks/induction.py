@@ -20,6 +20,7 @@ from benchmarks import aside, novel, unseen
 from benchmarks.machine import machine
 from benchmarks.main_job import watched
 from benchmarks.variants import VARIANTS
+from cwm_cli.text import share
 
 FLAT = "is_slippery=false"
 LAKE = 'desc=["SFFFHFF", "FHFFFFF", "FFFHFFH", "HFFFFFF", "FFHFHFF", "FFFFFFG"]'
@@ -125,22 +126,22 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
         unseen = [row["unseen"]["accuracy"] for row in rows if row["unseen"]]
         seconds = median(second for row in rows for second in row["seconds"])
         yield (
-            f"{name:<42} {len(rows):5}  {mean(accuracy):8.3f}  ({min(accuracy):.3f})"
+            f"{name:<42} {len(rows):5}  {share(mean(accuracy)):>8}  ({share(min(accuracy))})"
             f"  {_mean(row['test']['exact'] for row in rows)}"
             f"   {_mean(unseen)}  {_mean(row['test']['floor'] for row in rows)}"
             f"  {seconds:7.1f}  {max(row['peak_mb'] for row in rows):7}"
         )
-    yield f"{'mean':<42} {len(done):5}  {mean(row['test']['accuracy'] for row in done):8.3f}"
+    yield f"{'mean':<42} {len(done):5}  {share(mean(row['test']['accuracy'] for row in done)):>8}"
     longest = max(len(row["scores"]) for row in done)
     if longest > 1:
         curve = [mean(max(row["scores"][: n + 1]) for row in done) for n in range(longest)]
-        yield "best train score by completions: " + " ".join(f"{score:.3f}" for score in curve)
+        yield "best train score by completions: " + " ".join(share(score) for score in curve)
 
 
 def _mean(values: Iterable[float]) -> str:
     """Write a mean, or a dash for none."""
     found = list(values)
-    return f"{mean(found):.3f}" if found else "    -"
+    return share(mean(found)) if found else "    -"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks.machine import machine
 from benchmarks.published import ENTROPY
 from cwm_cli.bench.configuration import SUITES
+from cwm_cli.text import share
 
 DISCRETE = (*SUITES["cwmb"][:6], *SUITES["cwmb"][18:])
 THOROUGH = ("Pendulum-v1", "Reacher-v5", "InvertedPendulum-v5", "HalfCheetah-v5")
@@ -115,9 +116,9 @@ def _line(env: str, way: Way, found: dict[str, Any]) -> str:
     parts.append(f"{steps:>6} steps {speed:>9} per decision, {found['form']}")
     if "solved" in found:
         oracle = found["oracle"] or {"mean": float("nan"), "stderr": float("nan")}
-        share = "none" if found["R"] is None else f"{found['R']:.3f}"
-        parts.append(f"oracle {oracle['mean']:.4g} ± {oracle['stderr']:.2g}, R {share}")
-        parts.append(f"exact on held-out rows: {found['test']['exact']:.3f}")
+        R = "none" if found["R"] is None else share(found["R"])
+        parts.append(f"oracle {oracle['mean']:.4g} ± {oracle['stderr']:.2g}, R {R}")
+        parts.append(f"exact on held-out rows: {share(found['test']['exact'])}")
     return "; ".join(parts)
 
 

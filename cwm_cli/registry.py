@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import json
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -9,12 +11,23 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pluggy
 
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
+from cwm_cli.text import read_value
 
 if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
@@ -325,22 +338,58 @@ def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
 
 
 def _read(owner: Owner, name: str, value: Any) -> Any:
-    """Read the text of an option as the type of its field."""
+    """Read an option as the type of its field; what has no type of its own as a literal."""
     from pydantic import TypeAdapter, ValidationError
 
     hint = get_type_hints(owner.factory, include_extras=True)[name]
     try:
-        return TypeAdapter(hint).validate_python(value)
+        return TypeAdapter(hint).validate_python(_typed(hint, value))
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise CwmError(f"the option {name}={value} is refused: {reason.lower()}") from error
+        found = error.errors()[0]
+        raise CwmError(f"the option {name}={value} is refused: {_wanted(hint, found)}") from error
+    except ValueError as error:
+        quoted = shlex.quote(f"{name}={json.dumps(value, ensure_ascii=False)}")
+        raise CwmError(f"{error}: write text in quotes, -o {quoted}") from error
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Read what was typed as a literal, but for text, paths and words that can be chosen."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    kinds = {hint, *get_args(hint)}
+    if not isinstance(value, str) or get_origin(hint) is Literal:
+        return value
+    if type(None) in kinds and value.lower() in ("none", "null"):
+        return None
+    if kinds & {str, Path}:
+        return value
+    try:
+        read = read_value(value)
+    except ValueError:
+        if kinds & {bool, int, float}:
+            return value  # such as yes, or wrong: pydantic knows
+        raise
+    return value if isinstance(read, bool) and kinds & {int, float} else read
+
+
+def _wanted(hint: Any, error: Mapping[str, Any]) -> str:
+    """Say what an option takes, in the user's words."""
+    bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    for name, limit in error.get("ctx", {}).items():
+        if name in bounds:
+            return f"it has to be {bounds[name]} {limit:g}"
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    words = [kinds.get(word, word) for word in _type_words(hint).split(" | ")]
+    return f"it takes {' or '.join(words)}"
 
 
 def _type_words(hint: Any) -> str:
     """Write a type as `-o` takes its values."""
     if hint is type(None):
         return "none"
-    if getattr(hint, "__origin__", None) is Literal:
+    if get_origin(hint) is Annotated:
+        return _type_words(get_args(hint)[0])
+    if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
     if get_args(hint) and not isinstance(hint, type):
         return " | ".join(_type_words(part) for part in get_args(hint))

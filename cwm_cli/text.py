@@ -1,6 +1,13 @@
-"""Foreign text made harmless for terminals, files and prompts."""
+"""Text from people and for them: made harmless, read as values, numbers that do not flatter."""
 
+import json
+import math
 import unicodedata
+from ast import literal_eval
+from typing import Any
+
+UNKNOWN = "\N{EN DASH}"
+"""What stands in a table for what is not known."""
 
 
 def clean(text: str, *, limit: int | None = None, newlines: bool = False) -> str:
@@ -16,3 +23,58 @@ def clean(text: str, *, limit: int | None = None, newlines: bool = False) -> str
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in kept or unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
+
+
+def read_value(text: str) -> Any:
+    """Read a value that was typed: JSON, else a Python literal of what JSON can hold.
+
+    So `false`, `False`, `null`, `None`, `[1, 2]`, `(1, 2)` and `'8x8'` are all read; a tuple
+    becomes a list, as it is when it was written down. `ValueError` for anything else.
+    """
+    try:
+        return _plain(json.loads(text))
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return _plain(literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{text} is neither JSON nor a Python literal") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it; what it cannot hold, such as infinity, is refused."""
+    match value:
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            return {key: _plain(item) for key, item in value.items()}
+        case None | bool() | int() | str():
+            return value
+        case float() if math.isfinite(value):
+            return value
+    raise ValueError("this is no JSON value")
+
+
+def share(value: float | None, digits: int = 3) -> str:
+    """Write a share of one, such as a score; only 1 is written as 1.000, and only 0 as 0.000."""
+    if value is None:
+        return UNKNOWN
+    rounded = round(value, digits) + 0.0  # no minus before a zero
+    if rounded != value and rounded in (-1.0, 0.0, 1.0):
+        rounded += math.copysign(10.0**-digits, value - rounded)
+    return f"{rounded:.{digits}f}"
+
+
+def percent(value: float) -> str:
+    """Write a share as a percentage; only all is 100 %, and only nothing 0 %."""
+    return f"{100 * value:.0f} %" if value in (0, 1) else f"{100 * float(share(value)):.1f} %"
+
+
+def tokens(count: int | None) -> str:
+    """Write a number of tokens."""
+    return "unknown" if count is None else f"{count:,}"
+
+
+def money(cost: float | None) -> str:
+    """Write a cost in US dollars."""
+    return "unknown" if cost is None else f"${cost:.4f}"

@@ -238,7 +238,7 @@ MISTAKES = [
     ),
     (
         ("--env", "Pendulum-v1", "--real-env", "--planner", "cem", "-o", "preset=slow"),
-        "preset=slow is refused: input should be '",
+        "preset=slow is refused: it takes default or paper",
     ),
     ((*CARTS, "--real-env", "--render", "film.avi"), "film.avi is no film: name a .gif or a .mp4"),
     (

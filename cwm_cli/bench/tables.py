@@ -13,7 +13,8 @@ from typing import NamedTuple
 from cwm_cli.agents.comparison import Mean
 from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun
-from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share
+from cwm_cli.runs.report import Grid, RunReport
+from cwm_cli.text import UNKNOWN, money, share, tokens
 
 ERROR = "\N{PLUS-MINUS SIGN}"
 
@@ -39,7 +40,7 @@ COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
     "jobs failed": lambda group: str(group.failed),
     "jobs solved": lambda group: str(group.solved),
     "completions": lambda group: f"{group.completions:,}",
-    "tokens": lambda group: UNKNOWN if group.tokens is None else f"{group.tokens:,}",
+    "tokens": lambda group: tokens(group.tokens),
     "cost": lambda group: money(group.cost),
     "seconds": lambda group: f"{group.seconds:,.1f}",
 }
@@ -161,7 +162,7 @@ def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
         cells += [[words, *map(write, some)] for words, write in COUNTS.items()]
         yield Grid(f"{kind} environments", ["", *heads], cells)
         published = [
-            [f"{f.strategy}, {f.model}", str(f.completions), f"{f.accuracy:.2f}", f"{f.R:.2f}"]
+            [f"{f.strategy}, {f.model}", str(f.completions), share(f.accuracy, 2), share(f.R, 2)]
             for f in PUBLISHED
             if f.group == kind
         ]
@@ -226,7 +227,7 @@ def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
 
 def _with_error(value: float, stderr: float | None) -> str:
     """Write a share with its error."""
-    return share(value) + ("" if stderr is None else f" {ERROR} {stderr:.3f}")
+    return share(value) + ("" if stderr is None else f" {ERROR} {share(stderr)}")
 
 
 def _held_out_ceiling(row: TrialRow) -> str:

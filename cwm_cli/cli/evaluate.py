@@ -83,6 +83,8 @@ def evaluate(
         out.print(part, soft_wrap=True)
     if json:
         emit_json(result.as_json())
+    if result.failure:
+        raise typer.Exit(1)
 
 
 def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
@@ -99,7 +101,11 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     if failure := result.failure:
         where = f", line {failure.line}" if failure.line else ""
         message = Text(clean(failure.message, newlines=True))
-        yield Panel(message, title=f"the program failed: {failure.kind}{where}", expand=False)
+        yield Panel(
+            message,
+            title=f"the program failed: {failure.kind.replace('_', ' ')}{where}",
+            expand=False,
+        )
         return
     wrong = (part for part, found in result.found.items() if (found.rows < 1).any())
     if part := next(wrong, None):

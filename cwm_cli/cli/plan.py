@@ -128,6 +128,8 @@ def plan(
         cost = result.side.cost
         complain(
             f"the program failed in {cost.failures} of {cost.decisions} decisions, which "
-            f"were random instead; the first: {failure.kind}{where}: {failure.message}",
+            f"were random instead; the first: {failure.kind.replace('_', ' ')}{where}: {failure.message}",
             kind="Warning",
         )
+        if cost.failures == cost.decisions:
+            raise typer.Exit(1)

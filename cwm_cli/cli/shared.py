@@ -5,6 +5,7 @@ Commands of plugins get this module as `api`.
 
 import json as jsonlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cwm_cli.errors import CwmError
-from cwm_cli.text import clean
+from cwm_cli.text import clean, read_value
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
@@ -131,16 +132,17 @@ MetricOption = Annotated[
 
 
 def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
-    """Read KEY=VALUE pairs: values are JSON, or text where they are not."""
+    """Read KEY=VALUE pairs, whose values are JSON or Python literals."""
     arguments: dict[str, Any] = {}
     for pair in pairs or []:
         key, separator, text = pair.partition("=")
         if not separator or not key:
             raise CwmError(f"--env-arg {pair!r} has no value: write --env-arg KEY=VALUE")
         try:
-            arguments[key] = jsonlib.loads(text)
-        except jsonlib.JSONDecodeError:
-            arguments[key] = text
+            arguments[key] = read_value(text)
+        except ValueError as error:
+            quoted = shlex.quote(f"{key}={jsonlib.dumps(text, ensure_ascii=False)}")
+            raise CwmError(f"{error}: write text in quotes, --env-arg {quoted}") from error
     return arguments
 
 

@@ -27,11 +27,10 @@ from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.planning.model import key
 from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load, run_folders
-from cwm_cli.runs.report import money, share
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import DATASET, kind_of
 from cwm_cli.search.contracts import Node, total
-from cwm_cli.text import clean
+from cwm_cli.text import clean, money, share, tokens
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -182,7 +181,7 @@ _VALID = " `info` names the actions that are valid next: `valid_actions`, and `a
 def _scores(run: SearchRun, findings: RunFindings) -> str:
     """Compare the scores on train and held-out rows, or say what is known so far."""
     if not findings.scores:
-        so_far = f"Right so far on train rows: {findings.best.verdict.score:.3f}."
+        so_far = f"Right so far on train rows: {share(findings.best.verdict.score)}."
         return f"The search was not over when this was written. {so_far} Held-out rows: not scored."
     columns = [*COLUMNS, *(["paper"] if run.config.metric == "paper" else [])]
     titles = {"train": "train", "test": "held-out"}
@@ -212,7 +211,7 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     yield "modules admitted", ", ".join(map(_code, config.tools)) or "none but the usual"
     yield "seed", str(config.seed)
     yield "completions", f"{len(findings.nodes)}{'' if findings.result else ', so far'}"
-    yield "tokens", f"{spent.tokens:,}"
+    yield "tokens", tokens(spent.tokens)
     yield "cost", money(spent.cost)
     yield "started", clean(header.created)
     yield "versions", clean(versions)

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from cwm_cli.runs.files import flat, replace
 
-UNKNOWN = "\N{EN DASH}"
-
 
 class Grid(NamedTuple):
     """A table: its title, the heads of its columns, its cells, and how many columns are words."""
@@ -89,13 +87,3 @@ class RunReport:
         replace(folder / "table.md", self.markdown())
         replace(folder / "table.csv", text.getvalue())
         replace(folder / "result.json", json.dumps(self.facts, indent=2) + "\n")
-
-
-def share(value: float | None) -> str:
-    """Write a share of one."""
-    return UNKNOWN if value is None else f"{value:.3f}"
-
-
-def money(cost: float | None) -> str:
-    """Write a cost."""
-    return "unknown" if cost is None else f"${cost:.4f}"

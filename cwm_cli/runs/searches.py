@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import replace
-from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, RunSummary, share
+from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import Run, RunHeader, read_journal
 from cwm_cli.search.contracts import Node, Record
+from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
 
@@ -104,7 +105,7 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
             seed=config.seed,
             completions=len(nodes),
             done=f"{len(nodes)} completion{'' if len(nodes) == 1 else 's'}",
-            result="" if best is None else f"best {best:.4f}",
+            result="" if best is None else f"best {share(best)}",
             best=best,
             created=self.header.created,
         )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cwm_cli.bench.benchmarking import BenchmarkWork, TaskEvent, TrialStanding
+from cwm_cli.text import share
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
@@ -90,7 +91,7 @@ class BenchmarkLines:
 
     def _words(self, line: TrialStanding) -> str:
         """Put a job into words."""
-        best = "" if line.best is None else f" {line.best:.3f}"
+        best = "" if line.best is None else f" {share(line.best)}"
         words = f"[{self._over}/{self._all}] {printable(line.trial.name)}: {line.state}{best}"
         budget = self._work.run.header.terms.budget
         spent = f"{line.completions}/{budget}" if line.completions else ""
@@ -208,7 +209,7 @@ def _table(
 def _facts(line: TrialStanding, budget: int) -> tuple[str, str, str, str]:
     """Write what is known of a job."""
     return (
-        "" if line.best is None else f"{line.best:.3f}",
+        "" if line.best is None else share(line.best),
         f"{line.completions}/{budget}" if line.completions or line.is_working else "",
         "?" if line.cost is None else f"${line.cost:.2f}" if line.cost else "",
         "" if line.left_seconds is None else duration(line.left_seconds),

@@ -14,6 +14,7 @@ from rich.text import Text
 from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.text import share
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.model import PlannedWith
@@ -228,7 +229,7 @@ def plan_report(result: PlanResult) -> Iterator[Table | Text]:
     elif result.R is None:
         yield Text("R         none: the oracle is not clearly better than chance")
     else:
-        yield Text(f"R         {result.R:.3f} (the oracle has 1, random actions have 0)")
+        yield Text(f"R         {share(result.R)} (the oracle has 1, random actions have 0)")
     if result.side.report:
         yield Text(f"planner   {report_words(result.side.report)}")
     yield Text(f"episodes  {result.journal}")

@@ -23,6 +23,7 @@ from rich.text import Text
 from cwm_cli.agents.synthesizing import SearchJob
 from cwm_cli.search.contracts import ROOT, Move, Node
 from cwm_cli.search.loop import Pending, Search
+from cwm_cli.text import share
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import (
     Pane,
@@ -359,12 +360,12 @@ def _line(row: Row, tree: SearchTree, states: Mapping[int, str]) -> Text:
     content = row.content
     origin = f" of #{content.parent}" if row.adrift and not isinstance(content, Fold) else ""
     if isinstance(content, Fold):
-        return line.append(f"… {content.hidden:,} more, best {content.best:.3f}", "dim")
+        return line.append(f"… {content.hidden:,} more, best {share(content.best)}", "dim")
     if isinstance(content, Move):
         return line.append(f"… {content.action}{origin}", "cyan")
     best = content is tree.best
     words = f"{'★ ' if best else ''}#{content.id} {content.action}{origin}"
-    line.append(f"{words} {content.verdict.score:.3f}", _style(content, best=best))
+    line.append(f"{words} {share(content.verdict.score)}", _style(content, best=best))
     return _append_notes(line, content, states.get(content.id, ""))
 
 
@@ -448,7 +449,7 @@ class NodeLines:
         number = f"{len(self._tree):>{len(str(self._budget))}}/{self._budget}"
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
-        scores = f"{node.verdict.score:.3f} (best {best.verdict.score:.3f})"
+        scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
         words = f"[{number}] {node.action}{origin}: {scores}"
         parts = [words, duration(time.monotonic() - self._started)]
         if node.verdict.failure is not None and node.verdict.is_bug:

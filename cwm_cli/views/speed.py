@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
-from cwm_cli.runs.report import UNKNOWN
+from cwm_cli.text import UNKNOWN, money, share, tokens
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import first_line, printable
 
@@ -155,8 +155,7 @@ def _shares(score: Score | None) -> Iterator[str]:
         return
     yield str(score.transitions)
     for name in (*PARTS, "accuracy"):
-        share = getattr(score, name)
-        yield UNKNOWN if share is None else f"{share:.3f}"
+        yield share(getattr(score, name))
 
 
 def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
@@ -197,10 +196,11 @@ def _doubts(score: Score | None) -> str:
 def _spent(asked: Asked, model: str) -> Iterator[Text]:
     """Say what was answered, at what cost, and what was not."""
     spent = asked.spent
-    cost = "unknown" if spent.cost is None else f"${spent.cost:.4f}"
     counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them no prediction"]
     counts += [f"{len(asked.refused)} refused"] if asked.refused else []
-    yield Text(f"{model}: {', '.join(counts)}, {spent.tokens:,} tokens, cost {cost}")
+    yield Text(
+        f"{model}: {', '.join(counts)}, {tokens(spent.tokens)} tokens, cost {money(spent.cost)}"
+    )
     for row, reason in [*asked.unread.items()][:MOST_UNREAD]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
     if asked.stopped:

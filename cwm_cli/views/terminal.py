@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
-from cwm_cli.text import clean
+from cwm_cli.text import clean, money, share, tokens
 
 UNSURE = "\ufffd"
 
@@ -44,17 +44,17 @@ def first_line(failure: Failure) -> str:
 
 def best_words(verdict: Verdict) -> str:
     """Name the score of the best program, and the one on validation rows where that differs."""
-    train, validation = f"{verdict.score:.3f}", f"{verdict.validation:.3f}"
+    train, validation = share(verdict.score), share(verdict.validation)
     told = verdict.validation and validation != train
     return f"best {train} (validation {validation})" if told else f"best {train}"
 
 
-def spent_words(tokens: int, cost: float | None) -> list[str]:
-    """Name what was spent, if anything."""
-    words = [f"{tokens:,} tokens"] if tokens else []
+def spent_words(count: int, cost: float | None) -> list[str]:
+    """Name the tokens and the money that were spent, if any."""
+    words = [f"{tokens(count)} tokens"] if count else []
     if cost is None:
         return [*words, "cost unknown"]
-    return [*words, f"${cost:.4f}"] if cost else words
+    return [*words, money(cost)] if cost else words
 
 
 def duration(seconds: float) -> str:

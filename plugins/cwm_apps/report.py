@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cwm_apps.scoring import CodingSummary, Interval, PassAt, ProblemOutcome, summary
-from cwm_cli.runs.report import UNKNOWN, Grid, RunReport, money, share
-from cwm_cli.text import clean
+from cwm_cli.runs.report import Grid, RunReport
+from cwm_cli.text import UNKNOWN, clean, money, share
 
 SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
 
@@ -157,7 +157,7 @@ def _published() -> Grid:
     """Return a table of what was published."""
     heads = ["published", "completions", "strict accuracy"]
     cells = [
-        [f"{one.strategy}, {one.model}", str(one.completions), f"{one.strict_accuracy:.3f}"]
+        [f"{one.strategy}, {one.model}", str(one.completions), share(one.strict_accuracy)]
         for one in PUBLISHED
     ]
     return Grid("published for APPS competition, quoted from the paper", heads, cells)
@@ -165,4 +165,4 @@ def _published() -> Grid:
 
 def _with_interval(value: float | None, interval: Interval | None) -> str:
     """Write a share with its interval."""
-    return share(value) + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")
+    return share(value) + (f" [{share(interval.low)}, {share(interval.high)}]" if interval else "")

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
+from cwm_cli.text import share
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
@@ -92,7 +93,7 @@ class CodingPicture:
 
 def _line(problem: ProblemState) -> Text:
     """Say how far a problem is; what matters least is cut off first."""
-    best = "" if problem.best is None else f"{problem.best:.2f}"
+    best = "" if problem.best is None else share(problem.best, 2)
     spent = f"{problem.completions}/{problem.budget}"
     line = Text(f"{problem.id:04}{GAP}", "dim").append(f"{spent:>6}{GAP}{best:>4}{GAP}", "none")
     line.append(f"{printable(problem.state, 30):<9}{GAP}", "bold")
@@ -126,7 +127,7 @@ def _ending(problem: ProblemState) -> str:
     plural = "" if problem.completions == 1 else "s"
     words = [f"{problem.state} after {problem.completions} {problem.unit}{plural}"]
     if problem.best is not None and problem.best < 1:
-        words.append(f"best {problem.best:.2f}")
+        words.append(f"best {share(problem.best, 2)}")
     if problem.cost is None:
         words.append("cost unknown")
     elif problem.cost:

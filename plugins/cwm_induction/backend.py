@@ -13,6 +13,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.text import percent, share
 from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
@@ -35,7 +36,7 @@ PROGRAM = '''
 
 
 class Environment(Transitions):
-    """The same, with the valid actions that are the most common: {share:.0%} of {count}."""
+    """The same, with the valid actions that are the most common: {share} of {count}."""
 
     def step(self, action):
         """Predict the valid actions as well."""
@@ -94,11 +95,11 @@ class Induction(Backend):
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         remark = (
-            f"It predicts {best.exact:.1%} of {_rows(fit)} in every part; "
-            f"its accuracy on them is {best.fit:.3f}."
+            f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
+            f"its accuracy on them is {share(best.fit)}."
         )
         program = remarked(broken(renamed(best.program, names)), remark)
-        found = f"This program predicts {best.exact:.1%} of {_rows(fit)}."
+        found = f"This program predicts {percent(best.exact)} of {_rows(fit)}."
         return found, program, best.above < HOPELESS and not has_rules(fit)
 
 
@@ -121,6 +122,6 @@ def _with_valid_actions(program: str, data: Dataset) -> str:
     masks = Counter(data.action_space.masked(mask) for mask in data.columns[VALID])
     [(actions, count)] = masks.most_common(1)
     text = PROGRAM.format(
-        begins=BEGINS, share=count / len(data), count=len(data), actions=list(actions)
+        begins=BEGINS, share=percent(count / len(data)), count=len(data), actions=list(actions)
     )
     return program.rstrip() + "\n" + text

@@ -15,7 +15,7 @@ import numpy as np
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.evaluation import Matches, Metric, components, match
-from cwm_cli.text import clean
+from cwm_cli.text import clean, percent
 from cwm_cli.worlds.contract import component_names
 
 LONGEST_NAME = 40
@@ -184,12 +184,6 @@ class ComparedRows:
 def share(mask: np.ndarray) -> str:
     """Write the mean of a mask in percent."""
     return percent(float(mask.mean()) if len(mask) else 1.0)
-
-
-def percent(part: float) -> str:
-    """Write a share in percent; only nothing reads 0 and only all reads 100."""
-    number = 100 * part
-    return f"{number:.0f} %" if number in (0, 100) else f"{min(max(number, 0.1), 99.9):.1f} %"
 
 
 MOST_COMPARED = 40

@@ -20,11 +20,11 @@ from cwm_cli.problems.feedback.examples import (
     error_ratio,
     examples,
     failing,
-    percent,
     share,
     worse_parts,
 )
-from cwm_cli.text import clean
+from cwm_cli.text import clean, percent
+from cwm_cli.text import share as score_words
 from cwm_cli.worlds.contract import component_names
 
 MOST_NAMES = 4
@@ -329,7 +329,7 @@ def _summary(comparison: ComparedRows) -> list[str]:
     score = 1.0 - comparison.lost.sum() / comparison.weights.sum()
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score on them is {min(score, 0.9999):.4f}.",
+        f"the weighted score on them is {score_words(score, 4)}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.text import percent
 from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
 from cwm_induction.continuous.ending import EndRule, ending
 from cwm_induction.continuous.inner_constants import clipped
@@ -225,10 +226,10 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
     if moving:
         yield f"Exact equations with few terms were found for {_listed(moving)}."
     if found.mechanics is not None:
-        share = f"{100 * found.mechanics.right:.0f} %"
+        right = percent(found.mechanics.right)
         yield (
             f"{_listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
-            f"forces were fitted through the integrator and predict {share} of the "
+            f"forces were fitted through the integrator and predict {right} of the "
             "transitions held back from the fit."
         )
     if found.flow is not None:
@@ -259,9 +260,7 @@ def _on_the_reward(findings: SystemFindings) -> str:
         return "Every reward seen was the same."
     if reward.right > 0.98:
         return "The reward was found exactly."
-    return (
-        f"The reward is an approximation, right in {100 * reward.right:.0f} % of the transitions."
-    )
+    return f"The reward is an approximation, right in {percent(reward.right)} of the transitions."
 
 
 def _listed(names: Iterable[str]) -> str:

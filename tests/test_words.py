@@ -1,0 +1,174 @@
+"""What is typed is read as it was meant, and numbers say no more than what is true."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from cwm_cli.cli.shared import parse_env_args
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.text import UNKNOWN, percent, read_value, share
+from recordings import cartpole
+
+SPELLINGS = {
+    "false": False,
+    "False": False,
+    "True": True,
+    "null": None,
+    "None": None,
+    "3": 3,
+    "-0.5": -0.5,
+    ".5": 0.5,
+    "1_000": 1000,
+    "1e-3": 0.001,
+    "[1, 2]": [1, 2],
+    "(1, 2)": [1, 2],
+    '"8x8"': "8x8",
+    "'8x8'": "8x8",
+    "['SF', 'HG']": ["SF", "HG"],
+    "{'a': (1, None)}": {"a": [1, None]},
+    '"False"': "False",
+}
+NEITHER = ("8x8", "yes", "", "is true", "NaN", "1e999", "{1: 2}", "{1, 2}", "b'x'", "1j", "...")
+
+
+def test_arguments_are_read_in_the_spelling_of_json_and_of_python():
+    read = {text: parse_env_args([f"k={text}"])["k"] for text in SPELLINGS}
+    assert {k: (type(v), v) for k, v in read.items()} == {
+        k: (type(v), v) for k, v in SPELLINGS.items()
+    }
+
+
+def test_an_argument_that_is_neither_is_refused_by_a_line_that_shows_how_to_quote_it():
+    for text in (*NEITHER, "it's", 'say "hi"', "[" * 10_000):
+        with pytest.raises(CwmError) as caught:
+            parse_env_args([f"name={text}"])
+        words, _, shown = str(caught.value).partition("write text in quotes, ")
+        assert "is neither JSON nor a Python literal" in words
+        flag, quoted = shlex.split(shown)
+        assert (flag, parse_env_args([quoted])) == ("--env-arg", {"name": text})
+
+
+def test_data_recorded_with_false_and_with_False_are_the_same_bytes(cwm):
+    lake = ("collect", "--env", "FrozenLake-v1", "--policy", "random", "--episodes", "2")
+    for spelling in ("false", "False"):
+        words = ("--env-arg", f"is_slippery={spelling}", "--out", f"{spelling}.npz")
+        done = cwm.inside(*lake, *words)
+        assert done.returncode == 0, done.stderr
+    files = [cwm.folder / f"{spelling}.npz" for spelling in ("false", "False")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert Dataset.load(files[1]).metadata["env_args"] == {"is_slippery": False}
+
+
+@dataclass
+class Knobs:
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    count: int = 1
+    on: bool = True
+    most: int | None = None
+    name: str | None = None
+    kind: Literal["full", "paper"] = "full"
+    sizes: tuple[int, ...] = ()
+    anything: Any = None
+    file: Path = Path()
+
+
+def read(pair):
+    return read_options([pair], [Owner("it", Knobs)])["it"]
+
+
+def test_options_are_read_by_their_type_and_those_without_one_as_literals():
+    cases = {
+        "share=.25": 0.25,
+        "count=1_000": 1000,
+        "on=False": False,
+        "on=no": False,
+        "most=None": None,
+        "most=3": 3,
+        "name=None": None,
+        "name=False": "False",
+        "kind=paper": "paper",
+        "sizes=(1, 2)": (1, 2),
+        "anything=False": False,
+        "anything='False'": "False",
+        "file=1": Path("1"),
+    }
+    assert {pair: read(pair)[pair.partition("=")[0]] for pair in cases} == cases
+
+
+def test_a_value_that_an_option_does_not_take_is_refused_in_words_of_the_user():
+    cases = {
+        "share=much": "it takes a number",
+        "share=2": "it has to be at most 1",
+        "count=True": "it takes a whole number",
+        "count=1.5": "it takes a whole number",
+        "on=2": "it takes true or false",
+        "most=x": "it takes a whole number or none",
+        "kind=slow": "it takes full or paper",
+        "anything=x": "write text in quotes, -o 'anything=\"x\"'",
+    }
+    for pair, words in cases.items():
+        with pytest.raises(CwmError) as caught:
+            read(pair)
+        assert str(caught.value).endswith(words)
+        assert "nput should" not in str(caught.value)
+
+
+@given(st.floats(min_value=0, max_value=1))
+@example(0.9996)
+@example(1 - 2**-53)
+@example(0.0004)
+@example(5e-324)
+def test_only_all_is_written_as_1_and_only_nothing_as_0(value):
+    written = share(value)
+    assert (written == "1.000") == (value == 1)
+    assert (written == "0.000") == (value == 0)
+    assert abs(float(written) - value) <= 0.001
+    assert (percent(value) == "100 %") == (value == 1)
+    assert (percent(value) == "0 %") == (value == 0)
+
+
+def test_shares_below_nothing_and_above_all_and_unknown_ones_are_written_as_well():
+    written = {-0.0: "0.000", -0.0004: "-0.001", 1.0004: "1.001", 1.9996: "2.000", None: UNKNOWN}
+    assert {value: share(value) for value in written} == written
+
+
+def test_read_value_gives_back_what_json_can_hold():
+    for value in SPELLINGS.values():
+        assert read_value(json.dumps(value)) == value
+
+
+@pytest.fixture
+def poles_npz(cwm, poles):
+    poles[0].save(cwm.folder / "p.npz")
+    return cwm
+
+
+def test_evaluate_of_a_program_that_does_not_load_reports_and_exits_1(poles_npz):
+    (poles_npz.folder / "broken.py").write_text("import nothing_of_that_name")
+    words = ("evaluate", "broken.py", "--env", "CartPole-v1", "--dataset", "p.npz")
+    told, plain = poles_npz.inside(*words, "--json"), poles_npz.inside(*words)
+    assert (told.returncode, plain.returncode) == (1, 1)
+    assert json.loads(told.stdout)["failure"]["line"] == 1
+    assert "the program failed: load error, line 1" in plain.stdout
+    assert "accuracy" in plain.stdout
+
+
+def test_a_plan_whose_every_decision_failed_reports_and_exits_1(cwm):
+    half = cartpole().replace(
+        "def step(self, action):", "def step(self, action):\n        1 / {}", 1
+    )
+    for text, code in ((half.format(0), 1), (half.format(1), 0)):
+        (cwm.folder / "half.py").write_text(text)
+        words = ("--program", "half.py", "--env", "CartPole-v1", "--max-steps", "3")
+        done = cwm.inside("plan", *words, "--episodes", "1", "--json")
+        assert done.returncode == code, done.stderr
+        assert json.loads(done.stdout)["failures"] == (3 if code else 0)
