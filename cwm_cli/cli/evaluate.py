@@ -96,14 +96,14 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     from cwm_cli.problems.feedback import worst
     from cwm_cli.text import clean
     from cwm_cli.views.tables import score_table
+    from cwm_cli.views.terminal import place_words
 
     yield score_table({"train": result.scores.train, "held-out": result.scores.test})
     if failure := result.failure:
-        where = f", line {failure.line}" if failure.line else ""
         message = Text(clean(failure.message, newlines=True))
         yield Panel(
             message,
-            title=f"the program failed: {failure.kind.replace('_', ' ')}{where}",
+            title=f"the program failed: {place_words(failure)}",
             expand=False,
         )
         return

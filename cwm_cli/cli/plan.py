@@ -94,6 +94,7 @@ def plan(
     from cwm_cli.errors import CwmError
     from cwm_cli.views.lines import complain
     from cwm_cli.views.planning import plan_report, plan_view
+    from cwm_cli.views.terminal import place_words
 
     if run and run_option and run != run_option:
         raise CwmError(f"{run} and {run_option} are two runs: name one")
@@ -124,11 +125,10 @@ def plan(
     for part in plan_report(result):
         out.print(part, highlight=False, soft_wrap=True)
     if failure := result.side.failure:
-        where = f", line {failure.line}" if failure.line else ""
         cost = result.side.cost
         complain(
             f"the program failed in {cost.failures} of {cost.decisions} decisions, which "
-            f"were random instead; the first: {failure.kind.replace('_', ' ')}{where}: {failure.message}",
+            f"were random instead; the first: {place_words(failure)}: {failure.message}",
             kind="Warning",
         )
         if cost.failures == cost.decisions:

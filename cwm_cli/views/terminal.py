@@ -42,6 +42,12 @@ def first_line(failure: Failure) -> str:
     return f"{kind}: {line}" if line else kind
 
 
+def place_words(failure: Failure) -> str:
+    """Name the kind of a failure, and the line of the program where it happened."""
+    where = f", line {failure.line}" if failure.line else ""
+    return failure.kind.replace("_", " ") + where
+
+
 def best_words(verdict: Verdict) -> str:
     """Name the score of the best program, and the one on validation rows where that differs."""
     train, validation = share(verdict.score), share(verdict.validation)
