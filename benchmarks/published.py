@@ -1,7 +1,8 @@
 """The planners of the paper as it describes them: the other side of every ratio.
 
 They copy the state of the model with `deepcopy` once for each node and each
-time they restore it, as published, and waste nothing else.
+time they restore it, and stand a program at its last observation before every
+step, as published, and waste nothing else.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,31 @@ class Copied:
     def load(self, state: Any) -> None:
         """Put a copy of saved attributes in place."""
         self.environment.__dict__ = deepcopy(state)
+
+
+class Stood(Copied):
+    """A program that is stood at its last observation before every step."""
+
+    def __init__(self, environment: Any, observation: Any) -> None:
+        super().__init__(environment)
+        self.observation = observation
+        self.step = self._step
+
+    def save(self) -> Any:
+        """Copy the attributes, and keep the observation."""
+        return super().save(), self.observation
+
+    def load(self, state: Any) -> None:
+        """Put a copy of saved attributes in place, and the observation."""
+        attributes, self.observation = state
+        super().load(attributes)
+
+    def _step(self, action: Any) -> tuple[Any, ...]:
+        """Take an action from the last observation."""
+        self.environment.set_state(self.observation)
+        answers: tuple[Any, ...] = self.environment.step(action)
+        self.observation = answers[0]
+        return answers
 
 
 class Decision(NamedTuple):

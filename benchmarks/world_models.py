@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.published import Copied, Entropy, cem, mcts
+from benchmarks.published import Entropy, Stood, cem, mcts
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.planning import Moment
@@ -37,23 +38,20 @@ class WorldModel:
 
     def trees(self) -> Act:
         """Return the published tree search."""
-        model = self._copied()
 
         def act(number: int) -> int:
-            model.environment.set_state(self._start(number).astype(float))
-            return mcts(model, range(2), Random(number)).steps
+            return mcts(self._stood(number), range(2), Random(number)).steps
 
         return act
 
     def plans(self, entropy: Entropy) -> Act:
         """Return the published cross-entropy method."""
-        model, space = self._copied(), self._env.action_space
+        space = self._env.action_space
         assert isinstance(space, gym.spaces.Box)
         bounds = space.low.astype(float), space.high.astype(float)
 
         def act(number: int) -> int:
-            model.environment.set_state(self._start(number).astype(float))
-            return cem(model, bounds, np.random.default_rng(number), entropy).steps
+            return cem(self._stood(number), bounds, np.random.default_rng(number), entropy).steps
 
         return act
 
@@ -108,8 +106,15 @@ class WorldModel:
         start: np.ndarray = self._starts[number % len(self._starts)]
         return start
 
-    def _copied(self) -> Copied:
-        """Return the program as the published planners take it."""
+    def _stood(self, number: int) -> Stood:
+        """Return the program at a start, as the published planners take it."""
+        model = Stood(self._environment, self._start(number).astype(float))
+        self._environment.set_state(model.observation)
+        return model
+
+    @cached_property
+    def _environment(self) -> Any:
+        """The program's `Environment`, outside of the sandbox."""
         names: dict[str, Any] = {}
         exec(self._text, names)
-        return Copied(names["Environment"]())
+        return names["Environment"]()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import atan2, cos, pi, sin
 from typing import Any
 
@@ -12,8 +13,9 @@ from benchmarks import published
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import Cem
 from cwm_cli.planning.icem import Icem, coloured
+from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
-from cwm_cli.planning.program import Checks, Program
+from cwm_cli.planning.program import Anew, Checks, Program
 
 PLANNERS = [Cem(horizon=6, iterations=3, samples=30, elites=4), Icem(budget=200, horizon=6)]
 
@@ -74,6 +76,14 @@ class Same(Target):
         return np.zeros(3), 1.0, False
 
 
+class Asked(Anew):
+    """A program stood anew before every step, whose plans are remembered by the program itself."""
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        self._model.asked.append(plans.shape)  # type: ignore[attr-defined]
+        return super().returns(states, plans)
+
+
 class Recorded(Program):
     """A program that remembers the shapes of the plans it was asked about."""
 
@@ -82,12 +92,16 @@ class Recorded(Program):
         super().__init__(environment, checks, action_space=environment.space)
         self.asked: list[tuple[int, ...]] = []
 
+    @cached_property
+    def anew(self) -> Model:
+        return Asked(self, self)
+
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
         self.asked.append(plans.shape)
         return super().returns(states, plans)
 
 
-class Pendulums:
+class Pendulums(Model):
     """Pendulums at many angles and speeds at once."""
 
     action_space = Pendulum.space
@@ -101,7 +115,9 @@ class Pendulums:
         return total.reshape(plans.shape[:2])
 
     @staticmethod
-    def step(angles: Any, speeds: Any, torques: Any) -> tuple[Any, Any, Any]:
+    def step(  # type: ignore[override]
+        angles: Any, speeds: Any, torques: Any
+    ) -> tuple[Any, Any, Any]:
         off = (angles + pi) % (2 * pi) - pi
         rewards = -(off**2 + 0.1 * speeds**2 + 0.001 * torques**2)
         speeds = np.clip(speeds + (15 * np.sin(angles) + 3 * torques) * 0.05, -8, 8)
@@ -121,13 +137,46 @@ def test_a_plan_is_bit_for_bit_the_published_one(environment: Any, seed: int, ho
     model = Recorded(environment())
     plan = planner.plan(model, [at(seed, horizon)])[0]
     space, slow, start = environment.space, environment(), at(seed)
-    slow.set_state(start.state)
     bounds = np.reshape(space.low, space.shape), np.reshape(space.high, space.shape)
     options = published.Entropy(min(100, horizon), 6, 40, 7)
-    expected = published.cem(published.Copied(slow), bounds, start.rng, options)
+    expected = published.cem(published.Stood(slow, start.state), bounds, start.rng, options)
     assert np.array_equal(plan, expected.actions)
     assert model.counter[0] == expected.steps
     assert model.asked == [(1, 40, horizon, *space.shape)] * 6
+
+
+class Momentum:
+    """A slide that forgets its speed when it is stood somewhere, and counts how often it is."""
+
+    space = box([-1], [1])
+    stood = 0
+
+    def set_state(self, observation: Any) -> None:
+        self.place, self.speed = float(observation[0]), 0.0
+        self.stood += 1
+
+    def step(self, action: Any) -> tuple[Any, float, bool]:
+        self.speed += float(action[0])
+        self.place += self.speed
+        return np.array([self.place]), self.place, self.place > 9
+
+
+def test_the_published_method_stands_a_program_anew_before_every_step() -> None:
+    for preset, anew in (("paper", True), ("default", False)):
+        planner = Cem(preset=preset, iterations=2, samples=20, elites=4, horizon=8, replan=8)
+        slide = Momentum()
+        model = Recorded(slide)
+        planner.plan(model, [at(0)])
+        assert slide.stood == (model.counter[0] if anew else 2 * 20)
+
+
+def test_published_plans_are_as_long_as_an_episode_and_played_to_its_end() -> None:
+    model, situation = Recorded(Target()), at(0, 12)
+    planner = Cem(preset="paper", iterations=1, samples=4, elites=2)
+    assert len(planner.plan(model, [situation])[0]) == 12
+    situation.horizon = 5
+    assert len(planner.plan(model, [situation])[0]) == 5
+    assert [shape[2] for shape in model.asked] == [12, 12]
 
 
 def test_the_published_values_are_a_preset() -> None:

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from benchmarks.published import Copied, Entropy, cem
+from benchmarks.published import Copied, Entropy, Stood, cem
 from candidates import open_session
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
@@ -141,13 +141,21 @@ def test_situations_are_planned_for_together_as_alone(sandbox: Sandbox) -> None:
         ("cheetah_vectors", "HalfCheetah-v5"),
     ],
 )
+@pytest.mark.parametrize("preset", ["default", "paper"])
 def test_the_plan_is_to_the_last_bit_the_published_one(
-    sandbox: Sandbox, name: str, env_id: str
+    sandbox: Sandbox, name: str, env_id: str, preset: str
 ) -> None:
     text, env = (PROGRAMS / f"{name}.py").read_text(), gym.make(env_id)
     names: dict = {}
     exec(text, names)
-    options = {"horizon": 20, "iterations": 4, "samples": 60, "elites": 6, "replan": 20}
+    options = {
+        "preset": preset,
+        "horizon": 20,
+        "iterations": 4,
+        "samples": 60,
+        "elites": 6,
+        "replan": 20,
+    }
     bounds = tuple(
         np.asarray(bound, float) for bound in (env.action_space.low, env.action_space.high)
     )
@@ -158,8 +166,11 @@ def test_the_plan_is_to_the_last_bit_the_published_one(
         for episode in range(2):
             observation = env.reset(seed=episode)[0]
             [plan] = session.plan([Moment(episode, 0, observation, 100)])
-            model = Copied(names["Environment"]())
-            model.environment.set_state(observation.astype(float))
+            start = observation.astype(float)
+            model = Stood(names["Environment"](), start)
+            if preset == "default":
+                model = Copied(model.environment)
+            model.environment.set_state(start)
             rng = np.random.default_rng([0, episode, 0])
             published = cem(model, bounds, rng, Entropy(20, 4, 60, 6)).actions
             assert np.array_equal(plan.actions, np.array(published, np.float32))

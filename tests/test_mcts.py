@@ -24,6 +24,7 @@ from cwm_cli.planning.mcts import (
 )
 from cwm_cli.planning.model import Model, Step, close, countable, key, name
 from cwm_cli.planning.planner import Situation
+from cwm_cli.planning.program import Checks, Program
 
 TWO = space_of(spaces.Discrete(2))
 PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
@@ -116,10 +117,9 @@ def test_it_walks_the_only_way_that_pays(preset: Any, kind: type) -> None:
         assert chosen(planner, Corridor(), kind(2), seed=seed) == 1
 
 
-@PRESETS
 @pytest.mark.parametrize("kind", [int, float])
-def test_no_step_beyond_the_horizon_counts(preset: Any, kind: type) -> None:
-    planner = Mcts(preset=preset, simulations=200, temperature=0.0)
+def test_no_step_beyond_the_horizon_counts(kind: type) -> None:
+    planner = Mcts(simulations=200, temperature=0.0)
     for horizon, action in ((1, 1), (2, 1), (3, 0), (50, 0)):
         assert chosen(planner, Patience(), kind(0), horizon=horizon) == action
 
@@ -291,16 +291,56 @@ def test_the_published_search_is_the_published_one(world: World, state: Any) -> 
         assert found.values == [total / count for total, count in pairs]
 
 
+def test_the_published_search_knows_no_time_limit() -> None:
+    planner = Mcts(preset="paper", simulations=200, temperature=0.0)
+    assert [chosen(planner, Patience(), 0.0, horizon=horizon) for horizon in (1, 2, 3)] == [0] * 3
+
+
 def test_an_action_whose_outcome_is_known_is_not_taken_again() -> None:
-    world = Patience()
-    chosen(Mcts(preset="paper"), world, 0.0, horizon=1)
+    class Door(World):
+        def answer(self, state: Any, action: int) -> Step:
+            return Step(state + 1 + action, 1.0, True)
+
+    world = Door()
+    chosen(Mcts(preset="paper"), world, 0.0)
     assert world.counter[0] == 2
 
 
 def test_rollouts_end_where_the_episode_ends() -> None:
-    world = Corridor()
-    chosen(Mcts(preset="paper", simulations=2), world, 4.0, horizon=2)
-    assert world.counter[0] <= 3
+    class End(World):
+        def answer(self, state: Any, action: int) -> Step:
+            return Step(state + 1, 0.0, bool(state == 2))
+
+    world = End()
+    chosen(Mcts(preset="paper", simulations=2), world, 0.0)
+    assert world.counter[0] == 2 * 3
+
+
+class Counted:
+    """A program that remembers how many steps it took, unless it is stood anew."""
+
+    stood = 0
+
+    def set_state(self, observation: Any) -> None:
+        self.place, self.steps = float(observation[0]), 0
+        self.stood += 1
+
+    def step(self, action: int) -> tuple[Any, float, bool]:
+        self.steps += 1
+        self.place += action
+        return np.array([self.place]), float(self.steps), self.steps > 50
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_published_search_stands_a_program_anew_before_every_step(deterministic: bool) -> None:
+    program = Counted()
+    checks = Checks(tuple, float, bool, np.array)
+    model = Program(program, checks, action_space=TWO, deterministic=deterministic)
+    planner = Mcts(preset="paper", simulations=9, rollout=7)
+    planner.plan(model, [at(np.zeros(1))])
+    assert program.stood == model.counter[0] >= 9 * 8
+    Mcts(simulations=9, rollout=7).plan(model, [at(np.zeros(1))])
+    assert program.stood < model.counter[0]
 
 
 def test_a_random_outcome_is_weighed_and_not_taken_for_granted() -> None:

@@ -199,7 +199,7 @@ def test_after_a_failure_the_session_goes_on_in_a_fresh_process(sandbox: Sandbox
 def test_a_program_stays_in_one_process_until_it_fails(sandbox: Sandbox) -> None:
     text = program(
         "return self.state, float(action), False",
-        set_state="self.state = observation; self.n += 1; assert self.n < 30",
+        set_state="self.state = observation; self.n += 1; assert self.n < 200",
         init="self.n = 0",
     )
     failed = [plan.failure is not None for plan in decide(sandbox, text, times=8)]

@@ -21,7 +21,9 @@ class Cem(Planner):
 
     N samples of T actions are scored by the model, the K best of them give the mean
     and the deviation of the next N, and after I iterations the best sample of the
-    last one is the plan (Rubinstein, 1999; as in Dainese et al., 2024).
+    last one is the plan (Rubinstein, 1999; as in Dainese et al., 2024). As published
+    the model is stood at its last observation before every step, and T is cut to
+    what an episode can last but not to what is left of it.
     """
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
@@ -31,7 +33,7 @@ class Cem(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """paper: the published values of what is not set; a plan takes 2 million steps."""
+    """paper: the published method and its values; a plan takes 2 million steps."""
     horizon: int = FROM_PRESET
     """Actions in a plan (T); in the paper 100."""
     iterations: int = FROM_PRESET
@@ -60,13 +62,21 @@ class Cem(Planner):
         """Return the beginning of the best plan of the last iteration for each situation."""
         most = LARGEST // (self.samples * self.horizon * model.action_space.size)
         plans: list[list[Any]] = [[]] * len(situations)
-        lengths = [min(self.horizon, situation.horizon) for situation in situations]
+        lengths = [min(self.horizon, self._left(situation)) for situation in situations]
+        model = model.anew if self.preset == "paper" else model
         for length, places in alike(lengths, most):
             bounds = Bounds(model.action_space, length)
             best = self._best(model, [situations[place] for place in places], bounds)
             for place, plan in zip(places, bounds.shaped(best), strict=True):
-                plans[place] = list(plan[: self.replan])
+                plans[place] = list(plan[: min(self.replan, situations[place].horizon)])
         return plans
+
+    def _left(self, situation: Situation) -> int:
+        """Return how many steps count: those that are left, or as published all of an episode."""
+        if self.preset != "paper":
+            return situation.horizon
+        situation.memory = situation.memory or situation.horizon
+        return int(situation.memory)
 
     def _best(self, model: Model, situations: Sequence[Situation], bounds: "Bounds") -> np.ndarray:
         """Return the best flat plan of the last iteration for each situation."""

@@ -40,7 +40,7 @@ class Mcts(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """paper: the published search, with its values of what is not set."""
+    """paper: the published search and its values; rollouts know no time limit there."""
     simulations: int = FROM_PRESET
     """Simulations of a decision, at most; in the paper 25."""
     budget: int | None = FROM_PRESET
@@ -81,7 +81,7 @@ class Mcts(Planner):
         """Search, on from what is remembered of the episode; choose by what was found."""
         search: PublishedTree | PlanTree | StateGraph
         if self.preset == "paper":
-            search = PublishedTree(model, self)
+            search = PublishedTree(model.anew, self)
         elif situation.memory is not None:
             search = situation.memory
         else:
@@ -211,12 +211,12 @@ class PublishedNode(TreeNode):
 class PublishedTree(TreeSearch[PublishedNode]):
     """UCT whose new states are valued by random rollouts (Kocsis and Szepesvari, 2006).
 
-    The tree of Dainese et al. (2024): Q is the mean return. What is known of a model
-    that always answers alike is not tried again.
+    The tree of Dainese et al. (2024): Q is the mean return, and what lies beyond the end of
+    the time counts. What is known of a model that always answers alike is not tried again.
     """
 
     def _begin(self, situation: Situation) -> PublishedNode:
-        self._horizon, self._rng = situation.horizon, situation.rng
+        self._rng = situation.rng
         root = PublishedNode(situation.state, situation.valid or self._actions)
         root.visits = 1
         return root
@@ -224,14 +224,14 @@ class PublishedTree(TreeSearch[PublishedNode]):
     def _simulate(self, root: PublishedNode) -> None:
         path: list[tuple[PublishedNode, int, float]] = []
         node, new = root, False
-        while not (new or node.terminated or len(path) == self._horizon):
+        while not (new or node.terminated):
             index = self._select(node)
             child, reward, new = self._follow(node, index)
             path.append((node, index, reward))
             node = child
-        length = min(self._options.rollout, self._horizon - len(path))
         value = 0.0
-        if new and length and not node.terminated:
+        if not node.terminated:
+            length = self._options.rollout
             drawn = self._rng.integers(self._actions.start, self._actions.stop, length)
             value, _ = self._play(node.actions, drawn.tolist())
         node.visits += 1

@@ -80,6 +80,14 @@ class Model:
     counter: Counter
     batch: Batch | None = None
 
+    @property
+    def anew(self) -> "Model":
+        """The model that is stood at its last observation before every step, as published.
+
+        That is this one where states are saved exactly, as those of true environments are.
+        """
+        return self
+
     def stand(self, state: Any) -> None:
         """Stand at a state."""
         raise NotImplementedError

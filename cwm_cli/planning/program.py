@@ -1,6 +1,7 @@
 """A program as a model that planners plan with; returns of many plans at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,62 +28,12 @@ class Checks(NamedTuple):
     valid: Callable[[Any], tuple[int, ...] | None] | None = None
 
 
-class Program(Model):
-    """A program's `Environment`; arrays are copied on their way in and out.
+class Batched(Model):
+    """A model that plays many plans at once where it has such a form, and notes where it cannot."""
 
-    Between two calls of `stand` every step goes on from the one before. `used`
-    are the forms in which steps were taken, `notes` says what stands against
-    others.
-    """
-
-    def __init__(
-        self,
-        environment: Any,
-        checks: Checks,
-        *,
-        action_space: Space,
-        deterministic: bool = True,
-        counter: Counter | None = None,
-    ) -> None:
-        self.environment = environment
-        self._set_state, self._step = environment.set_state, environment.step
-        self._checks = checks
-        self.action_space = action_space
-        self.deterministic = deterministic
-        self.counter: Counter = [0] if counter is None else counter
-        self.used: set[str] = set()
+    def __init__(self) -> None:
         self.notes: list[str] = []
-        self._answer: Any = None
-        self._valid: Any = None
-        self._here: Any = None
         self._setbacks = 0
-
-    @property
-    def names_actions(self) -> bool:
-        """Whether every step has to say which actions are valid after it."""
-        return self._checks.valid is not None
-
-    def stand(self, state: Any) -> None:
-        """Stand at an observation."""
-        self._here = state
-        self._set_state(copied(state))
-
-    def here(self) -> Any:
-        """Return the last observation."""
-        return self._here
-
-    def step(self, action: Any) -> Step:
-        """Take an action."""
-        reward, terminated = self._take((action,), 1.0)
-        self._here = self._checks.observation(self._answer)
-        valid = self._checks.valid(self._valid) if self._checks.valid else None
-        return Step(self._here, reward, terminated, valid)
-
-    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the episode end; return the discounted sum of rewards."""
-        total, _ = self._take(actions, discount)
-        self._checks.observation(self._answer)  # one that is wrong is refused, though not needed
-        return total
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
         """Return the sums of rewards of plans from each state; the program gets copies."""
@@ -113,6 +64,68 @@ class Program(Model):
             self.batch = None
             self.notes.append(f"not batched any more: {reason}")
 
+
+class Program(Batched):
+    """A program's `Environment`; arrays are copied on their way in and out.
+
+    Between two calls of `stand` every step goes on from the one before. `used`
+    are the forms in which steps were taken, `notes` says what stands against
+    others.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        checks: Checks,
+        *,
+        action_space: Space,
+        deterministic: bool = True,
+        counter: Counter | None = None,
+    ) -> None:
+        super().__init__()
+        self.environment = environment
+        self._set_state, self._step = environment.set_state, environment.step
+        self._checks = checks
+        self.action_space = action_space
+        self.deterministic = deterministic
+        self.counter: Counter = [0] if counter is None else counter
+        self.used: set[str] = set()
+        self._answer: Any = None
+        self._valid: Any = None
+        self._here: Any = None
+
+    @cached_property
+    def anew(self) -> Model:
+        """The program that is stood at its last observation before every step."""
+        return Anew(self, self)
+
+    @property
+    def names_actions(self) -> bool:
+        """Whether every step has to say which actions are valid after it."""
+        return self._checks.valid is not None
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self._here = state
+        self._set_state(copied(state))
+
+    def here(self) -> Any:
+        """Return the last observation."""
+        return self._here
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        reward, terminated = self._take((action,), 1.0)
+        self._here = self._checks.observation(self._answer)
+        valid = self._checks.valid(self._valid) if self._checks.valid else None
+        return Step(self._here, reward, terminated, valid)
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        total, _ = self._take(actions, discount)
+        self._checks.observation(self._answer)  # one that is wrong is refused, though not needed
+        return total
+
     def _take(self, actions: Iterable[Any], discount: float) -> tuple[float, bool]:
         """Take actions; planners spend nearly all their time here."""
         self.used.add("scalar")
@@ -134,6 +147,67 @@ class Program(Model):
                 return total, True
             factor *= discount
         return total, False
+
+
+class Anew(Batched):
+    """A program, in any form, that is stood at its last observation before every step.
+
+    So what it remembers beyond that counts for nothing, as with the published planners.
+    """
+
+    def __init__(self, model: Model, program: Program) -> None:
+        super().__init__()
+        self._model, self._observation, self._stands = model, None, True
+        self.action_space, self.deterministic = model.action_space, model.deterministic
+        self.counter, self.notes = model.counter, program.notes
+        self.batch = AnewBatch(program.batch) if program.batch else None
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self._observation, self._stands = state, True
+        self._model.stand(state)
+
+    def here(self) -> Any:
+        """Return the last observation."""
+        return self._observation
+
+    def step(self, action: Any) -> Step:
+        """Take an action from the last observation."""
+        if not self._stands:
+            self._model.stand(self._observation)
+        step = self._model.step(action)
+        self._observation, self._stands = step.observation, False
+        return step
+
+
+class AnewBatch:
+    """The same for many states at once."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch, self._stands = batch, True
+        self._observations = np.empty(0)
+
+    def stand(self, observations: np.ndarray) -> None:
+        """Stand at observations."""
+        self._observations, self._stands = observations, True
+        self._batch.stand(observations)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take actions; return observations, rewards and terminated."""
+        if not self._stands:
+            self._batch.stand(self._observations)
+        answers = self._batch.step(actions)
+        self._observations, self._stands = answers[0], False
+        return answers
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take actions; return rewards and terminated."""
+        return self.step(actions)[1:]
+
+    def keep(self, lanes: np.ndarray) -> None:
+        """Go on with some lanes only."""
+        self._observations = self._observations[..., lanes]
+        self._batch.keep(lanes)
 
 
 class Returns(NamedTuple):

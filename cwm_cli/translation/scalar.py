@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import tee
 from math import isfinite
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST, Model, Step
-from cwm_cli.planning.program import Program
+from cwm_cli.planning.program import Anew, Program
 
 FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What plain arithmetic raises where the program has to answer, and where it has no state."""
@@ -44,6 +45,11 @@ class Translated(Model):
         self.batch = program.batch
         self.used = program.used
         self.redone = 0
+
+    @cached_property
+    def anew(self) -> Model:
+        """The program that is stood at its last observation before every step, in this form."""
+        return Anew(self, self._program)
 
     def stand(self, state: Any) -> None:
         """Stand at an observation, or where `here` said."""
