@@ -88,21 +88,26 @@ def test_wherever_a_crash_cuts_the_journal_whole_lines_remain(tmp_path) -> None:
             assert run.missing([EpisodeKey("oracle", 7)]) == []
 
 
-def test_a_journal_that_was_meddled_with_is_refused_in_one_line(tmp_path) -> None:
+def test_a_line_that_was_meddled_with_is_played_again_and_a_copy_of_it_is_kept(tmp_path) -> None:
     file = fill(tmp_path).journal
     first, second, *_ = file.read_bytes().splitlines(keepends=True)
     content = first + b"{}\n" + second
     file.write_bytes(content)
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        assert len(run.known) == 2
+        assert "1 of the 3 lines" in run.mended
+    assert file.read_bytes() == first + second
+    assert file.with_name(f"{file.name}.damaged-1").read_bytes() == content
+
+
+def test_a_journal_that_is_no_file_is_refused_in_one_line(tmp_path) -> None:
+    file = fill(tmp_path).journal
+    file.unlink()
+    file.mkdir()
     for _ in range(2):  # nothing stays locked
-        with pytest.raises(CwmError, match=r"line 2: Field required; .*add --new") as caught:
+        with pytest.raises(CwmError, match="it is a folder") as caught:
             PlayRun.open(tmp_path, CONFIG).__enter__()
         assert len(str(caught.value).splitlines()) == 1
-    assert file.read_bytes() == content
-    with PlayRun.open(tmp_path, CONFIG, new=True) as run:
-        assert run.known == {}
-        run.add("random", episode(0), None)
-    with PlayRun.open(tmp_path, CONFIG) as run:
-        assert len(run.known) == 1
 
 
 def test_what_is_forgotten_stays_written_until_something_is_played(tmp_path) -> None:

@@ -188,8 +188,7 @@ def test_a_journal_that_was_cut_short_replays_up_to_the_cut(texts, tmp_path):
         replay.complete(question("generate ", BUDGET - 1))
 
 
-def test_a_journal_with_a_broken_line_is_refused_by_its_number(texts, tmp_path):
+def test_of_a_journal_with_a_broken_line_the_others_are_replayed(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     (run.folder / JOURNAL).write_bytes(b'{"node": 1}\n' + (run.folder / JOURNAL).read_bytes())
-    with pytest.raises(CwmError, match=r"nodes\.jsonl, line 1: "):
-        Replay(str(run.folder))
+    assert Replay(str(run.folder))._recorded.keys() == {node.prompt for node in run.nodes()}

@@ -1,5 +1,6 @@
 """Run folders: nothing that was written is lost, nothing foreign is continued or removed."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -101,12 +102,107 @@ def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):
         assert (run.folder / JOURNAL).read_bytes() == whole
 
 
-def test_a_broken_line_in_the_middle_is_refused_by_its_number(run):
-    lines = (run.folder / JOURNAL).read_bytes().splitlines(keepends=True)
-    lines[1] = b'{"node": 3}\n'
-    (run.folder / JOURNAL).write_bytes(b"".join(lines))
-    with pytest.raises(CwmError, match=r"nodes\.jsonl, line 2: "):
-        list(run.nodes())
+class TestDamagedJournals:
+    """A line that cannot be used costs itself and what depends on it, and nobody overlooks it."""
+
+    @pytest.fixture
+    def tree(self, tmp_path):
+        """Two children of the root, each with a line of three below it."""
+        parents = [-1, -1, 0, 1, 2, 3, 4, 5]
+        run = SearchRun.start(tmp_path / "tree", HEADER, FILES)
+        with run:
+            for number, parent in enumerate(parents):
+                node = dataclasses.replace(record(number).node, parent=parent)
+                run.learn(Record(node, "text"))
+        return run
+
+    def spoil(self, run, number, line=b'{"node": 3}'):
+        lines = (run.folder / JOURNAL).read_bytes().splitlines()
+        lines[number] = line
+        (run.folder / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
+
+    @pytest.mark.parametrize(
+        "line", [b"", b"garbage", b'{"node": 3}', b"\xff" * 40, b"[" * 9000, b"\0", b"7"]
+    )
+    def test_the_lines_after_it_stay_but_for_those_that_grew_from_it(self, tree, line):
+        self.spoil(tree, 3, line)
+        kept = list(tree.nodes())
+        assert [node.program for node in kept] == [f"x = {n}\n" for n in (0, 1, 2, 4, 6)]
+        assert [(node.id, node.parent) for node in kept] == [
+            (0, -1),
+            (1, -1),
+            (2, 0),
+            (3, 2),
+            (4, 3),
+        ]
+        (told,) = list_runs(tree.folder)
+        assert told.completions == 5
+        assert "3 of the 8 lines of " in told.damage
+        assert "the first is line 4" in told.damage
+
+    def test_a_copy_is_kept_before_anything_is_written(self, tree):
+        self.spoil(tree, 3)
+        damaged = (tree.folder / JOURNAL).read_bytes()
+        assert list(tree.nodes())
+        assert (tree.folder / JOURNAL).read_bytes() == damaged
+        for number in (1, 2):
+            with SearchRun.load(tree.folder) as opened:
+                opened.learn(record(5))
+            copy = tree.folder / f"{JOURNAL}.damaged-{number}"
+            assert copy.read_bytes() == damaged
+            assert f"kept in {copy}" in opened.mended
+            with SearchRun.load(tree.folder) as again:
+                assert not again.mended
+            assert [node.id for node in again.nodes()] == [0, 1, 2, 3, 4, 5]
+            (tree.folder / JOURNAL).write_bytes(damaged)
+
+    @pytest.mark.parametrize("change", [{"id": 0}, {"parent": 99}, {"parent": 7}, {"step": -1}])
+    def test_a_node_that_can_not_be_is_left_out(self, tree, change):
+        lines = [json.loads(line) for line in (tree.folder / JOURNAL).read_text().splitlines()]
+        lines[7]["node"] |= change
+        (tree.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert len(list(tree.nodes())) == 7
+        assert tree.recorded().left_out == [8]
+
+    def test_what_a_crash_left_of_the_last_line_is_nothing_to_tell(self, tree):
+        file = tree.folder / JOURNAL
+        file.write_bytes(file.read_bytes()[:-5])
+        assert tree.recorded().damage == ""
+        with tree:
+            assert not tree.mended
+        assert not list(tree.folder.glob("*.damaged-*"))
+
+    def test_records_that_depend_on_none_are_all_kept(self, tmp_path):
+        header = RunHeader(kind="tally", config=Tally(count=3))
+        with TallyRun.begin(tmp_path / "t", header) as tally:
+            for number in range(4):
+                tally.append(Tally(count=number))
+        file = tmp_path / "t" / "journal.jsonl"
+        file.write_text(file.read_text().replace('{"count":1}', '{"count":"one"}'))
+        assert [each.count for each in tally.records()] == [0, 2, 3]
+        assert tally.recorded().left_out == [2]
+
+    def test_a_line_that_does_not_fit_on_the_disk_is_not_there_in_part(self, tree):
+        before = (tree.folder / JOURNAL).read_bytes()
+        code = FULL.format(path=sys.path, folder=str(tree.folder), size=len(before) + 100)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "File too large" in done.stdout, done.stderr
+        assert (tree.folder / JOURNAL).read_bytes() == before
+
+
+FULL = """
+import resource, signal, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from test_runs import SearchRun, record
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with SearchRun.load(Path({folder!r})) as run:
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+    try:
+        run.learn(record(8))
+    except OSError as error:
+        print(error)
+"""
 
 
 def test_two_processes_never_work_on_one_run(run):

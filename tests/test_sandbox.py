@@ -585,3 +585,37 @@ def test_when_the_command_line_dies_its_workers_and_programs_die(
     gone, alive = psutil.wait_procs(family, timeout=10)
     assert (len(gone), alive) == (len(family), [])
     assert wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_folders_of_those_who_were_killed_are_swept_and_of_the_living_are_not(
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    start = f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    start += "from cwm_cli.sandbox.pool import Connection\n"
+    living = "c = Connection.make()\nprint('ready', flush=True)\ntime.sleep(60)"
+    killed, alive = (
+        subprocess.Popen(
+            [sys.executable, "-c", start + living], env=environment, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    )
+    with killed, alive:
+        assert [each.stdout.readline() for each in (killed, alive) if each.stdout] == [
+            b"ready\n",
+            b"ready\n",
+        ]
+        left = {*tmp_path.iterdir()}
+        killed.kill()
+        killed.wait(20)
+        (tmp_path / "cwm-sandbox-used").mkdir()
+        (tmp_path / "cwm-sandbox-used" / "file").touch()
+        done = subprocess.run(
+            [sys.executable, "-c", f"{start}Connection.make().close()"], env=environment
+        )
+        assert done.returncode == 0
+        stay = {*tmp_path.iterdir()}
+        alive.kill()
+    assert len(left) == 2
+    assert len(stay & left) == 1
+    assert {path.name for path in stay - left} == {"cwm-sandbox-used"}

@@ -114,6 +114,7 @@ def plan(
             limit,
             stack.enter_context(kept),
         )
+        kept.tell(observer)
         playing.prepare(observer, filmed=film is not None)
         players = _Players(subject, setting, choice.planners, truth, sandbox, workers)
         _play_through(playing, players, choice, observer, new=new)

@@ -125,6 +125,7 @@ def synthesize(
         observer.note(source, "Data")
         verb = f"continues with {done} nodes" if done else "started"
         observer.note(f"{job.run.folder} {verb}", "Run")
+        job.run.tell(observer)
         _search_observed(job, observer)
         return job.finish()
 

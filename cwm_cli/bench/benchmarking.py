@@ -127,6 +127,7 @@ def benchmark(
     with opened:
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.folder} {verb}", "Run")
+        opened.tell(observer)
         _work_observed(BenchmarkWork(opened, access, jobs), observer)
         report = BenchmarkRun.report([opened])
         report.save(opened.folder)

@@ -114,8 +114,9 @@ def list_(
     out = console(json=False)
     if len(damaged) < len(found):
         out.print(table)
-    for run in damaged:
-        out.print(Text(printable(run.reason), "red"), soft_wrap=True)
+    complaints = (run.reason if isinstance(run, UnreadableRun) else run.damage for run in found)
+    for complaint in filter(None, complaints):
+        out.print(Text(printable(complaint), "red"), soft_wrap=True)
 
 
 @runs.command("show")
@@ -126,13 +127,15 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.cli.shared import console, emit
-    from cwm_cli.runs.listing import load
+    from cwm_cli.runs.listing import load, summary_of
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.search import finished_tree
     from cwm_cli.views.tables import GridTable
 
     run = load(folder)
-    summary = run.summary()
+    summary = summary_of(run)
+    if summary.damage:
+        complain(summary.damage, kind="Warning")
     if json:
         header = run.header.model_dump(mode="json")
         emit_json(summary.as_json() | {"header": header, "result": run.result()})

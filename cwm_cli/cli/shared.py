@@ -3,6 +3,7 @@
 Commands of plugins get this module as `api`.
 """
 
+import errno
 import json as jsonlib
 import os
 import shlex
@@ -163,6 +164,37 @@ def boundary() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        complain(told(error))
+        raise typer.Exit(1) from error
+
+
+REFUSALS = {
+    errno.ENOSPC: "make room, then the same command continues",
+    errno.EDQUOT: "make room, then the same command continues",
+    errno.EFBIG: "raise the limit on the size of files, then the same command continues",
+    errno.EROFS: "name another place, or work in another folder",
+    errno.EACCES: "name another place, or work in another folder",
+    errno.EPERM: "name another place, or work in another folder",
+    errno.ENOTDIR: "name another place",
+    errno.EISDIR: "name another place",
+    errno.ELOOP: "name another place",
+    errno.EEXIST: "name another place",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EIO: "look after the disk",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close something else",
+    errno.ENOMEM: "close something else",
+}
+"""What to do when the system refuses something, wherever that happens."""
+
+
+def told(error: OSError) -> str:
+    """Say in a line what the system refuses, of which file, and what to do."""
+    file = f" ({error.filename})" if error.filename else ""
+    return f"{(error.strerror or str(error)).lower()}{file}: {REFUSALS[error.errno or 0]}"
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,5 @@
 """Transitions of an environment and the datasets that hold them."""
 
-import io
 import json
 import os
 import zipfile
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.reading import UnreadableError, parsed, read_arrays
+from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.errors import CwmError
 
 VALIDATION_SHARE = 0.3
@@ -98,26 +98,23 @@ class Dataset:
     def load(cls, path: Path) -> Self:
         """Read a file written by `save`; anything else is refused in one line."""
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                columns = {name: archive[name] for name in archive.files}
-            header = json.loads(str(columns.pop("metadata")))
+            columns = read_arrays(path)
+            header = parsed(str(columns.pop("metadata", np.array("{}"))))
+            if not isinstance(header, dict) or not header.keys() >= {"observation_space"}:
+                raise ValueError("it does not say what was observed")
+            for name, kind in {"env": str, "env_args": dict, "note": str}.items():
+                if not isinstance(header.get(name, kind()), kind):
+                    raise ValueError(f"its {name} is of another kind")
             observation = Space.from_json(header.pop("observation_space"))
-            action = Space.from_json(header.pop("action_space"))
+            action = Space.from_json(header.pop("action_space", None))
             return cls(columns, observation, action, header)._checked()
-        except FileNotFoundError as error:
-            raise CwmError(f"there is no dataset {path}: record one with `cwm collect`") from error
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            EOFError,
-            zipfile.BadZipFile,
-        ) as error:
-            raise CwmError(
-                f"{path} is no dataset of cwm ({_one_line(error)}): record one with `cwm collect`"
-            ) from error
+        except (UnreadableError, ValueError) as error:
+            if isinstance(error, UnreadableError) and error.is_missing:
+                words = f"there is no dataset {path}"
+            else:
+                reason = getattr(error, "reason", None) or " ".join(str(error).split())[:120]
+                words = f"{path} is no dataset of cwm ({reason})"
+            raise CwmError(f"{words}: record one with `cwm collect`") from error
 
     def save(self, path: Path) -> None:
         """Write the file at once or not at all; equal data gives equal bytes."""
@@ -212,26 +209,41 @@ class Dataset:
         return (self.row(index) for index in range(len(self)))
 
     def _checked(self) -> Self:
-        """Refuse columns that are missing or of unequal length; split files that are not split."""
-        if "split" not in self.columns:
-            _, rank = np.unique(self.columns["episodes"], return_inverse=True)
-            self.columns["split"] = (rank.reshape(-1) % 5 == 4).astype(np.int8)
-        leaves = [
-            leaf.name
-            for name, space in (
-                ("observations", self.observation_space),
-                ("actions", self.action_space),
-                ("next_observations", self.observation_space),
-            )
-            for leaf in space.leaves(name)
-        ]
-        optional = [name for name in (VALID, DONE) if name in self.columns]
-        for name in (*leaves, *VECTORS, *optional):
-            if len(self.columns[name]) != len(self.columns["rewards"]):
+        """Refuse columns that are not of their spaces; split files that are not split."""
+        columns = self.columns
+        if "split" not in columns and "episodes" in columns:
+            _, rank = np.unique(columns["episodes"], return_inverse=True)
+            columns["split"] = (rank.reshape(-1) % 5 == 4).astype(np.int8)
+        rows = columns["rewards"].shape[:1] if "rewards" in columns else ()
+        for name, shape in self._shapes().items():
+            if name not in columns:
+                raise ValueError(f"the column {name} is missing")
+            if columns[name].shape[:1] != rows:
                 raise ValueError(f"the column {name} has another length than rewards")
+            if columns[name].shape != (*rows, *shape):
+                raise ValueError(f"the column {name} has another shape than its space")
+        for name, dtype in VECTORS.items():
+            if not np.can_cast(columns[name].dtype, dtype, "same_kind"):
+                raise ValueError(f"the column {name} is of another type")
+            columns[name] = columns[name].astype(dtype, copy=False)
+        for leaf in self._leaves():
+            leaf.space.check(columns[leaf.name])
+        for name in (VALID, DONE):
+            if name in columns and columns[name].dtype.kind != "b":
+                raise ValueError(f"the column {name} is of another type")
         return self
 
+    def _leaves(self) -> list[Leaf]:
+        """Return the columns with what was observed and done."""
+        observations, actions = self.observation_space, self.action_space
+        named = {"observations": observations, "actions": actions}
+        named["next_observations"] = observations
+        return [leaf for name, space in named.items() for leaf in space.leaves(name)]
 
-def _one_line(error: Exception) -> str:
-    """Return the first line of an error's text."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the columns that there have to be, with the shape of a row of each."""
+        shapes = {leaf.name: leaf.space.shape for leaf in self._leaves()}
+        if self.has_valid_actions:
+            shapes[VALID] = (self.action_space.count,)
+        optional = [DONE] if DONE in self.columns else []
+        return shapes | dict.fromkeys((*VECTORS, *optional), ())

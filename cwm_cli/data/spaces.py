@@ -7,15 +7,23 @@ observation of `Tuple(Discrete, Box)` becomes `observations.0` and
 `observations.1`.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf, prod
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 Kind = Literal["box", "discrete", "multidiscrete", "multibinary", "text", "tuple", "dict"]
 Columns = dict[str, np.ndarray]
+
+LARGEST, MOST_AXES = 1 << 22, 32
+"""Components of a value that is read: those of a photograph, so that its bounds fit into memory;
+and its axes, of which arrays had no more before numpy 2."""
+
+_DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)")
+_BOUNDS = {int, float, bool, type(None)}
 
 
 @dataclass(frozen=True)
@@ -105,20 +113,45 @@ class Space:
         return data | {"dtype": self.dtype, "shape": list(self.shape)} | bounds
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        shape = tuple(data.get("shape", ()))
-        size = prod(shape)
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` wrote; anything else is a `ValueError`."""
+        data = data if isinstance(data, Mapping) else {}
+        kind, dtype = data.get("kind"), data.get("dtype", "int64")
+        if kind not in get_args(Kind) or not _DTYPE.fullmatch(str(dtype)):
+            raise ValueError("its space is of no known kind")
+        shape, keys, parts = (_listed(data.get(name, ())) for name in ("shape", "keys", "children"))
+        longest = data.get("max_length", 0)
+        if not all(type(n) is int and n >= 0 for n in (longest, *shape)) or len(shape) > MOST_AXES:
+            raise ValueError("its space has no shape")
+        if (size := prod(shape)) > LARGEST:
+            raise ValueError(f"a value of its space has {size:,} components")
+        if kind == "dict" and not (
+            all(isinstance(k, str) for k in keys) and len(keys) == len(parts)
+        ):
+            raise ValueError("its space has no keys")
+        low = _long(data.get("low", ()), size, -np.inf)
+        high = _long(data.get("high", ()), size, np.inf)
+        if kind == "discrete" and not (len(low) == len(high) == size == 1 and low <= high):
+            raise ValueError("its space has no bounds")
         return cls(
-            kind=data["kind"],
-            dtype=data.get("dtype", "int64"),
+            kind=kind,
+            dtype=str(dtype),
             shape=shape,
-            low=_long(data.get("low", ()), size, -np.inf),
-            high=_long(data.get("high", ()), size, np.inf),
-            max_length=data.get("max_length", 0),
-            keys=tuple(data.get("keys", ())),
-            children=tuple(cls.from_json(child) for child in data.get("children", ())),
+            low=low,
+            high=high,
+            max_length=longest,
+            keys=keys,
+            children=tuple(cls.from_json(child) for child in parts),
         )
+
+    def check(self, column: np.ndarray) -> None:
+        """Refuse a column whose values are none of this leaf, with a `ValueError`."""
+        kinds = {"text": "U", "box": "biuf"}.get(self.kind, "biu")
+        if column.dtype.kind not in kinds:
+            raise ValueError(f"a column of {self.kind} is of another type")
+        bounded = self.kind == "discrete" and column.size > 0
+        if bounded and (column.min() < self.low[0] or column.max() > self.high[0]):
+            raise ValueError("a column of discrete has values out of its bounds")
 
     def _parts(self) -> list[str]:
         """Return the last word of each child's column name."""
@@ -167,4 +200,13 @@ def _short(bounds: tuple[float, ...]) -> Any:
 def _long(bounds: Any, size: int, infinite: float) -> tuple[float, ...]:
     """Read what `_short` wrote."""
     values = bounds if isinstance(bounds, list | tuple) else [bounds] * size
+    if len(values) not in (0, size) or not {type(value) for value in values} <= _BOUNDS:
+        raise ValueError("its space has no bounds")
     return tuple(infinite if value is None else value for value in values)
+
+
+def _listed(values: Any) -> tuple[Any, ...]:
+    """Return the parts of a list."""
+    if not isinstance(values, list | tuple):
+        raise ValueError("its space is damaged")
+    return tuple(values)

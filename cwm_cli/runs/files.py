@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from cwm_cli.data.reading import LARGEST_TEXT, UnreadableError, parsed, read_bytes, read_json
 from cwm_cli.errors import CwmError
+from cwm_cli.text import clean
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -15,28 +18,64 @@ M = TypeVar("M", bound=BaseModel)
 def read_header(file: Path, header: type[M], missing: str) -> M:
     """Read what a folder is from a file in it; `missing` is the complaint where there is none."""
     try:
-        return header.model_validate_json(file.read_bytes())
-    except FileNotFoundError as error:
-        raise CwmError(missing) from error
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise CwmError(f"{file} cannot be read ({reason}): choose another --run") from error
+        return modelled(header, read_bytes(file, LARGEST_TEXT))
+    except UnreadableError as error:
+        if error.is_missing:
+            raise CwmError(missing) from error
+        raise UnreadableError(file, error.reason, "choose another --run") from error
+    except ValueError as error:
+        raise UnreadableError(file, str(error), "choose another --run") from error
+
+
+def modelled(model: type[M], content: bytes) -> M:
+    """Read JSON of a known form; whatever is wrong with it is a `ValueError` in few words."""
+    parsed(content)
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = clean(".".join(map(str, wrong["loc"])), limit=60)
+        what = {"missing": "is missing", "extra_forbidden": "is unknown here"}
+        raise ValueError(
+            f"{place} {what.get(wrong['type'], 'is of another kind')}"
+            if place
+            else "it is no object"
+        ) from error
+
+
+def read_found(file: Path, model: type[M]) -> M | None:
+    """Read what was found; a file that is missing or damaged holds nothing."""
+    try:
+        return modelled(model, read_bytes(file, LARGEST_TEXT))
+    except (UnreadableError, ValueError):
+        return None
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; one that is missing or damaged is none."""
+    """Read a JSON object; one that is missing is none."""
     try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        found = read_json(file)
+        if not isinstance(found, dict):
+            raise UnreadableError(file, "it is no object")
+    except UnreadableError as error:
+        if error.is_missing:
+            return None
+        hint = "remove it, or continue the run, which writes it anew"
+        raise UnreadableError(file, error.reason, hint) from error
+    return found
 
 
 def replace(path: Path, text: str) -> None:
     """Write a file as a whole or not at all."""
     partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8", errors="replace")
-    partial.replace(path)
+    try:
+        partial.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def write_object(file: Path, found: Mapping[str, Any]) -> None:

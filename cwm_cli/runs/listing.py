@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def run_folders(*places: Path) -> Iterator[Path]:
             if HEADER not in files:
                 continue
             folder = Path(root)
-            with suppress(FileNotFoundError):  # it was removed meanwhile
+            with suppress(OSError):  # it was removed meanwhile, or leads nowhere
                 found[folder] = (folder / HEADER).stat().st_mtime
             if folder != place:
                 folders.clear()
@@ -77,9 +77,14 @@ def list_runs(*places: Path) -> Iterator[RunSummary | UnreadableRun]:
     """Say what every run below some places is, and how far it is, the newest first."""
     for folder in run_folders(*places):
         try:
-            yield load(folder).summary()
+            yield summary_of(load(folder))
         except CwmError as error:
             yield UnreadableRun(str(folder), str(error))
+
+
+def summary_of(run: Run[Any, Any]) -> RunSummary:
+    """Say what a run is, how far it is, and what of it cannot be read."""
+    return replace(run.summary(), damage=run.recorded().damage)
 
 
 def report_on(folders: Sequence[Path]) -> RunReport:
@@ -88,7 +93,11 @@ def report_on(folders: Sequence[Path]) -> RunReport:
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
         raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
-    return type(runs[0]).report(runs)
+    report = type(runs[0]).report(runs)
+    damage = list(filter(None, (run.recorded().damage for run in runs)))
+    if not damage:
+        return report
+    return replace(report, notes=[*report.notes, *damage], facts={**report.facts, "damage": damage})
 
 
 def compare(first: Path, second: Path) -> RunDifferences:

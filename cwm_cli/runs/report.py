@@ -31,7 +31,8 @@ class RunSummary:
     """What a run is, and how far it is: a line of a list.
 
     `answers` is the model or backend that answers, `done` says how much was done, and
-    `result` what came of it; `best` is a score between 0 and 1, if there is one.
+    `result` what came of it; `best` is a score between 0 and 1, if there is one. `damage`
+    says what of it cannot be read.
     """
 
     run: str
@@ -45,6 +46,7 @@ class RunSummary:
     result: str = ""
     best: float | None = None
     created: str = ""
+    damage: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""

@@ -1,19 +1,19 @@
 """The run of a search: every node of the tree, the answers that it came from, the best program."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cwm_cli.data.reading import UnreadableError, opened, parsed, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.files import replace
+from cwm_cli.runs import files
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
-from cwm_cli.runs.store import Run, RunHeader, read_journal
-from cwm_cli.search.contracts import Node, Record
+from cwm_cli.runs.store import RESULT, RowsAdded, Run, RunHeader, read_journal
+from cwm_cli.search.contracts import ROOT, Node, Record
 from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
@@ -77,20 +77,43 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
         """Read the nodes of the tree, in the order in which they were learned."""
         return (record.node for record in self.records())
 
+    @classmethod
+    def connected(
+        cls, events: Iterable[SearchRecord | RowsAdded | None]
+    ) -> Iterator[SearchRecord | RowsAdded | None]:
+        """Leave out nodes whose parent is missing; those that stay are numbered without gaps."""
+        known = {ROOT: ROOT}
+        for event in events:
+            if not isinstance(event, SearchRecord):
+                yield event
+                continue
+            node = event.node
+            if node.id in known or node.parent not in known or node.step < 0:
+                yield None
+                continue
+            known[node.id] = place = len(known) - 1
+            parent = known[node.parent]
+            if (place, parent) != (node.id, node.parent):
+                event = SearchRecord(node=replace(node, id=place, parent=parent), text=event.text)
+            yield event
+
     def learn(self, record: Record) -> None:
         """Write a node down for good."""
         self.append(SearchRecord(node=record.node, text=record.text))
 
     def save_best(self, node: Node) -> None:
         """Write the best program to where the other commands look for it."""
-        replace(self.folder / "best.py", node.program)
+        files.replace(self.folder / "best.py", node.program)
 
     def best_program(self) -> str:
         """Return the text of `best.py`."""
         try:
-            return (self.folder / "best.py").read_text()
-        except FileNotFoundError as error:
-            raise CwmError(f"{self.folder} has no program yet: continue it first") from error
+            return read_text(self.folder / "best.py")
+        except UnreadableError as error:
+            hint = "continue the run, which writes it anew"
+            if error.is_missing:
+                raise CwmError(f"{self.folder} has no program yet: continue it first") from error
+            raise UnreadableError(error.file, error.reason, hint) from error
 
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
@@ -115,11 +138,14 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
         """Return the scores of a search."""
         base = super().report(runs)
         about, found = runs[0].summary(), runs[0].result() or {}
-        scores: dict[str, Score | None] = {
-            title: Score.model_validate(found[part])
-            for part, title in PARTS.items()
-            if found.get(part)
-        }
+        scores: dict[str, Score | None] = {}
+        try:
+            for part, title in PARTS.items():
+                if found.get(part):
+                    scores[title] = Score.model_validate(found[part])
+        except ValidationError as error:
+            hint = "remove it, or continue the run, which writes it anew"
+            raise UnreadableError(runs[0].folder / RESULT, "its scores are none", hint) from error
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[score_grid(scores)] if scores else [],
@@ -141,16 +167,16 @@ class JournalTail:
     def read(self) -> None:
         """Take in the lines that are new and whole; a damaged one is for others to complain of."""
         try:
-            with (self.run / JOURNAL).open("rb") as journal:
+            with opened(self.run / JOURNAL) as journal:
                 journal.seek(self._offset)
                 added = journal.read()
-        except OSError:
+        except UnreadableError:
             return
         whole = added[: added.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                node = json.loads(line)["node"]
+                node = parsed(line)["node"]
                 score, cost = float(node["verdict"]["score"]), node["usage"].get("cost")
             except (ValueError, KeyError, TypeError):
                 continue
@@ -161,7 +187,7 @@ class JournalTail:
 
 def read_answers(folder: Path) -> Iterator[SearchRecord]:
     """Read the nodes and answers of a folder that may be that of a search."""
-    for record in read_journal(folder / JOURNAL, SearchRecord):
+    for record in read_journal(folder / JOURNAL, SearchRecord).events:
         if isinstance(record, SearchRecord):
             yield record
 

@@ -11,17 +11,20 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.files import flat, read_header, read_object, replace
+from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
+from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.sandbox.protection import Protection
 
@@ -74,9 +77,26 @@ class RowsAdded(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["rows"] = "rows"
-    file: str
+    file: str = Field(pattern=r"^rows-\d{1,9}\.npz$")
     count: int
     digest: str
+
+
+class Journal(NamedTuple, Generic[R]):
+    """What can be read of a journal, and the numbers of the lines that are left out."""
+
+    file: Path
+    events: Sequence[R | RowsAdded]
+    left_out: Sequence[int]
+
+    @property
+    def damage(self) -> str:
+        """Say in a line what is left out, empty if nothing is."""
+        if not self.left_out:
+            return ""
+        count, whole = len(self.left_out), len(self.events) + len(self.left_out)
+        lines = f"{count} of the {whole} lines of {self.file}"
+        return f"{lines} cannot be used (the first is line {self.left_out[0]}): they are left out"
 
 
 class Savable(Protocol):
@@ -131,6 +151,9 @@ class Run(Generic[H, R]):
 
     folder: Path
     header: H
+    mended: str = field(default="", init=False, repr=False, compare=False)
+    """What was left out of the journal when the run was opened for writing, in a line."""
+    _is_whole: bool = field(default=False, init=False, repr=False, compare=False)
     _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _new: "_Started | None" = field(default=None, repr=False, compare=False)
@@ -200,11 +223,38 @@ class Run(Generic[H, R]):
         return self._new is None
 
     def __enter__(self) -> Self:
-        """Lock the run and cut off what a crash left of the last line of its journal."""
+        """Lock the run and cut off what a crash left of the last line of its journal.
+
+        Where other lines cannot be used, a copy of the journal is kept beside it.
+        """
         self._lock = _locked(self.folder, self.patience)
-        self._journal = (self.folder / self.journal_name).open("a+b")
-        self._journal.truncate(_complete(self._journal))
+        try:
+            self._open()
+        except BaseException:
+            self._lock.close()
+            raise
         return self
+
+    def _open(self) -> None:
+        """Open the journal for writing, once it is whole."""
+        file = self.folder / self.journal_name
+        self._journal = adding_to(file)
+        self._journal.truncate(_complete(self._journal))
+        if self._is_whole:
+            return
+        found, self._is_whole = self.recorded(), True
+        if not found.left_out:
+            return
+        places = (file.with_name(f"{file.name}.damaged-{n}") for n in count(1))
+        copy = next(place for place in places if not os.path.lexists(place))
+        shutil.copyfile(file, copy)
+        self.rewrite(found.events)
+        self.mended = f"{found.damage}, and kept in {copy}"
+
+    def tell(self, observer: Observer) -> None:
+        """Say what was left out of the journal when the run was opened for writing."""
+        if self.mended:
+            observer.note(self.mended, "Warning")
 
     @property
     def lock_descriptor(self) -> int:
@@ -226,13 +276,13 @@ class Run(Generic[H, R]):
         rows.save(self.folder / file)
         self._write(RowsAdded(file=file, count=len(rows), digest=rows.digest))
 
-    def rewrite(self, records: Sequence[R]) -> None:
-        """Replace the journal by one that holds these records only."""
+    def rewrite(self, events: Sequence[R | RowsAdded]) -> None:
+        """Replace the journal by one that holds these lines only."""
         path = self.folder / self.journal_name
-        replace(path, "".join(record.model_dump_json() + "\n" for record in records))
+        replace(path, "".join(event.model_dump_json() + "\n" for event in events))
         if self._journal:
             self._journal.close()
-            self._journal = path.open("a+b")
+            self._journal = adding_to(path)
 
     def update(self, header: H) -> None:
         """Replace the header, where what is no part of the identity has changed."""
@@ -245,8 +295,9 @@ class Run(Generic[H, R]):
 
     def log(self, text: str) -> None:
         """Add a line to the log, with the time."""
-        with (self.folder / LOG).open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n")
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n"
+        with adding_to(self.folder / LOG) as file:
+            file.write(line.encode("utf-8", "replace"))
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Release the run; one that failed before anything was found is removed."""
@@ -263,7 +314,20 @@ class Run(Generic[H, R]):
 
     def events(self) -> Iterator[R | RowsAdded]:
         """Read the journal with what it says of the dataset, in the order of writing."""
-        return read_journal(self.folder / self.journal_name, self.record_type)
+        return iter(self.recorded().events)
+
+    def recorded(self) -> Journal[R]:
+        """Read the journal, and which of its lines cannot be used."""
+        return read_journal(self.folder / self.journal_name, self.record_type, self.connected)
+
+    @classmethod
+    def connected(cls, events: Iterable[R | RowsAdded | None]) -> Iterator[R | RowsAdded | None]:
+        """Yield the lines of a journal as they belong together, None for what can not be used.
+
+        A line that cannot be read is None; a kind of run whose records depend on
+        earlier ones makes None of those that have lost them.
+        """
+        return iter(events)
 
     def dataset(self) -> Dataset:
         """Return the transitions of this run, with all rows that came while it ran."""
@@ -301,12 +365,18 @@ class Run(Generic[H, R]):
         return None
 
     def _write(self, record: BaseModel) -> None:
-        """Add a line to the journal, and wait until it is on the disk."""
+        """Add a line to the journal, and wait until it is on the disk; or add nothing."""
         if self._journal is None:
             raise RuntimeError("the run is not open for writing")
-        self._journal.write(record.model_dump_json().encode() + b"\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+        line = memoryview(record.model_dump_json().encode() + b"\n")
+        size = self._journal.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._journal.write(line) :]
+            os.fsync(self._journal.fileno())
+        except OSError:
+            self._journal.truncate(size)  # a line that is there in part would spoil the next
+            raise
 
     def _is_bare(self) -> bool:
         """Whether there is nothing yet but what the run was started with."""
@@ -344,18 +414,29 @@ def kind_of(folder: Path) -> str:
     return read_header(folder / HEADER, _Kind, missing).kind
 
 
-def read_journal(file: Path, record: type[M]) -> Iterator[M | RowsAdded]:
-    """Read the lines of a journal; a last one that a crash cut short is left out."""
-    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
-    for number, line in enumerate(lines[:-1], start=1):
-        kind = RowsAdded if line.startswith(b'{"kind":"rows"') else record
-        try:
-            yield kind.model_validate_json(line)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise CwmError(
-                f"{file}, line {number}: {reason}; restore it or choose another run"
-            ) from error
+def read_journal(
+    file: Path,
+    record: type[M],
+    connected: Callable[[Iterable[M | RowsAdded | None]], Iterable[M | RowsAdded | None]] = iter,
+) -> Journal[M]:
+    """Read the lines of a journal; a last one that a crash cut short does not count."""
+    try:
+        events = list(connected(_line(line, record) for line in read_lines(file)))
+    except UnreadableError as error:
+        if not error.is_missing:
+            raise UnreadableError(file, error.reason, "restore it or choose another run") from error
+        events = []
+    left_out = [number for number, event in enumerate(events, start=1) if event is None]
+    return Journal(file, [event for event in events if event is not None], left_out)
+
+
+def _line(line: bytes, record: type[M]) -> M | RowsAdded | None:
+    """Read a line of a journal, None if it cannot be."""
+    with suppress(ValueError):
+        if line.startswith(b'{"kind":"rows"'):
+            return modelled(RowsAdded, line)
+        return modelled(record, line)
+    return None
 
 
 def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool:
@@ -393,12 +474,13 @@ def openings(protection: Protection) -> str:
 
 def remove(folder: Path) -> None:
     """Remove a run with all that is in its folder, unless a process works on some of it."""
-    if not (folder / HEADER).exists():
+    if not (folder / HEADER).exists() or folder.is_symlink():
         raise CwmError(f"{folder} is no run: `cwm runs list` shows the runs here")
     locks = []
     try:
         for file in folder.rglob(LOCK):
-            locks.append(_locked(file.parent))
+            if file.is_file():
+                locks.append(_locked(file.parent))
         shutil.rmtree(folder)
     finally:
         for lock in locks:
@@ -409,7 +491,7 @@ def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
     """Lock a folder; closing the file releases it."""
     path, deadline = folder / LOCK, time.monotonic() + patience
     while True:
-        file = path.open("ab")
+        file = adding_to(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:

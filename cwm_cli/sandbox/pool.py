@@ -371,16 +371,48 @@ class Connection(NamedTuple):
     control: socket.socket
     theirs: socket.socket
     folder: str
+    locks: list[int]
 
     @classmethod
     def make(cls) -> Self:
         """Return a new one."""
-        return cls(*socket.socketpair(), tempfile.mkdtemp(prefix="cwm-sandbox-"))
+        _sweep()
+        return cls(*socket.socketpair(), *_locked_folder())
 
     def close(self) -> None:
         """Leave nothing of it."""
         self.control.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        while self.locks:  # of those who close it at the same time one gets it
+            os.close(self.locks.pop())
+
+
+_PREFIX = "cwm-sandbox-"
+
+
+def _locked_folder() -> tuple[str, list[int]]:
+    """Make an empty folder, and lock it as long as this process lives or until that is closed."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with suppress(FileNotFoundError):  # another process may take it for one that is left over
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if Path(folder).is_dir():
+                return folder, [descriptor]
+            os.close(descriptor)
+
+
+@cache
+def _sweep() -> None:
+    """Remove the empty folders that processes left which were killed: nobody has them locked."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another user's, one with something in it, or no folder
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder.rmdir()
+            finally:
+                os.close(descriptor)
 
 
 class ForkedWorker:

@@ -273,6 +273,7 @@ def _worked(
         is_new = not (folder / HEADER).exists()
         coding = CodingRun.join(folder, header)
         observer.note(f"{folder} {'started' if is_new else 'continues'}", kind="Run")
+        coding.tell(observer)
         try:
             with _kept(folder):
                 work = make(coding, sandbox)
@@ -283,6 +284,8 @@ def _worked(
                 raise error.__cause__ or error from None
             raise
     coding.add(skipped=work.skipped)
+    for words in work.mended:
+        observer.note(words, "Warning")
     return work
 
 

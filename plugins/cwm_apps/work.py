@@ -106,13 +106,17 @@ class ChangedError(CwmError):
 
 @dataclass(kw_only=True)
 class ProblemWork:
-    """Work on some problems of a run; `skipped` says of problems why they cannot be used."""
+    """Work on some problems of a run.
+
+    `skipped` says of problems why they cannot be used, `mended` what was left out of journals.
+    """
 
     run: CodingRun
     tasks: Tasks
     positions: Sequence[int]
     sandbox: Sandbox
     skipped: dict[int, str] = field(default_factory=dict, init=False)
+    mended: list[str] = field(default_factory=list, init=False)
 
     def is_left(self) -> bool:
         """Whether something is left to do."""
@@ -162,6 +166,7 @@ class Searches(ProblemWork):
                 yield state._replace(state=SKIPPED, reason=task.reason)
                 return
             with self._opened(task) as run:
+                self.mended += filter(None, [run.mended])
                 yield from self._continue(task, run, state)
         except BusyError:
             yield state._replace(state=SKIPPED, reason=BUSY)
