@@ -541,12 +541,12 @@ WRONG_USAGE = {
     ("--backend", "litellm"): "needs a model",
     ("--judge-only",): "--judge-only needs the folder of a run: add --run DIR",
     ("--judge-only", "--run", "nowhere"): "nowhere is no run",
-    ("--judge-only", "--run", "r", "--model", "a/b"): "has no use for --model",
-    ("--model", "a/b", "--data", "nowhere"): "there is no nowhere: --data names",
-    ("--model", "a/b", "--idx", "7"): "there are 5, counted from 0",
-    ("--model", "a/b", "--difficulty", "eesy"): "unknown difficulty 'eesy'",
-    ("--model", "a/b", "--strategy", "gif-mtcs"): "did you mean gif-mcts?",
-    ("--model", "a/b", "-o", "cpu_second=1"): "did you mean cpu_seconds?",
+    ("--judge-only", "--run", "r", "--model", "ollama/b"): "has no use for --model",
+    ("--model", "ollama/b", "--data", "nowhere"): "there is no nowhere: --data names",
+    ("--model", "ollama/b", "--idx", "7"): "there are 5, counted from 0",
+    ("--model", "ollama/b", "--difficulty", "eesy"): "unknown difficulty 'eesy'",
+    ("--model", "ollama/b", "--strategy", "gif-mtcs"): "did you mean gif-mcts?",
+    ("--model", "ollama/b", "-o", "cpu_second=1"): "did you mean cpu_seconds?",
 }
 
 

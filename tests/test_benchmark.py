@@ -271,7 +271,7 @@ def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
 def test_mistakes_are_told_once_and_not_by_every_job(changed, words):
     asked = SIMPLE.model_copy(update={"backend": "induction", **changed})
     with pytest.raises(CwmError, match=words.replace("?", "[?]")):
-        asked.check(BenchmarkAccess().flags(asked))
+        asked.check(BenchmarkAccess(), None)
 
 
 @pytest.mark.slow
@@ -540,11 +540,11 @@ def test_options_go_to_the_strategies_that_have_them():
         backend="induction",
         options=("exploration=0.2", "memory_mb=600"),
     )
-    chosen.check({})
+    chosen.check(BenchmarkAccess(), None)
     assert chosen.options_of("gif-mcts") == ["exploration=0.2", "memory_mb=600"]
     assert chosen.options_of("zero-shot") == ["memory_mb=600"]
     with pytest.raises(CwmError, match="unknown option"):
-        chosen.model_copy(update={"options": ("nothing=1",)}).check({})
+        chosen.model_copy(update={"options": ("nothing=1",)}).check(BenchmarkAccess(), None)
 
 
 def test_jobs_have_names_that_no_other_job_has():

@@ -13,18 +13,18 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.collecting import find_environment, load_transitions, recorded_args
+from cwm_cli.agents.collecting import load_transitions, recorded_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.registry import Owner, default, environment, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
-from cwm_cli.runs.store import DATASET, HEADER, fresh_folder, openings
+from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.protection import Protection
+from cwm_cli.sandbox.protection import Protection, check_gaps, check_tools
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
@@ -98,11 +98,7 @@ def synthesize(
     as `"KEY=VALUE"` or as a mapping. The observer is told the `SearchJob`, and
     each `Node` as it is learned. Raises `CwmError` for what the user can mend.
     """
-    spec = find_environment(env, observer)
-    answers = choose_backend(backend, [model or ""], observer)
-    rows, source = load_transitions(
-        spec, env_args=env_args, dataset=dataset, data_seed=data_seed, observer=observer
-    )
+    spec, answers = environment(env), choose_backend(backend, [model or ""])
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy or default("strategy"),
@@ -118,6 +114,14 @@ def synthesize(
         tools=tuple(sorted(set(tools))),
         accepted=tuple(allow_gap),
     )
+    settings = check_choices(choices)
+    if run is not None and dataset is None:  # whose transitions may take long to record
+        _check_folder(Path(run), spec, env_args, choices, settings)
+    for words in filter(None, (spec.note, answers.note)):
+        observer.note(words)
+    rows, source = load_transitions(
+        spec, env_args=env_args, dataset=dataset, data_seed=data_seed, observer=observer
+    )
     order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
     with open_job(order, folder=None if run is None else Path(run), new=new) as job:
         done = len(job.search.nodes)
@@ -131,19 +135,20 @@ def synthesize(
 
 
 class ChosenBackend(NamedTuple):
-    """Who answers: a backend by name, and the models that it is to use, "" where it uses none."""
+    """Who answers: a backend by name, and the models that it is to use, "" where it uses none.
+
+    `note` is to be said where neither a backend nor a model was named.
+    """
 
     backend: str
     models: tuple[str, ...]
+    note: str = ""
 
 
-def choose_backend(
-    backend: str | None, models: Sequence[str] = (), observer: Observer = SILENT
-) -> ChosenBackend:
+def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
     """Choose who answers: what is named, a language model if one is, or the offline backend.
 
-    Where no model is named that of `$CWM_MODEL` is; the observer is told where
-    neither a backend nor a model is.
+    Where no model is named that of `$CWM_MODEL` is.
     """
     named = tuple(dict.fromkeys(filter(None, models)))
     asks = find("backend", backend).needs_model if backend else True
@@ -151,13 +156,29 @@ def choose_backend(
         named = tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
     if backend == default("model") and not named:
         raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
-    if backend is None and not named:
-        observer.note(
-            f"no model named: the offline backend {default('backend')!r} writes the program from "
-            "data alone; --model PROVIDER/NAME asks a language model"
-        )
     chosen = backend or (default("model") if named else default("backend"))
-    return ChosenBackend(chosen, named or ("",))
+    note = (
+        f"no model named: the offline backend {chosen!r} writes the program from "
+        "data alone; --model PROVIDER/NAME asks a language model"
+    )
+    return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
+
+
+def check_choices(choices: "Choices") -> "Settings":
+    """Refuse what a search would refuse, before anything is done for it; return its settings."""
+    check_names(choices)
+    parts = _make(choices)
+    parts.backend.ready(choices.max_cost)
+    return parts.settings
+
+
+def check_names(choices: "Choices") -> None:
+    """Refuse names that nothing has, and flags that are not for the backend."""
+    owners_of(choices.strategy, choices.backend)
+    find("metric", choices.metric)
+    check_flags(choices.backend, choices.flags)
+    check_gaps(choices.accepted)
+    check_tools(choices.tools)
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
@@ -275,12 +296,16 @@ class Order(NamedTuple):
     choices: Choices
 
 
+Settings = dict[str, dict[str, Any]]
+"""Every option of strategy, backend, problem and sandbox."""
+
+
 class SearchParts(NamedTuple):
     """A strategy and a backend, and every option of theirs, of the problem and the sandbox."""
 
     strategy: Any
     backend: Any
-    settings: dict[str, dict[str, Any]]
+    settings: Settings
 
 
 def owners_of(strategy: str, backend: str) -> list[Owner]:
@@ -312,7 +337,9 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
     choices, dataset = order.choices, order.dataset
     metric = find("metric", choices.metric).of(dataset.train)
     parts = _make(choices)
-    config = _config(order, parts.settings)
+    config = _config(
+        order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
+    )
     with (
         _sandbox(choices, parts.settings["sandbox"]) as sandbox,
         _open_run(order, config, sandbox.protection, folder=folder, new=new) as run,
@@ -355,7 +382,6 @@ def _make(choices: Choices) -> SearchParts:
     """Build strategy and backend with the options of the user."""
     owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
-    check_flags(choices.backend, choices.flags)
     options["backend"] |= choices.flags
     strategy = owners[0].factory(**options["strategy"])
     backend = owners[1].factory(model=choices.model, **options["backend"])
@@ -381,13 +407,14 @@ def _log_protection(run: SearchRun, present: Protection) -> None:
         run.log(f"protected otherwise than at the start: {openings(present)}; {present.kernel}")
 
 
-def _config(order: Order, settings: dict[str, dict[str, Any]]) -> SearchConfig:
+def _config(
+    env: str, env_args: Mapping[str, Any], digest: str, *, choices: Choices, settings: Settings
+) -> SearchConfig:
     """Gather what makes the run what it is."""
-    choices = order.choices
     return SearchConfig(
-        env=order.spec.id,
-        env_args=order.env_args,
-        dataset=order.dataset.digest,
+        env=env,
+        env_args=dict(env_args),
+        dataset=digest,
         strategy=choices.strategy,
         backend=choices.backend,
         model=choices.model,
@@ -396,6 +423,22 @@ def _config(order: Order, settings: dict[str, dict[str, Any]]) -> SearchConfig:
         metric=choices.metric,
         seed=choices.seed,
     )
+
+
+def _check_folder(
+    folder: Path,
+    spec: EnvironmentSpec,
+    env_args: Mapping[str, Any] | None,
+    choices: Choices,
+    settings: Settings,
+) -> None:
+    """Refuse a folder that holds something else, or a run of other choices, whatever its data."""
+    if not (folder / HEADER).exists():
+        return check_free(folder, (DATASET,))
+    run = SearchRun.load(folder)
+    digest = run.config.dataset
+    run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
+    return None
 
 
 def _open_run(

@@ -98,7 +98,7 @@ def benchmark(
     own, made by a process of its own: one that fails is left out of the means, counted, and
     tried again when the same call continues. Raises `CwmError` for what the user can mend.
     """
-    answers = choose_backend(backend, models, observer)
+    answers = choose_backend(backend, models)
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
@@ -117,8 +117,10 @@ def benchmark(
         budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings
     )
     access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap))
-    config.check(access.flags(config))
     jobs = find("executor", executor)(parallel=parallel or max(1, (os.cpu_count() or 1) // 2))
+    config.check(access, max_cost)
+    if answers.note:
+        observer.note(answers.note)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_cli.agents.synthesizing import check_flags, owners_of
+from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.registry import find, read_options
 from cwm_cli.runs.store import RunHeader
@@ -109,15 +109,37 @@ class BenchmarkConfig(BaseModel):
         """Return the options that are for a strategy, or for all."""
         return [pair for pair in self.options if self._takes(strategy, pair)]
 
-    def check(self, flags: Mapping[str, object]) -> None:
-        """Refuse at once what every search would refuse: names, and options that nobody has."""
-        check_flags(self.backend, flags)
-        find("metric", self.metric)
-        for strategy in self.strategies:
-            find("strategy", strategy)
+    def check(self, access: "BenchmarkAccess", max_cost: float | None) -> None:
+        """Refuse at once what any search would refuse, and options that nobody has."""
         for pair in self.options:
             if not any([self._takes(strategy, pair) for strategy in self.strategies]):
                 read_options([pair], owners_of(self.strategies[0], self.backend))
+        terms = BenchmarkTerms(max_cost=max_cost)
+        for strategy, model in product(self.strategies, self.models):
+            choices = self.choices(strategy, model, terms, access)
+            if self.needs_programs:  # and its backend cannot be made before they are there
+                check_names(choices)
+            else:
+                check_choices(choices)
+
+    def choices(
+        self, strategy: str, model: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
+    ) -> Choices:
+        """Return what is chosen for a search with a strategy and a model."""
+        return Choices(
+            strategy=strategy,
+            backend=self.backend,
+            model=model,
+            options=self.options_of(strategy),
+            flags=access.flags(self),
+            metric=self.metric,
+            seed=0,
+            parallel=1,
+            max_cost=terms.max_cost,
+            budget=terms.budget,
+            tools=self.tools,
+            accepted=access.accepted,
+        )
 
     def _takes(self, strategy: str, pair: str) -> bool:
         """Whether an option is for a strategy or for all; a value that is refused raises."""

@@ -248,6 +248,8 @@ def bench_speed(
     subject = find_subject(run, program=program, env=env, env_args=env_args, observer=observer)
     flags = {"api_base": api_base, "temperature": temperature}
     asks = _Predictor.named(backend, model, options, flags)
+    if asks.factory is not None:
+        asks.factory(model=asks.name, **asks.options).ready(max_cost)
     data = subject.transitions(dataset, observer)
     subject = subject._replace(env_args=recorded_args(data, subject.env_args))
     metric, drawn = AccuracyMetric.of(data.train), _draw(data, rows, seed)

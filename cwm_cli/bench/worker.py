@@ -88,25 +88,21 @@ def prepare(work: TaskWork) -> None:
 def search(work: TaskWork) -> None:
     """Search for a program of an environment, new or continued."""
     run, trial, config = work.run, work.trial, work.run.config
-    options = config.options_of(trial.strategy)
+    choices = config.choices(trial.strategy, trial.model, run.header.terms, work.access)
     if config.needs_programs:
         file = run.program_folder(trial.environment) / "best.py"
-        options.append(f"backend.{find('backend', config.backend).starts_from}={file}")
-    choices = _choices(work)._replace(
-        strategy=trial.strategy,
-        backend=config.backend,
-        model=trial.model,
-        options=options,
-        flags=work.access.flags(config),
-        seed=trial.seed,
-    )
-    _search(work, trial.environment, choices, run.trial_folder(trial))
+        start = f"backend.{find('backend', config.backend).starts_from}={file}"
+        choices = choices._replace(options=[*choices.options, start])
+    _search(work, trial.environment, choices._replace(seed=trial.seed), run.trial_folder(trial))
 
 
 def write(work: TaskWork) -> None:
     """Have a program of an environment written from data, for a backend that starts from one."""
-    folder = work.run.program_folder(work.task.name)
-    _search(work, work.task.name, _choices(work)._replace(budget=1), folder)
+    offline = {"backend": default("backend"), "options": (), "temperature": None}
+    config, terms = work.run.config.model_copy(update=offline), work.run.header.terms
+    choices = config.choices(default("strategy"), "", terms, BenchmarkAccess())
+    choices = choices._replace(budget=1, accepted=work.access.accepted)
+    _search(work, work.task.name, choices, work.run.program_folder(work.task.name))
 
 
 def ceiling(work: TaskWork) -> None:
@@ -152,25 +148,6 @@ TASKS: Mapping[str, Callable[[TaskWork], None]] = {
     "ceiling": ceiling,
     "oracle": oracle,
 }
-
-
-def _choices(work: TaskWork) -> Choices:
-    """Return what all searches have in common; the others are those of the offline backend."""
-    config, terms = work.run.config, work.run.header.terms
-    return Choices(
-        strategy=default("strategy"),
-        backend=default("backend"),
-        model="",
-        options=[],
-        flags={},
-        metric=config.metric,
-        seed=0,
-        parallel=1,
-        max_cost=terms.max_cost,
-        budget=terms.budget,
-        tools=config.tools,
-        accepted=work.access.accepted,
-    )
 
 
 def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:

@@ -81,9 +81,9 @@ def doctor(json: JsonOption = False) -> None:
 def _protection() -> Protection:
     """Let the probe of the sandbox loose."""
     from cwm_cli.sandbox import Sandbox, SandboxError
-    from cwm_cli.sandbox.protection import GAPS, check_names
+    from cwm_cli.sandbox.protection import GAPS, check_gaps
 
-    accepted = check_names(os.environ.get(ALLOW_GAP, "").split())
+    accepted = check_gaps(os.environ.get(ALLOW_GAP, "").split())
     try:
         with Sandbox(accepted=GAPS) as sandbox:
             return sandbox.protection.model_copy(update={"accepted": accepted})

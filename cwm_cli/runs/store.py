@@ -174,8 +174,7 @@ class Run(Generic[H, R]):
     def start(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
         """Make a run folder with everything that the run depends on; the header comes last."""
         files = files or {}
-        if not is_free(folder, files):
-            raise CwmError(f"{folder} holds something else: choose another --run")
+        check_free(folder, files)
         places = (folder, *folder.parents)
         started = _Started(tuple(files), [place for place in places if not place.exists()])
         try:
@@ -445,6 +444,12 @@ def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool
         return True
     names = {path.name for path in folder.iterdir() if not path.name.endswith(".part")}
     return names <= {*files, LOCK}
+
+
+def check_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> None:
+    """Refuse a folder in which no run may start."""
+    if (folder.exists() and not folder.is_dir()) or not is_free(folder, files):
+        raise CwmError(f"{folder} holds something else: choose another --run")
 
 
 def fresh_folder(*words: str) -> Path:

@@ -34,7 +34,7 @@ from cwm_cli.sandbox.pool import (
     read_all,
 )
 from cwm_cli.sandbox.prediction import PredictedColumns, predict
-from cwm_cli.sandbox.protection import Protection, check_names
+from cwm_cli.sandbox.protection import Protection, check_gaps
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
@@ -75,7 +75,7 @@ class Sandbox:
         self.workers = workers
         setup = Setup(tuple(tools), tuple(layers))
         setup = setup if cold is None else setup._replace(cold=cold)
-        self._pool = WorkerPool(workers, setup, check_names(tuple(accepted)))
+        self._pool = WorkerPool(workers, setup, check_gaps(tuple(accepted)))
 
     @property
     def protection(self) -> Protection:

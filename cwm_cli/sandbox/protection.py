@@ -1,6 +1,7 @@
 """What a program cannot do on this machine, as a probe found by trying."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -87,7 +88,15 @@ class Protection(BaseModel):
             )
 
 
-def check_names(names: Iterable[str]) -> tuple[str, ...]:
+def check_tools(tools: Iterable[str]) -> None:
+    """Refuse a tool that is not installed; whether it can be let in is found out where it is."""
+    for tool in tools:
+        top = tool.partition(".")[0]
+        if not top or find_spec(top) is None:
+            raise CwmError(f"there is no module {tool!r}: install it, or leave --tool out")
+
+
+def check_gaps(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of gaps; one that does not exist is refused."""
     for name in names:
         if name not in GAPS:

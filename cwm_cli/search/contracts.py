@@ -269,12 +269,12 @@ class Backend:
     A dataclass with the field `model` (what `--model` named, "" where nothing
     was), whose other fields are its options (`-o backend.KEY=VALUE`); a field
     with the metadata `{"identity": False}` may differ when a run is continued.
-    Its making raises `CwmError` for what the user can mend: a missing key, an
-    unknown model. In the order of a completion:
+    In the order of a search:
 
     - `needs_model` says that it cannot do without `--model`; `from_data` that
       it answers from recorded transitions alone, and so only for problems that
       have some; `can_score` that it knows log-probabilities.
+    - `ready` refuses what the user can mend before anything is begun.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
     - `score`, where `can_score`, weighs a text.
@@ -294,6 +294,12 @@ class Backend:
     can_score: ClassVar[bool] = False
     starts_from: ClassVar[str] = ""
     caveat: ClassVar[str] = ""
+
+    def ready(self, max_cost: float | None = None) -> None:
+        """Refuse what can be told at once, asking nobody: a missing key, an unknown model or price.
+
+        Called before data are recorded for nothing.
+        """
 
     def complete(self, request: Request) -> Completion:
         """Answer; raises `CwmError` for what the user can mend, such as a refused key."""

@@ -100,6 +100,7 @@ def solve(
     read_in["backend"] |= flags
     make_strategy = partial(owners[0].factory, **read_in["strategy"])
     answers: Backend = owners[1].factory(model=model, **read_in["backend"])
+    answers.ready(max_cost)
     problems = _problems(data, idx, total, difficulty)
     config = CodingConfig(
         data=problems.data.name,
@@ -225,8 +226,8 @@ def _asked(backend: str | None, model: str | None) -> tuple[str, str]:
         raise CwmError(f"the backend {backend!r} works from transitions, and {LANGUAGE_MODEL}")
     if not (backend or model or os.environ.get(MODEL_VARIABLE)):
         raise CwmError(f"no model named: {LANGUAGE_MODEL}")
-    answers, (named,) = choose_backend(backend, [model or ""])
-    return answers, named
+    answers = choose_backend(backend, [model or ""])
+    return answers.backend, answers.models[0]
 
 
 def _limits(options: Mapping[str, Any]) -> Limits:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_litellm.models import check_model, check_price
 
 OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
 LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
@@ -93,6 +94,12 @@ class LiteLLM(Backend):
 
     def __post_init__(self) -> None:
         check()
+
+    def ready(self, max_cost: float | None = None) -> None:
+        """Refuse a model that there is not, that has no key, or under a limit no known price."""
+        check_model(self.model, self.api_base)
+        if max_cost is not None:
+            check_price(self.model)
 
     def complete(self, request: Request) -> Completion:
         """Ask the model, again after failures that may pass."""

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from json import JSONDecodeError
@@ -23,6 +22,7 @@ from tenacity import (
 
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean
+from cwm_litellm.models import hint
 
 E = TypeVar("E", bound=BaseException)
 
@@ -100,7 +100,7 @@ def explain(error: BaseException, model: str, attempts: int) -> CwmError:
         model=model,
         name=model.removeprefix(f"{provider}/"),
         provider=provider,
-        hint=_hint(model),
+        hint=hint(model),
         keys=missing or _present_key(provider),
         attempts=attempts,
         address=_address(error),
@@ -165,16 +165,6 @@ def _provider(model: str) -> str:
         return str(litellm.get_llm_provider(model)[1])
     except litellm.BadRequestError:
         return model
-
-
-def _hint(model: str) -> str:
-    """Return how to name a model whose provider is not known."""
-    provider, _, name = model.partition("/")
-    known = [str(getattr(known, "value", known)) for known in litellm.provider_list]
-    close = get_close_matches(provider, known, n=1) if name else []
-    if close:
-        return f"did you mean {close[0]}/{name}? Models are named PROVIDER/NAME"
-    return "name it PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
 
 
 def _missing_keys(model: str) -> str:
