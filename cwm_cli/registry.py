@@ -27,6 +27,7 @@ import pluggy
 
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
+from cwm_cli.presets import asked_of_others, preset_values
 from cwm_cli.text import read_value
 
 if TYPE_CHECKING:
@@ -268,13 +269,19 @@ class Owner(NamedTuple):
             name: field.default if field.default_factory is MISSING else field.default_factory()
             for name, field in self.options.items()
         }
-        presets: Mapping[str, dict[str, Any]] = getattr(self.factory, "PRESETS", {})
-        return values | presets.get(str(values.get("preset")), {})
+        return values | preset_values(self.factory, str(values.get("preset")))
 
     def described(self) -> list[Option]:
-        """Return every option with its meaning, which is the docstring under the field."""
+        """Return every option with its meaning, which is the docstring under the field.
+
+        That of a preset names the values that it gives.
+        """
         hints = get_type_hints(self.factory) if self.options else {}
         meanings, defaults = field_docstrings(self.factory), self.defaults()
+        for preset, values in getattr(self.factory, "PRESETS", {}).items():
+            if preset != defaults.get("preset"):
+                given = ", ".join(f"{name}={value}".lower() for name, value in values.items())
+                meanings["preset"] = f"{meanings.get('preset', '')} {preset}: {given}.".strip()
         return [
             Option(name, _type_words(hints[name]), defaults[name], meanings.get(name, ""))
             for name in self.options
@@ -313,6 +320,20 @@ def read_options(
     for key, value in pairs:
         owner, name = _owner(key, owners)
         values[owner.label][name] = _read(owner, name, value)
+    return values
+
+
+def with_presets(
+    chosen: Mapping[str, Mapping[str, Any]], owners: list[Owner]
+) -> dict[str, dict[str, Any]]:
+    """Add what presets ask of other owners that have such an option, where nobody chose it."""
+    values = {label: dict(options) for label, options in chosen.items()}
+    others = {owner.label: owner for owner in owners}
+    for owner in owners:
+        preset = values[owner.label].get("preset", owner.defaults().get("preset"))
+        for (label, name), value in asked_of_others(owner.factory, str(preset)).items():
+            if label in others and name in others[label].options:
+                values[label].setdefault(name, value)
     return values
 
 

@@ -110,12 +110,12 @@ class TestPublishedFeedback:
         assert text.count("next observation") == 1
         assert len(text.splitlines()) <= 8
 
-    def test_it_is_the_one_that_loses_the_most_weight(self):
+    def test_it_is_the_first_that_is_wrong(self):
         space = Space("discrete", low=(0,), high=(9,))
-        rows = [Transition(1, 0, 1, 0.0, False)] * 9 + [Transition(2, 0, 2, 1.0, False)]
+        rows = [Transition(n, 0, n, float(n == 4), False) for n in (1, 2, 3, 4)]
         data = Dataset.of(rows, observation_space=space, action_space=space)
         wrong = data.select("next_observations", "rewards", "terminations")
-        wrong["next_observations"] = wrong["next_observations"] + 5
+        wrong["next_observations"] = wrong["next_observations"] + np.array([0, 5, 0, 5])
         assert "observation       2\n" in counterexample(data, wrong, AccuracyMetric.of(data))
 
 

@@ -209,6 +209,18 @@ def test_two_more_lines_are_fixed_at_every_level():
         assert move == Move(GENERATE, parent, tree.nodes[-1].program, move.verdict, move.prefix)
 
 
+def test_as_published_an_empty_line_counts_at_every_level():
+    tree, parent, kept = Grown(GifMcts(preset="paper", improve=False)), ROOT, []
+    for _ in range(4):
+        parent = tree.add(GENERATE, 0.9, parent=parent, lines=20)
+        kept.append(tree.move().prefix.count("\n"))
+    assert kept == [4, 7, 10, 13]
+    ends = [tree.add(GENERATE, 0.1, parent=parent, lines=lines) for lines in (15, 16)]
+    assert [tree.strategy.state(end) for end in ends] == ["terminal", ""]
+    at_root = [tree.add(GENERATE, 0.1, lines=lines) for lines in (3, 4)]
+    assert [tree.strategy.state(end) for end in at_root] == ["terminal", ""]
+
+
 def test_improve_and_fix_are_not_bound_to_the_prefix():
     tree = Grown(GifMcts(lines=5))
     tree.add(GENERATE, 0.6)
@@ -297,6 +309,21 @@ def test_without_generate_programs_are_only_improved():
     assert tree.moves() == {(GENERATE, ROOT)}
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(IMPROVE, 0)}
+
+
+def test_without_generate_the_root_generates_once_and_again_where_nothing_else_is_left():
+    tree = Grown(GifMcts(generate=False))
+    tree.add(GENERATE, 0.01)
+    for parent in range(6):
+        tree.add(IMPROVE, 0.01, parent=parent)
+        assert all(action == IMPROVE for action, _ in tree.moves())
+    bugs = Grown(GifMcts(generate=False))
+    bugs.add(GENERATE, None)
+    assert bugs.moves() == {(FIX, 0)}
+    assert bugs.moves(Move(FIX, 0)) == {(GENERATE, ROOT)}
+    for parent in range(3):
+        bugs.add(FIX, None, parent=parent)
+    assert bugs.moves() == {(GENERATE, ROOT)}
 
 
 def test_without_fix_a_program_that_raised_is_given_up():

@@ -156,6 +156,21 @@ class TestEstimates:
         estimate.learn(RunningMean(1, 0.6), 1.0)
         assert estimate.weight_here == exactly(0.5 + 0.1 / 6)
 
+    def test_as_published_the_new_child_counts_as_zero_when_weights_are_learned(self):
+        tree = four_nodes(preset="paper")
+        first = ActionEstimate(RunningMean(2, 0.5))
+        for here, score in ((0.0, 0.6), (0.6 / 2, 0.3), (0.0, 0.2)):
+            v_g, w_g, w_l = first.everywhere.mean, first.weight_everywhere, first.weight_here
+            q = (w_g * v_g + w_l * here) / (w_g + w_l)
+            step = 2 * (q - score) / (w_g + w_l) / (1 + first.everywhere.number)
+            first = ActionEstimate(
+                first.everywhere.plus(score), w_g - step * (v_g - q), w_l - step * (here - q)
+            )
+        learned = tree.strategy._estimates[GENERATE]
+        assert learned.weight_everywhere == exactly(first.weight_everywhere)
+        assert learned.weight_here == exactly(first.weight_here)
+        assert learned.everywhere.mean == exactly(GENERATED)
+
     def test_each_action_has_weights_and_a_mean_of_its_own(self):
         # Improving node 0 a second time moves the weights of improve; generate knows one score.
         tree = Grown()
@@ -368,6 +383,6 @@ class TestAblations:
 
     def test_each_takes_one_action_away(self):
         assert self.offers() == [{GENERATE}, {GENERATE, IMPROVE}, {FIX}]
-        assert self.offers(generate=False) == [{GENERATE}, {IMPROVE}, {FIX}]
+        assert self.offers(generate=False) == [set(), {IMPROVE}, {FIX}]
         assert self.offers(improve=False) == [{GENERATE}, {GENERATE}, {FIX}]
         assert self.offers(fix=False) == [{GENERATE}, {GENERATE, IMPROVE}, set()]

@@ -174,7 +174,10 @@ def test_a_bare_option_goes_to_the_owner_that_has_it():
         ("exploration", "write -o exploration=VALUE"),
         ("backend.exploration=1", "unknown option 'backend.exploration'"),
         ("model=x", "unknown option 'model'"),
-        ("zzz=1", "choose one of api_base, backoff, discount, epsilon, exploration"),
+        (
+            "zzz=1",
+            "choose one of api_base, backoff, count_new, discount, empty_line",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(pair, message):

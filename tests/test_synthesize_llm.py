@@ -48,6 +48,29 @@ def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
     assert "recorded" in improve
 
 
+def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
+    preset = ("-o", "preset=paper", "-o", "top_p=0.5", "--run", "r", "--json")
+    with OpenAIServer([answer(WRONG)]) as server:
+        stopped = ask.inside(*ask.arguments(server, *preset, "--budget", "1"))
+    assert stopped.returncode == 0, stopped.stderr
+    [asked] = server.requests
+    assert asked.body["messages"][-1] == {"role": "assistant", "content": "```python"}
+    assert "step by step" not in asked.prompt
+    sampling = [asked.body[name] for name in ("temperature", "top_p", "max_tokens")]
+    assert sampling == [0.6, 0.5, 4096]
+    header = json.loads((ask.folder / "r" / "run.json").read_text())
+    options = header["config"]["options"]
+    assert options["problem"]["feedback"] == "paper"
+    assert (options["strategy"]["preset"], options["strategy"]["empty_line"]) == ("paper", True)
+    assert (options["backend"]["temperature"], options["backend"]["top_p"]) == (0.6, 0.5)
+    with OpenAIServer([answer(RIGHT)]) as server:
+        other = ask.inside(*ask.arguments(server, "--run", "r", "--json"))
+        assert other.returncode == 1
+        assert "preset" in other.stderr
+        same = ask.inside(*ask.arguments(server, *preset))
+    assert json.loads(same.stdout)["completions"] == 2
+
+
 def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
     with OpenAIServer([answer("I cannot do that."), answer(""), answer(RIGHT)]) as server:
         run = ask.inside(*ask.arguments(server, "--json", "--strategy", "zero-shot"))

@@ -10,7 +10,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import PaperMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import component_names, describe
 from recordings import PENDULUM, cartpole, problem, record, said
@@ -108,6 +108,27 @@ class TestPrompts:
         text = self.content(poles, action=GENERATE, prefix="import math\nA = {1: '$b'}\n")
         assert "must begin with exactly these lines" in text
         assert "```python\nimport math\nA = {1: '$b'}\n```" in text
+
+    def test_as_published_the_answer_is_begun_and_no_steps_are_asked_for(self, poles):
+        task = replace(problem(poles, sandbox=None), prefill=True)
+        for prefix, begun in (("", "```python"), ("import math\nA = 1\n", None)):
+            system, user, assistant = task.messages(Move(GENERATE, prefix=prefix))
+            assert (system.role, user.role, assistant.role) == ("system", "user", "assistant")
+            assert assistant.content == (begun or "```python\nimport math\nA = 1")
+            assert "step by step" not in user.content
+            assert "must begin" not in user.content
+        fix = task.messages(Move(FIX, 0, "A = 1\n", self.raised))
+        assert fix[-1] == Message(role="assistant", content="1. **Explanation**:")
+        assert len(task.messages(Move(IMPROVE, 0, "A = 1\n", self.wrong))) == 2
+
+    def test_an_answer_that_was_begun_goes_on_or_begins_anew(self, poles):
+        task, whole = replace(problem(poles, sandbox=None), prefill=True), cartpole().lstrip()
+        lines = whole.splitlines(keepends=True)
+        for cut in (0, 4, 10, 20):
+            prefix, rest = "".join(lines[:cut]), "".join(lines[cut:])
+            move = Move(GENERATE, prefix=prefix)
+            for text in (rest, f"{rest}```\nThat is all.", f"```python\n{whole}```\n"):
+                assert task.read(text, move) == whole
 
     def test_improve_shows_program_and_feedback(self, poles):
         move = {"action": IMPROVE, "parent": 3, "program": "A = 1\n", "verdict": self.wrong}

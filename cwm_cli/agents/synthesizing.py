@@ -19,7 +19,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, default, environment, find, read_options
+from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
@@ -383,6 +383,7 @@ def _make(choices: Choices) -> SearchParts:
     owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
     options["backend"] |= choices.flags
+    options = with_presets(options, owners)
     strategy = owners[0].factory(**options["strategy"])
     backend = owners[1].factory(model=choices.model, **options["backend"])
     settings = {

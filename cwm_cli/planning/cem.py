@@ -9,7 +9,8 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model
-from cwm_cli.planning.planner import FROM_PRESET, Planner, Situation
+from cwm_cli.planning.planner import Planner, Situation
+from cwm_cli.presets import FROM_PRESET
 
 LARGEST = 8_000_000
 """Numbers that the plans tried at once may hold, so that they fit in the memory of a sandbox."""
@@ -33,7 +34,7 @@ class Cem(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """paper: the published method and its values; a plan takes 2 million steps."""
+    """Values of what is not set; published plans take 2 million steps, and see above."""
     horizon: int = FROM_PRESET
     """Actions in a plan (T); in the paper 100."""
     iterations: int = FROM_PRESET

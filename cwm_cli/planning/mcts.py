@@ -22,8 +22,9 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model, close, countable, key, name
-from cwm_cli.planning.planner import FROM_PRESET, Planner, Situation
+from cwm_cli.planning.planner import Planner, Situation
 from cwm_cli.planning.tabular import OutcomeArrays
+from cwm_cli.presets import FROM_PRESET
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Mcts(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """paper: the published search and its values; rollouts know no time limit there."""
+    """Which search, and values of what is not set; the published one knows no time limit."""
     simulations: int = FROM_PRESET
     """Simulations of a decision, at most; in the paper 25."""
     budget: int | None = FROM_PRESET

@@ -1,18 +1,15 @@
 """What a planner is, and what it is asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model
-
-FROM_PRESET: Any = None
-"""Default of an option whose value the preset gives."""
+from cwm_cli.presets import WithPresets
 
 
 class Unsuited(Exception):
@@ -54,7 +51,7 @@ class Situation:
         return np.random.default_rng(self.seeds)
 
 
-class Planner:
+class Planner(WithPresets):
     """Chooses actions by trying them in a model; a dataclass whose fields are its options.
 
     In the order of its life: `serves` and `rank` say, from the spaces of an
@@ -92,14 +89,6 @@ class Planner:
 
     NEEDS: ClassVar[str]
     """What kind of environment it takes, in words that follow "needs"."""
-
-    PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})
-    """Values of options by the option `preset`, for those whose default is `FROM_PRESET`."""
-
-    def __post_init__(self) -> None:
-        for name, value in self.PRESETS.get(getattr(self, "preset", ""), {}).items():
-            if getattr(self, name) is FROM_PRESET:
-                object.__setattr__(self, name, value)
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:

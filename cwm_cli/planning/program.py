@@ -28,7 +28,7 @@ class Checks(NamedTuple):
     valid: Callable[[Any], tuple[int, ...] | None] | None = None
 
 
-class Batched(Model):
+class ManyAtOnce(Model):
     """A model that plays many plans at once where it has such a form, and notes where it cannot."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Batched(Model):
             self.notes.append(f"not batched any more: {reason}")
 
 
-class Program(Batched):
+class Program(ManyAtOnce):
     """A program's `Environment`; arrays are copied on their way in and out.
 
     Between two calls of `stand` every step goes on from the one before. `used`
@@ -149,7 +149,7 @@ class Program(Batched):
         return total, False
 
 
-class Anew(Batched):
+class Anew(ManyAtOnce):
     """A program, in any form, that is stood at its last observation before every step.
 
     So what it remembers beyond that counts for nothing, as with the published planners.

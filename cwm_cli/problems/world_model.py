@@ -12,7 +12,7 @@ from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import Message, Move, Problem, Verdict
+from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
 
@@ -53,7 +53,10 @@ class WorldModelProblem(Problem):
     seed: int = field(default=0, metadata=NO_OPTION)
     feedback: Literal["full", "paper"] = "full"
     """What a prompt to improve says: a report on all that may be shown, or, as published, one
-    counterexample."""
+    counterexample: the first transition that is wrong."""
+    prefill: bool = False
+    """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
+    many services refuse that or begin anew."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
 
     @classmethod
@@ -71,8 +74,14 @@ class WorldModelProblem(Problem):
             tools=self.tools,
             names_actions=self.dataset.has_valid_actions,
         )
-        description = self.description.strip()
-        return messages("world_model", move, description=description, interface=interface)
+        return messages(
+            "world_model",
+            move,
+            name="continue" if self.prefill and move.action == GENERATE else "",
+            prefill=self.prefill,
+            description=self.description.strip(),
+            interface=interface,
+        )
 
     def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""

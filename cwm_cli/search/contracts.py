@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from cwm_cli.errors import CwmError
+from cwm_cli.presets import WithPresets
 from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
@@ -169,11 +170,12 @@ class Record(NamedTuple):
     text: str
 
 
-class Strategy:
+class Strategy(WithPresets):
     """Chooses the next candidate to ask for and learns from how it fared.
 
     A dataclass whose fields are its options (`-o strategy.KEY=VALUE`), with
-    their meaning in the docstring under each. In the order of a search:
+    their meaning in the docstring under each; with a preset it may ask for
+    options of the problem and the backend, too. In the order of a search:
 
     - `moves` are the kinds of move that it makes; a problem that has no words
       for one of them is refused before anything is asked.

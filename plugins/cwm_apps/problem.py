@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from string import Template
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cwm_apps.judging import judge
 from cwm_apps.reading import read, shipped
 from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.contracts import Message, Move, Problem, Verdict
+from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
@@ -31,6 +31,12 @@ class CodingProblem(Problem):
     task: CodingTask
     sandbox: Sandbox
     seed: int = field(default=0, metadata={"option": False})
+    prompt: Literal["reasoned", "vanilla", "plan-and-solve"] = "reasoned"
+    """How a program is asked for: with questions to think about first, as published without, or as
+    published by having a plan made and carried out."""
+    prefill: bool = False
+    """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
+    many services refuse that or begin anew."""
 
     @classmethod
     def example(cls, material: Material) -> Self:
@@ -41,10 +47,15 @@ class CodingProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
+        name = ""
+        if move.action == GENERATE and (self.prefill or self.prompt != "reasoned"):
+            name = "plan" if self.prompt == "plan-and-solve" else "vanilla"
         return messages(
             "coding",
             move,
             package=__package__,
+            name=name,
+            prefill=self.prefill,
             question=self.task.question.strip(),
             interface=self._interface(),
             examples=_examples(self.task),

@@ -2,15 +2,16 @@
 
 from bisect import bisect_right
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf, log, sqrt
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from cwm_cli.presets import FROM_PRESET, PUBLISHED_ASKING
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
 from cwm_gif_mcts.tree import (
     ActionEstimate,
@@ -45,10 +46,17 @@ class GifMcts(Strategy):
     is fixed however short it is; only one that runs ends its branch when it
     has too few new lines. Such an end is worth 0 itself and gives its score to
     the nodes above it, but a chain of fixes that it solves takes the score. A
-    program without new nodes below it is closed: selection passes it by, and
-    since the root always offers generate, it always finds something.
+    program without new nodes below it is closed: selection passes it by. Where
+    nothing is left to find, the root offers generate again.
     """
 
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {"empty_line": False, "count_new": False},
+        "paper": {"empty_line": True, "count_new": True, **PUBLISHED_ASKING},
+    }
+
+    preset: Literal["default", "paper"] = "default"
+    """Values of what is not set, here, of the problem and of the backend."""
     exploration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """Weight of what was tried seldom, in the upper confidence bound (c of the paper)."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -57,6 +65,12 @@ class GifMcts(Strategy):
     """What a value loses from a node to the one above it (gamma of the paper)."""
     lines: Annotated[int, Field(ge=1)] = 2
     """Lines of a program that a node fixes for those below it (L of the paper)."""
+    empty_line: bool = FROM_PRESET
+    """Whether an empty line before each prefix counts as one of it; as published, where 4, 7, 10
+    and 13 lines are kept and not 2, 4, 6 and 8."""
+    count_new: bool = FROM_PRESET
+    """Whether a new child counts as 0 in the mean of its siblings when weights are learned from
+    it, as published."""
     fixes: Annotated[int, Field(ge=0)] = 3
     """Attempts to mend a program that raised before it is given up (f of the paper)."""
     prior_generate: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -66,7 +80,7 @@ class GifMcts(Strategy):
     prior_count: Annotated[int, Field(ge=0)] = 2
     """Completions that the two prior values count for."""
     generate: bool = True
-    """Whether programs are generated below the root as well."""
+    """Whether programs are generated again and again; without it once, at the root."""
     improve: bool = True
     """Whether programs that run are improved."""
     fix: bool = True
@@ -78,6 +92,7 @@ class GifMcts(Strategy):
 
     def __post_init__(self) -> None:
         """Start with a root that was visited once."""
+        super().__post_init__()
         switches = {GENERATE: self.generate, IMPROVE: self.improve}
         self._actions = tuple(action for action, allowed in switches.items() if allowed)
         self._tree = {ROOT: Branch(ROOT, offers=(GENERATE,))}
@@ -101,7 +116,8 @@ class GifMcts(Strategy):
         parent = self._tree[node.parent]
         score = 0.0 if node.verdict.is_bug else node.verdict.score
         if estimate := self._estimates.get(node.action):
-            estimate.learn(parent.mean(node.action), score)
+            here = parent.mean(node.action)
+            estimate.learn(here.plus(0.0) if self.count_new else here, score)
         branch = self._branch(node, parent, score)
         self._nodes.append(node)
         self._tree[node.id] = branch
@@ -109,6 +125,7 @@ class GifMcts(Strategy):
         if node.action == FIX:
             self._settle(branch, parent, score, solved=not node.verdict.is_bug)
         self._back_up(branch, parent, score, solved=not node.verdict.is_bug)
+        self._offer_at_root(self._tree[ROOT])
 
     def state(self, node: int) -> str:
         """Say whether a program awaits its fix, or is not continued."""
@@ -119,14 +136,16 @@ class GifMcts(Strategy):
 
     def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
         """Make a branch of a node, visited once, by the step that wrote it."""
-        length = _line_count(node.program)
-        branch = Branch(node.id, parent.id, node.action, min(parent.lines + self.lines, length))
+        length, known = _line_count(node.program), parent.lines
+        if self.empty_line:
+            known = max(1, known) + 1  # the root counts as a line, too
+        branch = Branch(node.id, parent.id, node.action, min(known + self.lines, length))
         if node.verdict.is_bug:
             branch.fixes = parent.fixes - 1 if node.action == FIX else self._max_fixes
             branch.value = self._bug_value(branch.fixes)
             branch.terminal = branch.fixes <= 0
             branch.offers = () if branch.terminal else (FIX,)
-        elif length - parent.lines < self.lines:
+        elif length - known < self.lines:
             branch.terminal = True
         else:
             branch.value = score
@@ -154,6 +173,10 @@ class GifMcts(Strategy):
             revalue(self._tree, above, visits=above.visits + 1, value=mean)
             value *= self.discount
 
+    def _offer_at_root(self, root: Branch) -> None:
+        """Let the root offer what it may: without `generate` only where nothing else is left."""
+        root.offers = (GENERATE,) if self.generate or not root.open else ()
+
     def _anticipated(self, pending: Sequence[Move]) -> Tree:
         """Return the tree in which every move in flight counts as a visit of value 0."""
         if not pending:
@@ -169,6 +192,7 @@ class GifMcts(Strategy):
             for above in path(tree, parent):
                 visits = above.visits + 1
                 revalue(tree, above, visits=visits, value=above.value * above.visits / visits)
+        self._offer_at_root(tree[ROOT])
         return tree
 
     def _draw(self, branch: Branch, rng: np.random.Generator) -> tuple[str | None, int]:

@@ -1,13 +1,14 @@
 """WorldCoder as a strategy: which program is refined next, and what that teaches."""
 
 from array import array
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from cwm_cli.presets import PUBLISHED_ASKING
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
 
 
@@ -28,6 +29,10 @@ class WorldCoder(Strategy):
     is over and the draw does not matter.
     """
 
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED_ASKING}
+
+    preset: Literal["default", "paper"] = "default"
+    """Values of what is not set of the problem and of the backend."""
     prior_weight: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     """How many refinements a program's score counts for (C of the paper)."""
     sequential: bool = False

@@ -1,16 +1,23 @@
 """Zero-shot synthesis: ask for the whole program, again and again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from cwm_cli.presets import PUBLISHED_ASKING
 from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 
 
 @dataclass
 class ZeroShot(Strategy):
     """Writes every program from scratch and learns nothing from how it fared."""
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED_ASKING}
+
+    preset: Literal["default", "paper"] = "default"
+    """Values of what is not set of the problem and of the backend."""
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Ask for another program."""

@@ -316,9 +316,9 @@ class Example(NamedTuple):
 def counterexample(
     dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
 ) -> str:
-    """Show the one transition that loses the most weight, as published."""
+    """Show the first transition that is predicted wrongly, as published."""
     comparison = ComparedRows.of(dataset, predictions, metric, description)
-    row = int(np.argmax(comparison.lost))
+    row = int(np.argmax(comparison.wrong))
     return clean(
         "\n".join(["This transition is predicted wrongly:", "", *drawn(comparison, row)]),
         newlines=True,
