@@ -124,7 +124,7 @@ class TestPrompts:
     def test_an_answer_that_was_begun_goes_on_or_begins_anew(self, poles):
         task, whole = replace(problem(poles, sandbox=None), prefill=True), cartpole().lstrip()
         lines = whole.splitlines(keepends=True)
-        for cut in (0, 4, 10, 20):
+        for cut in (0, 4, 10, 14):
             prefix, rest = "".join(lines[:cut]), "".join(lines[cut:])
             move = Move(GENERATE, prefix=prefix)
             for text in (rest, f"{rest}```\nThat is all.", f"```python\n{whole}```\n"):

@@ -13,6 +13,7 @@ from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
+from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
 
@@ -82,6 +83,11 @@ class WorldModelProblem(Problem):
             description=self.description.strip(),
             interface=interface,
         )
+
+    def read(self, text: str, move: Move) -> str:
+        """Return the program of a completion, which may go on with an answer that was begun."""
+        begun = self.prefill and move.action == GENERATE
+        return extract_program(text, prefix=move.prefix, begun=begun)
 
     def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""

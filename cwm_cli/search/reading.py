@@ -84,17 +84,26 @@ class Candidate(NamedTuple):
     whole: bool
 
 
-def extract_program(text: str, prefix: str = "") -> str:
+def extract_program(text: str, prefix: str = "", *, begun: bool = False) -> str:
     """Return the program that a completion gives, or "" when it gives none.
 
     Programs stand in fenced blocks, or are the whole text. One that only
     continues the lines of `prefix` gets them in front; one that repeats them,
-    or begins anew, is taken as it is.
+    or begins anew, is taken as it is. Where the answer was `begun` for it, it may go
+    on in a block that it only closes.
     """
+    if begun and _goes_on(text):
+        text = f"```python\n{text}"
     prefix = _clean(prefix)
     prefix = prefix.removesuffix("\n") + "\n" if prefix.strip() else ""
     candidates = list(_candidates(_clean(text), prefix))
     return _trim(_dedented(_best(candidates).text)) if candidates else ""
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a text has no first fence, or one that closes a block and opens none."""
+    fences = list(_fences(text.split("\n")))
+    return not fences or (not fences[0][1]["label"].strip() and len(fences) % 2 == 1)
 
 
 def _candidates(text: str, prefix: str) -> Iterator[Candidate]:

@@ -13,6 +13,7 @@ from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
+from cwm_cli.search.reading import extract_program
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class CodingProblem(Problem):
             interface=self._interface(),
             examples=_examples(self.task),
         )
+
+    def read(self, text: str, move: Move) -> str:
+        """Return the program of a completion, which may go on with an answer that was begun."""
+        begun = self.prefill and move.action == GENERATE
+        return extract_program(text, prefix=move.prefix, begun=begun)
 
     def judge(self, program: str) -> Verdict:
         """Run the program on the public tests."""
