@@ -1,6 +1,9 @@
 """Replayed answers: a search that is answered as before grows the same tree."""
 
+import re
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
     ROOT,
+    Backend,
     Completion,
     Message,
     Move,
@@ -25,6 +29,7 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Search
+from cwm_gif_mcts.strategy import GifMcts
 from cwm_replay.backend import Replay
 from cwm_zero_shot.strategy import ZeroShot
 
@@ -80,7 +85,18 @@ def texts(tmp_path):
     return folder
 
 
-def search(folder, strategy, backend, budget=BUDGET):
+@dataclass
+class Unordered(Backend):
+    """Answers with texts, some of them long after later ones."""
+
+    texts: Path
+
+    def complete(self, request):
+        time.sleep(0.03 * (request.step % 3 == 0))
+        return Replay(str(self.texts)).complete(request)
+
+
+def search(folder, strategy, backend, budget=BUDGET, parallel=1):
     """Search with a run folder, new or continued, and return the run."""
     run = (
         SearchRun.load(folder)
@@ -88,7 +104,9 @@ def search(folder, strategy, backend, budget=BUDGET):
         else SearchRun.start(folder, HEADER, {"dataset.npz": DATASET})
     )
     with run:
-        searching = Search(LongestProgram(), strategy, backend, seed=3, journal=run.learn)
+        searching = Search(
+            LongestProgram(), strategy, backend, seed=3, parallel=parallel, journal=run.learn
+        )
         searching.resume(run.nodes())
         list(searching.run(budget))
     return run
@@ -114,6 +132,44 @@ def test_a_replay_that_was_interrupted_goes_on_where_it_stopped(strategy, cut, t
     search(tmp_path / "again", strategy(), Replay(str(first.folder)), budget=cut)
     again = search(tmp_path / "again", strategy(), Replay(str(first.folder)))
     assert (again.folder / JOURNAL).read_bytes() == (first.folder / JOURNAL).read_bytes()
+
+
+@pytest.mark.parametrize("strategy", [Refine, GifMcts])
+def test_a_run_with_several_completions_in_flight_is_replayed_in_its_order(
+    strategy, texts, tmp_path
+):
+    first = search(tmp_path / "first", strategy(), Unordered(texts), parallel=3)
+    recorded = (first.folder / JOURNAL).read_bytes()
+    assert [node.step for node in first.nodes()] != list(range(BUDGET))
+    for parallel in (1, 2, 3):
+        again = search(
+            tmp_path / f"{parallel}", strategy(), Replay(str(first.folder)), BUDGET, parallel
+        )
+        assert (again.folder / JOURNAL).read_bytes() == recorded
+    for cut in range(BUDGET):
+        folder, lines = tmp_path / f"cut {cut}", recorded.splitlines(keepends=True)
+        part = search(folder, strategy(), Replay(str(first.folder)), cut)
+        assert (part.folder / JOURNAL).read_bytes() == b"".join(lines[:cut])
+        search(folder, strategy(), Replay(str(first.folder)))
+        assert (part.folder / JOURNAL).read_bytes() == recorded
+
+
+def test_a_replay_ends_where_the_recording_ends_and_says_so(texts, tmp_path):
+    first = search(tmp_path / "first", Refine(), Replay(str(texts)), budget=3)
+    searching = Search(LongestProgram(), Refine(), Replay(str(first.folder)), seed=3)
+    records = list(searching.run(BUDGET))
+    assert [record.note for record in records] == ["", "", "the recording ends after 3 answers"]
+    assert not list(searching.drain())
+
+
+def test_a_journal_that_does_not_tell_when_questions_were_asked_is_replayed(texts, tmp_path):
+    first = search(tmp_path / "first", Refine(), Unordered(texts), parallel=2)
+    journal = first.folder / JOURNAL
+    recorded = journal.read_bytes()
+    journal.write_bytes(re.sub(rb',"known":\d+', b"", recorded))
+    assert journal.read_bytes() != recorded
+    again = search(tmp_path / "again", Refine(), Replay(str(first.folder)))
+    assert (again.folder / JOURNAL).read_bytes() == recorded
 
 
 def test_replayed_answers_keep_their_tokens_and_cost_nothing(tmp_path):
@@ -148,9 +204,10 @@ def test_the_same_question_gets_its_answers_in_the_order_of_asking(texts, tmp_pa
 def test_a_question_that_was_never_asked_has_no_answer(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     replay = Replay(str(run.folder))
-    with pytest.raises(CwmError, match="never asked this question: replay with the environment"):
+    advice = "replay with --env Count-v0 --strategy any --seed 0 --dataset .*dataset.npz and"
+    with pytest.raises(CwmError, match=f"never asked this: {advice}"):
         replay.complete(question("something else"))
-    with pytest.raises(CwmError, match="asked this question only 6 times: lower --budget"):
+    with pytest.raises(CwmError, match=f"asked this only 6 times: {advice}"):
         replay.complete(question("generate ", BUDGET))
 
 

@@ -25,7 +25,7 @@ from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import Protection, check_gaps, check_tools
-from cwm_cli.search.contracts import Node, total
+from cwm_cli.search.contracts import Node, Record, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
 
@@ -222,6 +222,8 @@ class SearchJob:
     problem: WorldModelProblem
     choices: Choices
     started: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)
+    """What the user should be told of, before the next node."""
 
     @property
     def title(self) -> str:
@@ -234,12 +236,12 @@ class SearchJob:
         stopped: CwmError | None = None
         try:
             for record in self.search.run(self.choices.budget):
-                yield self._learned(record.node)
+                yield self._learned(record)
         except CwmError as error:
             stopped = error
         try:
             for record in self.search.drain():  # what is in flight is paid for
-                yield self._learned(record.node)
+                yield self._learned(record)
         except KeyboardInterrupt:  # but nobody has to wait for it once a program is right
             if not self.search.solved:
                 raise
@@ -270,11 +272,14 @@ class SearchJob:
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
         return result
 
-    def _learned(self, node: Node) -> Node:
-        """Save a program that is the best so far."""
-        if self.search.best is node:
-            self.problem.keep(self.run.folder, node)
-        return node
+    def _learned(self, record: Record) -> Node:
+        """Save a program that is the best so far, and what is to be told."""
+        if self.search.best is record.node:
+            self.problem.keep(self.run.folder, record.node)
+        if record.note:
+            self.run.log(record.note)
+            self.notes.append(record.note)
+        return record.node
 
     def _score(self, best: Node | None, rows: Dataset) -> Score | None:
         """Score the best program on some rows, if there are both."""
@@ -494,6 +499,8 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
     observer.begins(job)
     try:
         for node in job.nodes():
+            while job.notes:
+                observer.note(job.notes.pop(0))
             observer.advanced(node)
     except CwmError as error:
         job.run.log(f"stopped: {error}")

@@ -9,11 +9,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from cwm_cli.problems.templates import template
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
 from cwm_cli.sandbox.prediction import AskedRows, merge_answers
-from cwm_cli.search import threads
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -35,10 +33,9 @@ from cwm_cli.search.contracts import (
     Usage,
     total,
 )
+from cwm_cli.search.threads import waited
 from cwm_cli.worlds import Predictions
 from cwm_cli.worlds.contract import describe
-
-T = TypeVar("T")
 
 MOST_REFUSALS = 2
 """After so many questions in a row that brought no answer no more are asked."""
@@ -149,20 +146,6 @@ class Inquiry:
             if spent + worst > self.max_cost:
                 return None
         return waited(lambda: self.backend.complete(request))
-
-
-def waited(work: Callable[[], T]) -> T:
-    """Return what work returns or raise what it raises; an interrupt ends the wait at once."""
-    done: Future[T] = Future()
-
-    def attempt() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-            done.set_exception(error)
-
-    threads.start(attempt)
-    return done.result()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protocol import EndReason
 
 FailureKind = Literal[
+    "no_answer",
     "no_program",
     "load_error",
     "step_error",
@@ -28,6 +29,10 @@ FailureKind = Literal[
     "nondeterministic",
     "mismatch",
 ]
+
+
+NO_ANSWER: FailureKind = "no_answer"
+"""There was no whole program to judge: the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ class Request(NamedTuple):
     data checks its type (`cwm_cli.problems`) before it uses it. `step` is
     the number of the question in the search, and `occurrence` counts how
     often the search asked the same messages before. A backend may `tell` in a
-    few words what it is doing, from any thread.
+    few words what it is doing, from any thread. Where the messages are too
+    long for it, `shorter` says the same in about so many characters. All that
+    is done to answer may cost `allowance` US dollars, None being no limit.
     """
 
     messages: tuple[Message, ...]
@@ -100,6 +102,8 @@ class Request(NamedTuple):
     step: int = 0
     occurrence: int = 0
     tell: Callable[[str], None] = unheard
+    shorter: Callable[[int], tuple[Message, ...]] | None = None
+    allowance: float | None = None
 
     @property
     def key(self) -> str:
@@ -135,11 +139,17 @@ def total(usages: Sequence[Usage]) -> Usage:
 
 
 class Completion(NamedTuple):
-    """An answer and what it took; `final` if further questions would bring nothing better."""
+    """An answer and what it took; `final` if further questions would bring nothing better.
+
+    `lacking` says why there is no answer, or not a whole one, and `note` what
+    the user should know: one line each.
+    """
 
     text: str
     usage: Usage = Usage()
     final: bool = False
+    lacking: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +158,9 @@ class Node:
 
     `id` counts the nodes in the order in which they were learned, `step` the
     completions in the order in which they were asked for; with one completion
-    in flight they are the same. `prompt` is the hash of the messages, and
-    `final` says that the backend gave up.
+    in flight they are the same. `prompt` is the hash of the messages, `final`
+    says that the backend gave up, and `known` how many nodes there were when it
+    was asked.
     """
 
     id: int
@@ -161,13 +172,22 @@ class Node:
     prompt: str
     usage: Usage
     final: bool = False
+    known: int | None = None
 
 
 class Record(NamedTuple):
-    """A node and the text of the completion that it was read from."""
+    """A node and the text of the completion that it was read from; `note` is for the user."""
 
     node: Node
     text: str
+    note: str = ""
+
+
+class Turn(NamedTuple):
+    """When a node was asked for: the number of its question, and how many nodes there were."""
+
+    step: int
+    known: int
 
 
 class Strategy(WithPresets):
@@ -223,7 +243,8 @@ class Problem:
     In the order of a completion:
 
     - `moves` are the kinds of move that it has words for.
-    - `messages` words a move for a language model.
+    - `messages` words a move for a language model, and `shorter` does so for
+      one that takes no prompt of that length.
     - `read` finds the candidate in the text of the completion.
     - `judge` scores it; called from several threads at once.
     - `keep` writes the best candidate so far into the folder of the run.
@@ -247,6 +268,10 @@ class Problem:
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Ask for a candidate."""
         raise NotImplementedError
+
+    def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
+        """Ask in about so many characters, leaving out what matters least: here nothing."""
+        return self.messages(move)
 
     def read(self, text: str, move: Move) -> str:
         """Return the candidate in a completion: here the program in its fenced blocks, or ""."""
@@ -279,6 +304,7 @@ class Backend:
     - `ready` refuses what the user can mend before anything is begun.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
+    - `recorded` are the turns of a search whose answers it repeats.
     - `score`, where `can_score`, weighs a text.
 
     Example::
@@ -310,6 +336,10 @@ class Backend:
     def worst_cost(self, request: Request) -> float | None:
         """Return the most that answering can cost in US dollars, None when the price is unknown."""
         return 0.0
+
+    def recorded(self) -> Sequence[Turn]:
+        """Return the turns to ask in, one per node in the order of learning; here any will do."""
+        return ()
 
     def score(self, messages: Sequence[Message], text: str) -> Sequence[float]:
         """Return the log-probability of each token of `text` as the answer to the messages."""

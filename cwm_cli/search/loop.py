@@ -2,7 +2,7 @@
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import (
     ROOT,
@@ -21,15 +22,18 @@ from cwm_cli.search.contracts import (
     Record,
     Request,
     Strategy,
+    Turn,
+    Verdict,
 )
 
 
 class Pending(NamedTuple):
-    """A completion in flight."""
+    """A completion in flight, asked for when so many nodes were known."""
 
     step: int
     move: Move
     reserved: float
+    known: int
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Search:
     there is no generator state to save. With `parallel` completions in flight
     the nodes are learned in the order in which they arrive, which is what the
     journal records. `doing` holds what backends tell about those in flight.
+    A backend that repeats a recorded search is asked in the turns of that one,
+    whatever `parallel` is, so that the same tree grows.
     """
 
     problem: Problem
@@ -58,6 +64,8 @@ class Search:
     given_up: bool = field(default=False, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
+    _turns: list[Turn] = field(default_factory=list, init=False)
+    _prepared: dict[int, Request] = field(default_factory=dict, init=False)
     _arrivals: "queue.SimpleQueue[tuple[int, Record | BaseException]]" = field(
         default_factory=queue.SimpleQueue, init=False
     )
@@ -76,6 +84,7 @@ class Search:
                 f"{type(self.problem).__name__} has no prompt for ({', '.join(unknown)}): "
                 "choose another --strategy"
             )
+        self._turns = sorted(self.backend.recorded())
 
     def learn(self, node: Node) -> None:
         """Take a node into the search: one that was just found, or one of an earlier run."""
@@ -90,7 +99,11 @@ class Search:
     def resume(self, nodes: Iterable[Node]) -> None:
         """Learn the nodes of an earlier run."""
         for node in nodes:
-            self._asked[node.prompt] += 1
+            self._prepare()
+            if self._prepared.pop(node.step, None):
+                del self.pending[node.step]
+            else:
+                self._asked[node.prompt] += 1
             self.learn(node)
 
     def run(self, budget: int) -> Iterator[Record]:
@@ -99,6 +112,9 @@ class Search:
         A record is in the journal before the search learns it, and learned
         before it is yielded.
         """
+        if turns := self.backend.recorded():
+            yield from self._repeat(turns, budget)
+            return
         while not (self.solved or self.given_up):
             self._dispatch(budget)
             if not self.pending:
@@ -123,35 +139,78 @@ class Search:
     def _dispatch(self, budget: int) -> None:
         """Keep `parallel` completions in flight, within budget and cost."""
         while len(self.pending) < self.parallel and len(self.nodes) + len(self.pending) < budget:
-            step = self._next_step()
-            rng = np.random.default_rng([self.seed, step])
-            move = self.strategy.select(rng, [flight.move for flight in self.pending.values()])
-            seed = int(rng.integers(2**31))
-            request = Request(self.problem.messages(move), seed, move, self.problem, step)
-            key = request.key
-            tell = partial(self.doing.__setitem__, step)
-            request = request._replace(occurrence=self._asked[key], tell=tell)
-            reserved = self._reserve(request)
-            if reserved is None:
+            request = self._request(self._next_step())
+            allowance = self._allowance(request)
+            if self.out_of_money:
                 return
-            self._asked[key] += 1
-            self.pending[step] = Pending(step, move, reserved)
-            threads.start(partial(self._answer, step, request))
+            self._register(request, allowance or 0.0)
+            request = request._replace(allowance=allowance)
+            threads.start(partial(self._answer, request.step, request))
+
+    def _request(self, step: int) -> Request:
+        """Choose a move and word it."""
+        rng = np.random.default_rng([self.seed, step])
+        move = self.strategy.select(rng, [flight.move for flight in self.pending.values()])
+        seed = int(rng.integers(2**31))
+        request = Request(self.problem.messages(move), seed, move, self.problem, step)
+        return request._replace(
+            occurrence=self._asked[request.key],
+            tell=partial(self.doing.__setitem__, step),
+            shorter=partial(self.problem.shorter, move),
+        )
+
+    def _register(self, request: Request, reserved: float) -> None:
+        """Count a request among those in flight."""
+        self._asked[request.key] += 1
+        known = len(self.nodes)
+        self.pending[request.step] = Pending(request.step, request.move, reserved, known)
+
+    def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
+        """Yield the records of a recorded search, each asked when it was asked then."""
+        try:
+            while len(self.nodes) < min(budget, len(turns)):
+                if not (self.solved or self.given_up):
+                    self._prepare()
+                request = self._prepared.pop(turns[len(self.nodes)].step, None)
+                if request is None:
+                    return
+                threads.start(partial(self._answer, request.step, request))
+                record = self._arrival()
+                if (
+                    len(self.nodes) == len(turns) - 1 < budget - 1
+                    and not record.node.verdict.solved
+                ):
+                    record = record._replace(note=f"the recording ends after {len(turns)} answers")
+                yield self._take(record)
+        finally:
+            self.pending.clear()
+
+    def _prepare(self) -> None:
+        """Choose what a recorded search had asked by now; no answer is fetched before its turn."""
+        while self._turns and self._turns[0].known <= len(self.nodes):
+            request = self._request(self._turns.pop(0).step)
+            self._register(request, 0.0)
+            self._prepared[request.step] = request
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""
         return max(self._last_step, *self.pending, -1) + 1
 
-    def _reserve(self, request: Request) -> float | None:
-        """Return the worst cost of a request, or None when it might exceed the limit."""
+    def _allowance(self, request: Request) -> float | None:
+        """Return what answering may cost, None where there is no limit; or be out of money.
+
+        It is the worst cost of an answer, or an even share of what is left where that is more:
+        one that was cut off may be asked for again, with more tokens.
+        """
         if self.max_cost is None:
-            return 0.0
+            return None
         worst = self.backend.worst_cost(request)
         if worst is None:
             raise CwmError("--max-cost needs a model of known price: leave it out for this model")
         reserved = sum(flight.reserved for flight in self.pending.values())
-        self.out_of_money = self.spent + reserved + worst > self.max_cost
-        return None if self.out_of_money else worst
+        left = self.max_cost - self.spent - reserved
+        self.out_of_money = worst > left
+        return max(worst, left / (self.parallel - len(self.pending)))
 
     def _answer(self, step: int, request: Request) -> None:
         """Ask, read and judge; the outcome, error or not, is put where `run` waits.
@@ -177,21 +236,34 @@ class Search:
             parent=request.move.parent,
             action=request.move.action,
             program=program,
-            verdict=self.problem.judge(program),
+            verdict=self._verdict(program, completion.lacking),
             prompt=request.key,
             usage=completion.usage,
             final=completion.final,
         )
-        return Record(node, text)
+        return Record(node, text, completion.note)
+
+    def _verdict(self, program: str, lacking: str) -> Verdict:
+        """Judge a candidate; where an answer lacks one, or its end, that is what is wrong."""
+        if lacking and not program:
+            return Verdict(score=0.0, failure=Failure(kind=NO_ANSWER, message=lacking))
+        verdict = self.problem.judge(program)
+        if lacking and verdict.failure is not None and verdict.failure.kind == "load_error":
+            message = f"{lacking}\n{verdict.failure.message}"
+            return replace(
+                verdict, failure=replace(verdict.failure, kind=NO_ANSWER, message=message)
+            )
+        return verdict
 
     def _arrival(self) -> Record:
         """Wait for the next outcome."""
         step, outcome = self._arrivals.get()
-        del self.pending[step]
+        flight = self.pending.pop(step)
         self.doing.pop(step, None)
         if isinstance(outcome, BaseException):
             raise outcome
-        return Record(replace(outcome.node, id=len(self.nodes)), outcome.text)
+        node = replace(outcome.node, id=len(self.nodes), known=flight.known)
+        return outcome._replace(node=node)
 
 
 def _rank(node: Node) -> tuple[float, float]:

@@ -1,9 +1,12 @@
 """Calls in threads whose end nobody waits for, not even the program when it ends."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
+from typing import TypeVar
 
+T = TypeVar("T")
 Call = Callable[[], object]
 
 free: list[SimpleQueue[Call]] = []
@@ -18,6 +21,23 @@ def start(call: Call) -> None:
         calls = SimpleQueue()
         Thread(target=_work, args=(calls,), daemon=True).start()
     calls.put(call)
+
+
+def waited(work: Callable[[], T], seconds: float | None = None) -> T:
+    """Return what work returns or raise what it raises; an interrupt ends the wait at once.
+
+    After so many seconds it is a `TimeoutError`, and the work goes on unheard.
+    """
+    done: Future[T] = Future()
+
+    def attempt() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+            done.set_exception(error)
+
+    start(attempt)
+    return done.result(seconds)
 
 
 def _work(calls: SimpleQueue[Call]) -> None:

@@ -13,7 +13,8 @@ class ProblemState(NamedTuple):
     """How far a problem is; `best` is a share of its public tests.
 
     Completions are counted, or what `unit` says. `reason` says why it was skipped
-    or failed. A state that is not one of `OVER` says what is being done.
+    or failed, and `note` what the user should know. A state that is not one of
+    `OVER` says what is being done.
     """
 
     id: int
@@ -24,6 +25,7 @@ class ProblemState(NamedTuple):
     best: float | None = None
     cost: float | None = 0.0
     reason: str = ""
+    note: str = ""
     unit: str = "completion"
 
     @property

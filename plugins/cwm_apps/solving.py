@@ -311,6 +311,8 @@ def _follow(states: Iterator[ProblemState], total: int, run: CodingRun, observer
     observer.begins(progress)
     try:
         for state in states:
+            if state.note:
+                observer.note(f"problem {state.id}: {state.note}")
             progress.saw(state)
             observer.advanced(state)
     finally:

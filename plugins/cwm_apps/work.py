@@ -32,6 +32,7 @@ from cwm_cli.search.contracts import (
     Node,
     Request,
     Strategy,
+    Turn,
     total,
 )
 from cwm_cli.search.loop import Search
@@ -77,7 +78,7 @@ class SharedCostLimit(Backend):
             self._reserved.append(worst)
         cost: float | None = 0.0  # of an answer that does not come
         try:
-            completion = self.backend.complete(request)
+            completion = self.backend.complete(request._replace(allowance=worst))
             cost = completion.usage.cost
         finally:
             with self._change:
@@ -89,6 +90,10 @@ class SharedCostLimit(Backend):
     def worst_cost(self, request: Request) -> float | None:
         """Return the worst cost of an answer."""
         return self.backend.worst_cost(request)
+
+    def recorded(self) -> Sequence[Turn]:
+        """Return the turns of a search that is repeated."""
+        return self.backend.recorded()
 
     def _worst(self, request: Request) -> float:
         worst = self.backend.worst_cost(request)
@@ -198,8 +203,8 @@ class Searches(ProblemWork):
             (run.folder / RESULT).unlink(missing_ok=True)
             search = self._search(task, run)
             yield (state := _told(state, search))
-            for _ in self._steps(search, run):
-                yield (state := _told(state, search))
+            for note in self._steps(search, run):
+                yield (state := _told(state, search))._replace(note=note)
             if not _is_over(search, self.budget):
                 return
             yield state._replace(state=JUDGING)
@@ -223,20 +228,23 @@ class Searches(ProblemWork):
         run.log(f"budget {self.budget}, {len(search.nodes)} nodes")
         return search
 
-    def _steps(self, search: Search, run: SearchRun) -> Iterator[None]:
-        """Search; what is in flight when the search ends is paid for, and learned as well."""
+    def _steps(self, search: Search, run: SearchRun) -> Iterator[str]:
+        """Search, and yield what is to be told of each completion, mostly nothing.
+
+        What is in flight when the search ends is paid for, and learned as well.
+        """
         stopped: CwmError | None = None
         try:
             for record in search.run(self.budget):
                 _keep(search, run, record.node)
-                yield
+                yield record.note
                 if self.stopping.is_set():
                     break
         except CwmError as error:
             stopped = error
         for record in search.drain():
             _keep(search, run, record.node)
-            yield
+            yield record.note
         if stopped and not _is_over(search, self.budget):
             run.log(f"stopped: {stopped}")
             raise stopped

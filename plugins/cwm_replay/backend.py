@@ -1,13 +1,16 @@
 """The `replay` backend."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.searches import read_answers
-from cwm_cli.search.contracts import Backend, Completion, Request
+from cwm_cli.runs.searches import SearchRecord, SearchRun, read_answers
+from cwm_cli.runs.store import DATASET
+from cwm_cli.sandbox.failures import NO_ANSWER
+from cwm_cli.search.contracts import Backend, Completion, Request, Turn
 
 SUFFIXES = (".md", ".txt")
 
@@ -17,22 +20,26 @@ class Replay(Backend):
     """Answers as before: `model` is the folder of a run, or of text files.
 
     A run answers the n-th asking of the same messages as it was answered
-    then; of text files, in the order of their names, the n-th answers the
+    then, and the search asks in the turns of that run, so that a smaller
+    budget gives the beginning of the same tree and `--parallel` changes
+    nothing. Of text files, in the order of their names, the n-th answers the
     n-th question. Replayed answers cost nothing.
     """
 
     needs_model = True
 
     model: str
-    _recorded: Mapping[str, Sequence[Completion]] = field(init=False, repr=False)
+    _records: Sequence[SearchRecord] = field(init=False, repr=False)
+    _answers: Mapping[str, Sequence[Completion]] = field(init=False, repr=False)
     _texts: Sequence[Path] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         folder = Path(self.model)
-        self._recorded = _recorded(folder)
+        self._records = list(read_answers(folder))
+        self._answers = _by_question(self._records)
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         self._texts = [file for file in files if file.suffix in SUFFIXES]
-        if not self.model or not (self._recorded or self._texts):
+        if not self.model or not (self._records or self._texts):
             raise CwmError(
                 f"{self.model!r} holds no answers: give --model the folder of a run,"
                 f" or of files *{' and *'.join(SUFFIXES)}"
@@ -40,25 +47,33 @@ class Replay(Backend):
 
     def complete(self, request: Request) -> Completion:
         """Return the answer that was given before."""
-        return self._replayed(request) if self._recorded else self._text(request.step)
+        return self._replayed(request) if self._records else self._text(request.step)
 
     def worst_cost(self, request: Request) -> float | None:
         """Return nothing: no one is asked."""
         return 0.0
 
+    def recorded(self) -> Sequence[Turn]:
+        """Return when the nodes of a run were asked for.
+
+        A journal that does not say so is read as if as many questions had been in flight all the
+        time as the order of its nodes needs at least.
+        """
+        steps = [record.node.step for record in self._records]
+        ahead = max((step - place for place, step in enumerate(steps)), default=0)
+        known = (record.node.known for record in self._records)
+        return [
+            Turn(step, max(0, step - ahead) if count is None else count)
+            for step, count in zip(steps, known, strict=True)
+        ]
+
     def _replayed(self, request: Request) -> Completion:
         """Return what the run answered to the same messages."""
-        answers = self._recorded.get(request.key, ())
+        answers = self._answers.get(request.key, ())
         if request.occurrence < len(answers):
             return answers[request.occurrence]
-        if answers:
-            raise CwmError(
-                f"{self.model} asked this question only {_times(len(answers))}: lower --budget"
-            )
-        raise CwmError(
-            f"{self.model} never asked this question:"
-            " replay with the environment, data, strategy, options and seed of that run"
-        )
+        asked = f"asked this only {_times(len(answers))}" if answers else "never asked this"
+        raise CwmError(f"the run {self.model} {asked}: {_advice(Path(self.model))}")
 
     def _text(self, number: int) -> Completion:
         """Return the text of a file."""
@@ -69,13 +84,28 @@ class Replay(Backend):
         return Completion(self._texts[number].read_text(encoding="utf-8"))
 
 
-def _recorded(folder: Path) -> Mapping[str, Sequence[Completion]]:
+def _by_question(records: Sequence[SearchRecord]) -> Mapping[str, Sequence[Completion]]:
     """Return a run's answers by the hash of the messages, in the order of asking."""
     answers: dict[str, list[Completion]] = defaultdict(list)
-    for line in sorted(read_answers(folder), key=lambda line: line.node.step):
+    for line in sorted(records, key=lambda line: line.node.step):
         usage = replace(line.node.usage, cost=0.0, seconds=0.0)
-        answers[line.node.prompt].append(Completion(line.text, usage))
+        failure = line.node.verdict.failure
+        lacking = (
+            failure.message.partition("\n")[0] if failure and failure.kind == NO_ANSWER else ""
+        )
+        answers[line.node.prompt].append(Completion(line.text, usage, lacking=lacking))
     return dict(answers)
+
+
+def _advice(folder: Path) -> str:
+    """Say how to ask what a run was asked."""
+    try:
+        chosen = SearchRun.load(folder).config
+    except CwmError:
+        return "replay with the environment, data, strategy, options and seed of that run"
+    words = ["--env", chosen.env, "--strategy", chosen.strategy, "--seed", str(chosen.seed)]
+    words += ["--dataset", str(folder / DATASET)]
+    return f"replay with {shlex.join(words)} and the options of that run"
 
 
 def _times(count: int) -> str:
