@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,6 +78,11 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     openai: OpenAIServer
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep quiet about clients that do not take all of an answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
@@ -104,20 +110,93 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def begin(self, content_type: str, length: int | None = None) -> None:
+        """Send the header of an answer, whose body follows."""
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def stream(self, message: dict[str, Any], finish: str, prompt: int, completion: int) -> None:
+        """Send a message as server-sent events, and its tokens if those were asked for."""
+        self.begin("text/event-stream")
+        deltas = [{"role": "assistant"}]
+        deltas += [{"content": piece} for piece in (message["content"] or "").split("\n")]
+        deltas[2:] = [{"content": "\n" + piece["content"]} for piece in deltas[2:]]
+        choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
+        choices.append([{"index": 0, "delta": {}, "finish_reason": finish}])
+        events = [_body(self, choice, "chat.completion.chunk") for choice in choices]
+        if (self.request_body.get("stream_options") or {}).get("include_usage"):
+            counts = _usage(prompt, completion)
+            events.append(_body(self, [], "chat.completion.chunk") | {"usage": counts})
+        for event in [*map(json.dumps, events), "[DONE]"]:
+            self.wfile.write(f"data: {event}\n\n".encode())
+
     def log_message(self, format: str, *args: object) -> None:
         """Keep quiet."""
 
 
-def answer(text: str | None, prompt_tokens: int = 100, completion_tokens: int = 10) -> Behaviour:
-    """Answer with a text, or with a content of null."""
+def answer(
+    text: str | None,
+    prompt_tokens: int = 100,
+    completion_tokens: int = 10,
+    finish: str = "stop",
+    **more: str,
+) -> Behaviour:
+    """Answer with a text, or with a content of null, in one piece or in several as was asked.
+
+    A message may hold `more`, such as a refusal.
+    """
 
     def behave(handler: Handler) -> None:
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "finish_reason": "stop",
-        }
-        handler.reply(200, _completion(handler, [choice], prompt_tokens, completion_tokens))
+        message = {"role": "assistant", "content": text, **more}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        if handler.request_body.get("stream"):
+            handler.stream(message, finish, prompt_tokens, completion_tokens)
+        else:
+            handler.reply(200, _completion(handler, [choice], prompt_tokens, completion_tokens))
+
+    return behave
+
+
+def whole(text: str) -> Behaviour:
+    """Answer in one piece, whatever was asked."""
+
+    def behave(handler: Handler) -> None:
+        handler.request_body = handler.request_body | {"stream": False}
+        answer(text)(handler)
+
+    return behave
+
+
+def huge(megabytes: int, sent: list[int], content_type: str = "application/json") -> Behaviour:
+    """Answer without end; `sent` counts the megabytes that were taken."""
+
+    def behave(handler: Handler) -> None:
+        start = _completion(handler, [], 100, 10).partition(b"[]")[0]
+        start += b'[{"index": 0, "message": {"role": "assistant", "content": "'
+        handler.begin(content_type, len(start) + (megabytes << 20))
+        handler.wfile.write(start)
+        for _ in range(megabytes):
+            handler.wfile.write(b"x" * (1 << 20))
+            sent.append(1)
+
+    return behave
+
+
+def drip(seconds: float, *, header: bool = False) -> Behaviour:
+    """Send a byte every so often for as long as the server lives, of the body or of the header."""
+
+    def behave(handler: Handler) -> None:
+        if header:
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        else:
+            handler.begin("application/json", 1 << 20)
+        while not handler.server.openai.closing.wait(seconds):
+            handler.wfile.write(b" ")
 
     return behave
 
@@ -184,18 +263,71 @@ TOO_LONG = error(
 )
 
 
+FILTERED = error(
+    400,
+    "The response was filtered due to the prompt triggering Azure OpenAI's content management "
+    "policy.",
+    "content_filter",
+)
+
+
+def holds(context: int, words: str = "openai", *, per_token: int = 4) -> Callable[..., Behaviour]:
+    """Refuse what is too long for a context of so many tokens, in the words of a server.
+
+    Returns a function that, of an answer's text, makes the script of a server.
+    """
+
+    def script(text: str) -> Callable[[dict[str, Any]], Behaviour]:
+        def respond(body: dict[str, Any]) -> Behaviour:
+            asked = sum(len(message["content"]) for message in body["messages"]) // per_token
+            wanted = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+            if asked + wanted <= context:
+                return answer(text, prompt_tokens=asked)
+            message = CONTEXT_WORDS[words].format(
+                context=context, asked=asked, wanted=wanted, sum=asked + wanted
+            )
+            code = "context_length_exceeded" if words == "openai" else "BadRequestError"
+            return error(400, message, code)
+
+        return respond
+
+    return script
+
+
+CONTEXT_WORDS = {
+    "openai": "This model's maximum context length is {context} tokens. However, your messages "
+    "resulted in {asked} tokens. Please reduce the length of the messages.",
+    "vllm": "This model's maximum context length is {context} tokens. However, you requested {sum} "
+    "tokens ({asked} in the messages, {wanted} in the completion). Please reduce the length of the "
+    "messages or completion.",
+    "newer vllm": "'max_tokens' or 'max_completion_tokens' is too large: {wanted}. This model's "
+    "maximum context length is {context} tokens and your request has {asked} input tokens "
+    "({wanted} > {context} - {asked}).",
+    "llama.cpp": "request ({asked} tokens) exceeds the available context size ({context} tokens), "
+    "try increasing it",
+    "other": "Input is over the context window.",
+}
+"""How servers say that a prompt, or its answer, is too long."""
+
+
 def _completion(handler: Handler, choices: list[Any], prompt: int, completion: int) -> bytes:
-    usage = {
+    body = _body(handler, choices, "chat.completion")
+    return json.dumps(body | {"usage": _usage(prompt, completion)}).encode()
+
+
+def _body(handler: Handler, choices: list[Any], kind: str) -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-1",
+        "object": kind,
+        "created": 1_700_000_000,
+        "model": handler.request_body["model"],
+        "choices": choices,
+    }
+
+
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    body = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1_700_000_000,
-        "model": handler.request_body["model"],
-        "choices": choices,
-        "usage": usage,
-    }
-    return json.dumps(body).encode()

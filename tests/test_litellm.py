@@ -1,6 +1,8 @@
 """Language models through LiteLLM, against a server on the loopback."""
 
+import gzip
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_litellm.backend import LiteLLM
 from openai_server import (
+    CONTEXT_WORDS,
+    FILTERED,
     OUT_OF_QUOTA,
     TOO_LONG,
     UNKNOWN_MODEL,
@@ -24,12 +28,16 @@ from openai_server import (
     OpenAIServer,
     answer,
     cut_off,
+    drip,
     error,
     hang,
+    holds,
+    huge,
     no_choices,
     rate_limited,
     reset,
     truncated_json,
+    whole,
 )
 
 PRICED = "openai/gpt-4o-mini"  # $0.15 and $0.60 per million tokens
@@ -101,13 +109,100 @@ def test_a_cost_that_nobody_knows_is_none(model, behaviour):
         assert ask(server, model).usage.cost is None
 
 
-@pytest.mark.parametrize("behaviour", [answer(None), answer(""), no_choices])
-def test_an_empty_completion_is_an_answer(behaviour):
+@pytest.mark.parametrize(
+    ("behaviour", "lacking"),
+    [
+        (answer(None), "the answer was empty"),
+        (answer(" "), "the answer was empty"),
+        (no_choices, "the provider sent no answer"),
+        (answer(None, refusal="I will\nnot."), "the model refuses to answer (I will not.)"),
+        (
+            answer(None, finish="content_filter"),
+            "the provider's content filter withheld the answer",
+        ),
+    ],
+)
+def test_what_is_no_answer_is_asked_again_and_then_said_to_be_what_it_is(behaviour, lacking):
+    with OpenAIServer([behaviour, answer("at last")]) as server:
+        completion = ask(server)
+        assert (completion.text, completion.lacking) == ("at last", "")
+        assert completion.usage.prompt_tokens == 200
     with OpenAIServer([behaviour]) as server:
         completion = ask(server)
-        assert len(server.requests) == 1
+        assert [received.body["seed"] for received in server.requests] == [7, 8, 9]
+    assert (completion.text.strip(), completion.lacking) == ("", lacking)
+    assert completion.usage.prompt_tokens == 300
+    assert completion.usage.cost >= 300 * 0.15e-6
+
+
+def test_a_prompt_that_a_filter_refuses_does_not_end_a_run():
+    with OpenAIServer([FILTERED]) as server:
+        completion = ask(server)
+        assert len(server.requests) == 3
     assert completion.text == ""
-    assert completion.usage.prompt_tokens == 100
+    assert completion.lacking.startswith("the content filter of openai refused the prompt (The")
+    with OpenAIServer([FILTERED, answer("x")]) as server:
+        assert ask(server).text == "x"
+
+
+def test_no_answer_is_cut_unless_the_user_wants_it_to_be():
+    with OpenAIServer([answer("x"), answer("half", finish="length")]) as server:
+        ask(server)
+        assert not {"max_tokens", "max_completion_tokens"} & server.requests[0].body.keys()
+        completion = ask(server, max_tokens=1500)
+        assert [received.body.get("max_tokens") for received in server.requests] == [None, 1500]
+    assert completion.text == "half"
+    assert completion.lacking == "the answer was cut off after 10 tokens"
+
+
+@pytest.mark.parametrize(
+    ("model", "used", "tokens"),
+    [(PRICED, 500, [None, 16384]), (UNPRICED, 500, [None, 2000, 8000]), (PRICED, 16384, [None])],
+    ids=["as many as the model writes", "four times as many", "as many as it had"],
+)
+def test_an_answer_that_was_cut_off_is_asked_again_with_more_tokens(model, used, tokens):
+    whole = len(tokens)
+
+    def respond(body):
+        limit = body.get("max_tokens") or used
+        return answer(f"up to {limit}", completion_tokens=limit, finish="length")
+
+    with OpenAIServer(respond) as server:
+        completion = ask(server, model)
+        assert [received.body.get("max_tokens") for received in server.requests][:whole] == tokens
+    last = tokens[-1] or used
+    assert completion.text == f"up to {last}"
+    assert completion.lacking == f"the answer was cut off after {last:,} tokens"
+    assert completion.usage.completion_tokens == sum(used if t is None else t for t in tokens)
+    script = [answer("half", completion_tokens=500, finish="length"), answer("whole")]
+    if whole > 1:
+        with OpenAIServer(script) as server:
+            assert ask(server, model)[:1] == ("whole",)
+
+
+def test_all_attempts_together_stay_within_what_a_question_may_cost():
+    def respond(body):
+        return answer("x", prompt_tokens=10, completion_tokens=body["max_tokens"], finish="length")
+
+    def nothing(body):
+        return answer(None, prompt_tokens=10, completion_tokens=min(1000, body["max_tokens"]))
+
+    for allowance in (0.001, 0.003, 0.02):
+        for script in (respond, nothing, [hang]):
+            with OpenAIServer(script) as server:
+                backend = LiteLLM(PRICED, api_base=server.url, timeout=0.3, retries=0)
+                asked = request()._replace(allowance=allowance)
+                try:
+                    completion = backend.complete(asked)
+                except CwmError:
+                    continue
+                limits = [received.body["max_tokens"] for received in server.requests]
+            assert completion.usage.cost <= allowance
+            assert max(limits) * 0.60e-6 <= allowance
+    with OpenAIServer(respond) as server:
+        backend = LiteLLM(PRICED, api_base=server.url)
+        assert "--max-cost" in backend.complete(request()._replace(allowance=1e-5)).lacking
+        assert server.requests == []
 
 
 def test_messages_seed_and_sampling_settings_reach_the_server():
@@ -125,7 +220,9 @@ def test_a_reasoning_model_is_not_sent_what_it_refuses():
         ask(server, "openai/o3-mini", temperature=0.5, top_p=0.8)
         (received,) = server.requests
     assert not {"temperature", "top_p", "max_tokens"} & received.body.keys()
-    assert received.body["max_completion_tokens"] == 4096
+    with OpenAIServer([answer("x")]) as server:
+        ask(server, "openai/o3-mini", max_tokens=5000)
+        assert server.requests[0].body["max_completion_tokens"] == 5000
 
 
 @pytest.mark.parametrize(
@@ -153,6 +250,98 @@ def test_a_hung_connection_is_cut_and_retried():
     with OpenAIServer([hang, answer("at last")]) as server:
         assert ask(server, timeout=0.5).text == "at last"
         assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("header", [False, True], ids=["of the body", "of the header"])
+def test_the_time_is_for_all_of_an_answer_however_it_drips(header):
+    with OpenAIServer([drip(0.05, header=header), answer("at last")]) as server:
+        assert ask(server, timeout=0.4).text == "at last"
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("model", [PRICED, "hosted_vllm/llama", "deepseek/deepseek-chat"])
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_without_end_is_not_taken(model, kind, monkeypatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
+    taken = []
+    with OpenAIServer([huge(200, taken, kind)]) as server:
+        completion = ask(server, model)
+        assert len(server.requests) == 3
+    assert completion.text == ""
+    assert completion.lacking == "the answer was longer than any program, and not taken"
+    assert len(taken) < 3 * 32
+
+
+def test_an_answer_that_unpacks_to_more_is_not_unpacked():
+    packed = gzip.compress(b"x" * (64 << 20))
+    with OpenAIServer([lambda h: h.reply(200, packed, {"Content-Encoding": "gzip"})]) as server:
+        assert "its answer is compressed" in failure(server)
+        assert server.requests[0].headers["Accept-Encoding"] == "identity"
+
+
+def test_an_answer_that_is_streamed_is_the_same():
+    text = "one\ntwo\nthree"
+    with OpenAIServer([answer(text, 1000, 500)]) as server:
+        streamed, whole_one = ask(server, stream=True), ask(server)
+        assert server.requests[0].body["stream"]
+    assert streamed.text == whole_one.text == text
+    assert streamed.usage.tokens == whole_one.usage.tokens == 1500
+    assert streamed.usage.cost == whole_one.usage.cost
+    with OpenAIServer([answer("half", finish="length"), answer("whole")]) as server:
+        assert ask(server, stream=True).text == "whole"
+        assert server.requests[1].body["max_tokens"] == 16384
+
+
+def test_a_server_that_does_not_stream_is_asked_for_the_whole():
+    with OpenAIServer([whole("whole")]) as server:
+        backend = LiteLLM(PRICED, api_base=server.url, stream=True)
+        assert [backend.complete(request()).text for _ in range(3)] == ["whole"] * 3
+        streamed = [received.body.get("stream", False) for received in server.requests]
+    assert streamed == [True, False, False, False]
+
+
+LONG = (Message(role="system", content="s" * 100), Message(role="user", content="u" * 39_900))
+
+
+def shorter(room):
+    """Leave out the end, but never what a program needs."""
+    return LONG[0], Message(role="user", content="u" * max(1000, room - 100))
+
+
+@pytest.mark.parametrize("words", CONTEXT_WORDS)
+def test_a_prompt_that_is_too_long_is_shortened_and_what_fits_is_remembered(words):
+    context = 3000  # tokens, and so 12,000 characters
+    with OpenAIServer(holds(context, words)("fits")) as server:
+        backend = LiteLLM("hosted_vllm/llama", api_base=server.url)
+        asked = request()._replace(messages=LONG, shorter=shorter)
+        first, refused = backend.complete(asked), len(server.requests) - 1
+        second = backend.complete(asked)
+        assert len(server.requests) == refused + 2
+        assert len(server.requests[-1].prompt) > 12_000 / 3
+    assert (first.text, second.text) == ("fits", "fits")
+    assert refused <= (4 if words == "other" else 2)
+    assert re.fullmatch(
+        r"the prompt is too long for hosted_vllm/llama: shortened from 40,000 to [\d,]+ characters,"
+        r" examples first",
+        first.note,
+    )
+    assert second.note == ""
+
+
+@pytest.mark.parametrize("words", ["vllm", "newer vllm", "other"])
+def test_where_the_answer_is_what_is_too_long_fewer_tokens_are_asked_for(words):
+    with OpenAIServer(holds(4000, words)("fits")) as server:
+        completion = ask(server, "hosted_vllm/llama", max_tokens=8000)
+        assert len(server.requests[-1].prompt) == len(server.requests[0].prompt)
+    assert completion.text == "fits"
+    assert completion.note == ""
+
+
+def test_a_prompt_that_cannot_be_short_enough_ends_the_run():
+    with OpenAIServer(holds(200)("x")) as server, pytest.raises(CwmError, match="even when it is"):
+        LiteLLM(PRICED, api_base=server.url).complete(
+            request()._replace(messages=LONG, shorter=shorter)
+        )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +373,7 @@ def test_a_server_that_never_answers_is_given_up():
         (OUT_OF_QUOTA, "the quota of openai is exhausted: add credit or choose another model"),
         (error(402), "the quota of openai is exhausted: add credit or choose another model"),
         (UNKNOWN_MODEL, "openai has no model 'gpt-4o-mini': check --model"),
-        (TOO_LONG, f"the prompt is too long for {PRICED}: choose a model with a longer context"),
+        (TOO_LONG, f"the prompt is too long for {PRICED}, even when it is shortened: choose"),
         (error(400, "top_k is\nunknown"), "openai refused the request (top_k is unknown): change"),
         (error(403, f"{KEY} or sk-x may not"), "openai refused the request (*** or *** may not)"),
     ],

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
-from cwm_cli.problems.templates import template
+from cwm_cli.problems.templates import fitted, template
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
 from cwm_cli.sandbox.prediction import AskedRows, merge_answers
@@ -74,7 +75,7 @@ class Asked:
 
     `unread` says, by row, why an answer is no prediction, which then counts as wrong.
     `refused` says why there was no answer, which counts as nothing, and `stopped`
-    why further rows were not asked for. `answers` are texts, by row.
+    why further rows were not asked for. `answers` are texts, by row, and `notes` are for the user.
     """
 
     usages: list[Usage] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Asked:
     unread: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     stopped: str = ""
+    notes: list[str] = field(default_factory=list)
     score: Score | None = None
 
     @property
@@ -119,23 +121,31 @@ class Inquiry:
 
     def _ask(self, rows: Dataset, number: int, asked: Asked, predicted: "PredictedRows") -> None:
         """Ask for a row and take its answer in, if there is any."""
-        messages = self.questioner.messages(rows.row(number), number)
-        request = Request(messages, number, Move(GENERATE), self.questioner, number)
+        worded = partial(self.questioner.messages, rows.row(number), number)
+        request = Request(worded(), number, Move(GENERATE), self.questioner, number, shorter=worded)
         try:
             completion = self._complete(request, asked)
         except CwmError as error:
-            asked.refused[number] = str(error)
-            latest = range(number - MOST_REFUSALS + 1, number + 1)
-            if number == 0 or all(row in asked.refused for row in latest):
-                asked.stopped = str(error)
+            self._refuse(number, str(error), asked, at_once=number == 0)
             return
         if completion is None:
             asked.stopped = f"the next answer might exceed --max-cost {self.max_cost:g}"
             return
         asked.usages.append(completion.usage)
+        asked.notes += [completion.note] if completion.note else []
+        if completion.lacking and not completion.text:
+            self._refuse(number, completion.lacking, asked)
+            return
         asked.answers[number] = completion.text
         if reason := predicted.take(number, completion.text):
             asked.unread[number] = reason
+
+    def _refuse(self, number: int, why: str, asked: Asked, *, at_once: bool = False) -> None:
+        """Note why there is no answer, and stop asking where there will be none."""
+        asked.refused[number] = why
+        latest = range(number - MOST_REFUSALS + 1, number + 1)
+        if at_once or all(row in asked.refused for row in latest):
+            asked.stopped = why
 
     def _complete(self, request: Request, asked: Asked) -> Completion | None:
         """Return the answer; none where it might cost too much."""
@@ -145,6 +155,7 @@ class Inquiry:
                 raise CwmError("--max-cost needs a model of known price: leave it out")
             if spent + worst > self.max_cost:
                 return None
+            request = request._replace(allowance=self.max_cost - spent)
         return waited(lambda: self.backend.complete(request))
 
 
@@ -160,22 +171,27 @@ class Questioner:
     examples: int = 3
     seed: int = 0
 
-    def messages(self, row: Transition, number: int) -> tuple[Message, ...]:
-        """Ask for a row; `number` is the place of the question among all."""
+    def messages(
+        self, row: Transition, number: int, room: int | None = None
+    ) -> tuple[Message, ...]:
+        """Ask for a row, in so many characters if that is said; `number` counts the questions."""
         has_valid = self.train.has_valid_actions
         keys = [*ANSWERED, *(["valid_actions"] if has_valid else [])]
         solved = (_written(self.train.row(place), (*GIVEN, *keys)) for place in self._drawn(number))
-        content = template("prediction/ask").substitute(
-            description=self.description.strip(),
-            observation=describe(self.train.observation_space),
-            action=describe(self.train.action_space),
-            valid=VALID if has_valid else "",
-            examples="\n\n".join(solved) or "There are none.",
-            question=_written(row, GIVEN),
-            keys=", ".join(f"`{key}`" for key in keys),
-        )
-        system = template("prediction/system").substitute().strip()
-        return Message(role="system", content=system), Message(role="user", content=content.strip())
+        asking, system = template("prediction/ask"), template("prediction/system").substitute()
+        fields = {
+            "description": self.description.strip(),
+            "observation": describe(self.train.observation_space),
+            "action": describe(self.train.action_space),
+            "valid": VALID if has_valid else "",
+            "examples": "\n\n".join(solved) or "There are none.",
+            "row": _written(row, GIVEN),
+            "keys": ", ".join(f"`{key}`" for key in keys),
+        }
+        if room is not None:
+            fields = fitted(asking, fields, room - len(system))
+        content = asking.substitute(fields).strip()
+        return Message(role="system", content=system.strip()), Message(role="user", content=content)
 
     def _drawn(self, number: int) -> list[int]:
         """Draw rows at random, one of each kind before a second: each reward, goes on or ends."""

@@ -1,9 +1,11 @@
 """The texts that prompts are made of."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from string import Template
 
+from cwm_cli.problems.feedback.examples import EXAMPLES
 from cwm_cli.search.contracts import FIX, GENERATE, Message, Move
 
 OPENINGS = {GENERATE: "```python\n$prefix", FIX: "1. **Explanation**:"}
@@ -17,6 +19,21 @@ def template(name: str, package: str = __package__) -> Template:
     return Template(file.read_text(encoding="utf-8"))
 
 
+LEAST_FIRST = (
+    ("examples", 0),
+    ("feedback", 1200),
+    ("description", 1000),
+    ("question", 1000),
+    ("feedback", 300),
+    ("error", 300),
+    ("description", 0),
+)
+"""What is left out of a prompt that is too long, in this order, and the characters that stay: the
+first sentences of a description name the task, and those of a report what is wrong."""
+
+LEFT_OUT = "[...]"
+
+
 def messages(
     kind: str,
     move: Move,
@@ -24,30 +41,58 @@ def messages(
     package: str = __package__,
     name: str = "",
     prefill: bool = False,
+    room: int | None = None,
     **about: str,
 ) -> tuple[Message, ...]:
     """Fill the template that a kind of problem, or of a package, has for the action of a move.
 
     Another `name` takes another template. With `prefill` the answer is begun in a turn of the
-    assistant, and so are the lines that a program has to begin with.
+    assistant, and so are the lines that a program has to begin with. Where that takes more than
+    `room` characters, what matters least is left out; a program is never shortened.
     """
     failure = move.verdict.failure if move.verdict else None
-    content = template(f"{kind}/{name or move.action}", package).substitute(
-        prefix="" if prefill else _prefix_section(move.prefix),
-        program=move.program.rstrip() or "# the last answer held no program",
-        feedback=failure.message if failure else "Nothing is known to be wrong with it.",
-        error=failure.message if failure else "",
-        **about,
-    )
+    fields = about | {
+        "prefix": "" if prefill else _prefix_section(move.prefix),
+        "program": move.program.rstrip() or "# the last answer held no program",
+        "feedback": failure.message if failure else "Nothing is known to be wrong with it.",
+        "error": failure.message if failure else "",
+    }
+    asking = template(f"{kind}/{name or move.action}", package)
     system = template(f"{kind}/system", package).substitute().strip()
+    if room is not None:
+        fields = fitted(asking, fields, room - len(system))
     asked = (
         Message(role="system", content=system),
-        Message(role="user", content=content.strip()),
+        Message(role="user", content=asking.substitute(fields).strip()),
     )
     if not prefill or move.action not in OPENINGS:
         return asked
     begun = Template(OPENINGS[move.action]).substitute(prefix=move.prefix.rstrip("\n"))
     return (*asked, Message(role="assistant", content=begun.rstrip()))
+
+
+def fitted(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:
+    """Shorten what fills a template until all of it has so many characters, if that can be."""
+    shorter = dict(fields)
+    used = asking.get_identifiers()
+    for name, least in LEAST_FIRST:
+        over = len(asking.substitute(shorter)) - room
+        if over > 0 and name in used and len(shorter[name]) > least:
+            shorter[name] = shortened(shorter[name], max(least, len(shorter[name]) - over))
+    return shorter
+
+
+def shortened(text: str, room: int) -> str:
+    """Leave lines out: first those of a report's examples, then from the end."""
+    parts = text.split("\n\n")
+    examples = [place for place, part in enumerate(parts) if part.startswith(EXAMPLES)]
+    for place in [*examples, *reversed(range(len(parts)))]:
+        over = len("\n\n".join(filter(None, [*parts, LEFT_OUT]))) - room
+        if over <= 0:
+            break
+        kept = parts[place][: max(0, len(parts[place]) - over)]
+        parts[place] = kept.rpartition("\n")[0] if "\n" in kept else kept.rpartition(" ")[0]
+    return "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
 
 
 def _prefix_section(prefix: str) -> str:

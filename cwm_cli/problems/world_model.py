@@ -69,6 +69,14 @@ class WorldModelProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
+        return self._worded(move)
+
+    def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
+        """Leave out examples first, then the end of the description."""
+        return self._worded(move, room)
+
+    def _worded(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
+        """Ask in so many characters, if there is a limit."""
         interface = Contract().words(
             self.dataset.observation_space,
             self.dataset.action_space,
@@ -80,6 +88,7 @@ class WorldModelProblem(Problem):
             move,
             name="continue" if self.prefill and move.action == GENERATE else "",
             prefill=self.prefill,
+            room=room,
             description=self.description.strip(),
             interface=interface,
         )

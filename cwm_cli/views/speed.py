@@ -203,5 +203,7 @@ def _spent(asked: Asked, model: str) -> Iterator[Text]:
     )
     for row, reason in [*asked.unread.items()][:MOST_UNREAD]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
+    for note in asked.notes:
+        yield Text(printable(note))
     if asked.stopped:
         yield Text(f"{model}: asked no further, {printable(asked.stopped)}", style="yellow")

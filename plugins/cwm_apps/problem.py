@@ -48,12 +48,21 @@ class CodingProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
+        return self._worded(move)
+
+    def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
+        """Leave out examples first, then the end of the question."""
+        return self._worded(move, room)
+
+    def _worded(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
+        """Ask in so many characters, if there is a limit."""
         name = ""
         if move.action == GENERATE and (self.prefill or self.prompt != "reasoned"):
             name = "plan" if self.prompt == "plan-and-solve" else "vanilla"
         return messages(
             "coding",
             move,
+            room=room,
             package=__package__,
             name=name,
             prefill=self.prefill,

@@ -2,17 +2,16 @@
 
 import logging
 import os
+import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.search.contracts import Backend, Completion, Request
 from cwm_litellm.models import check_model, check_price
 
 OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
@@ -43,7 +42,10 @@ def _load() -> Any:
         os.environ.setdefault(variable, "True")
     import litellm
 
+    from cwm_litellm.transport import install
+
     _silence(litellm)
+    install(litellm)
     return litellm
 
 
@@ -52,11 +54,24 @@ def _silence(litellm: Any) -> None:
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.disable_hf_tokenizer_download = True
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # tables of zeros are no failure
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [logging.NullHandler()]
         logger.propagate = False
     warnings.filterwarnings("ignore", category=UserWarning, module="pydantic")
+
+
+@dataclass
+class Fit:
+    """What a model was found to take, so that not every question fails first."""
+
+    characters: int | None = None
+    """Of a prompt: longer ones are shortened."""
+    tokens: int | None = None
+    """Of an answer: more are not asked for."""
+    streams: bool = True
+    """Whether the server answers piece by piece where that is wanted."""
 
 
 NOT_IDENTITY = {"identity": False}
@@ -81,16 +96,19 @@ class LiteLLM(Backend):
     """Share of the probability that tokens are drawn from."""
     top_k: int | None = None
     """How many of the likeliest tokens are drawn from."""
-    max_tokens: int = 4096
-    """Most tokens of an answer."""
-    timeout: float = field(default=300.0, metadata=NOT_IDENTITY)
-    """Seconds after which an attempt is given up."""
+    max_tokens: int | None = None
+    """Most tokens of an answer; without it as many as the model writes."""
+    timeout: float = field(default=600.0, metadata=NOT_IDENTITY)
+    """Seconds after which an attempt is given up, though its answer has begun."""
+    stream: bool = field(default=False, metadata=NOT_IDENTITY)
+    """Take the answer piece by piece: slower, for servers that cut connections which are idle."""
     retries: int = field(default=6, metadata=NOT_IDENTITY)
     """Attempts after the first, where a failure may pass."""
     backoff: float = field(default=1.0, metadata=NOT_IDENTITY)
     """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
     """Most seconds between two attempts."""
+    _fit: Fit = field(default_factory=Fit, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check()
@@ -103,69 +121,37 @@ class LiteLLM(Backend):
 
     def complete(self, request: Request) -> Completion:
         """Ask the model, again after failures that may pass."""
-        litellm = load()
-        start = time.perf_counter()
-        response = self._ask(litellm, request)
-        seconds = time.perf_counter() - start
-        text = response.choices[0].message.content if response.choices else None
-        return Completion(text or "", self._usage(litellm, response, seconds))
+        load()
+        from cwm_litellm.asking import Question
+        from cwm_litellm.failures import Patience
+
+        return Question(
+            self.model,
+            request,
+            settings=self._settings(),
+            patience=Patience(self.retries, self.backoff, self.longest_wait),
+            fit=self._fit,
+            timeout=self.timeout,
+            most_tokens=self.max_tokens,
+            stream=self.stream,
+        ).answered()
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return the price of the prompt and of as many tokens as the model may write."""
-        litellm = load()
-        counts = {
-            "prompt_tokens": litellm.token_counter(self.model, messages=_messages(request)),
-            "completion_tokens": self.max_tokens,
-        }
-        return _dollars(lambda: sum(litellm.cost_per_token(self.model, **counts)))
+        """Return the price of the prompt and of as many tokens as a usual answer has at most."""
+        load()
+        from cwm_litellm.asking import USUAL_TOKENS, most_output, prices
 
-    def _usage(self, litellm: Any, response: Any, seconds: float) -> Usage:
-        """Return what the answer took; a server that counts no tokens leaves the cost unknown."""
-        counts = response.usage
-        cost = _dollars(lambda: litellm.completion_cost(response, model=self.model))
-        return Usage(
-            prompt_tokens=counts.prompt_tokens,
-            completion_tokens=counts.completion_tokens,
-            cost=cost if counts.prompt_tokens else None,
-            seconds=seconds,
-        )
+        if (cost := prices(self.model, request.messages)) is None:
+            return None
+        usual = min(most_output(self.model) or USUAL_TOKENS, USUAL_TOKENS)
+        return cost.prompt + cost.token * (self.max_tokens or usual)
 
-    def _ask(self, litellm: Any, request: Request) -> Any:
-        """Return LiteLLM's response, or raise what the user can do about there being none."""
-        from openai import OpenAIError  # what all of LiteLLM's errors derive from
-
-        from cwm_litellm.failures import Patience, explain
-
-        attempts = Patience(self.retries, self.backoff, self.longest_wait).attempts()
-        try:
-            return attempts(litellm.completion, **self._arguments(request))
-        except OpenAIError as error:
-            raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
-
-    def _arguments(self, request: Request) -> dict[str, Any]:
-        """Return the arguments of LiteLLM's `completion`; its own retries are off."""
+    def _settings(self) -> dict[str, Any]:
+        """Return the arguments of LiteLLM's `completion` that all questions share."""
         sampling = {"top_p": self.top_p, "top_k": self.top_k, "api_base": self.api_base}
         return {
-            "model": self.model,
-            "messages": _messages(request),
             "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "seed": request.seed,
-            "timeout": self.timeout,
             "drop_params": True,
-            "max_retries": 0,
+            "max_retries": 0,  # its own
             "num_retries": 0,
         } | {name: value for name, value in sampling.items() if value is not None}
-
-
-def _messages(request: Request) -> list[dict[str, str]]:
-    """Return the messages as LiteLLM takes them."""
-    return [message.model_dump() for message in request.messages]
-
-
-def _dollars(price: Callable[[], float]) -> float | None:
-    """Return a price, or None where LiteLLM does not know it."""
-    try:
-        return float(price())
-    except Exception:  # noqa: BLE001  # LiteLLM raises bare exceptions for unknown prices
-        return None

@@ -23,6 +23,7 @@ from tenacity import (
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean
 from cwm_litellm.models import hint
+from cwm_litellm.transport import LateError, TooManyBytesError
 
 E = TypeVar("E", bound=BaseException)
 
@@ -36,8 +37,8 @@ class Kind(StrEnum):
     NO_MODEL = "{provider} has no model {name!r}: check --model (and --api-base, if given)"
     NO_CREDIT = "the quota of {provider} is exhausted: add credit or choose another model"
     TOO_LONG = (
-        "the prompt is too long for {model}: choose a model with a longer context"
-        " or lower -o max_tokens"
+        "the prompt is too long for {model}, even when it is shortened:"
+        " choose a model with a longer context"
     )
     REFUSED = "{provider} refused the request ({reason}): change the model or the option it names"
     UNREACHABLE = "no connection to {address} ({reason}): check the network and --api-base"
@@ -49,10 +50,28 @@ class Kind(StrEnum):
         "{provider} still limits the rate after {attempts} attempts:"
         " lower --parallel or try again later"
     )
+    FILTERED = "the content filter of {provider} refused the prompt ({reason})"
+    OVERSIZED = "the answer was longer than any program, and not taken"
     BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
 
 
 TRANSIENT = frozenset({Kind.UNREACHABLE, Kind.TIMEOUT, Kind.RATE_LIMIT, Kind.BROKEN})
+ANSWERS = frozenset({Kind.FILTERED, Kind.OVERSIZED})
+"""What is recorded as the answer that it is, for the next question may fare better."""
+
+LESS_OFTEN = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
+"""Retries at most, however many are allowed: where nobody listens asking again rarely helps, and
+an answer that comes too late is paid for each time."""
+
+LONG_WORDS = re.compile(
+    r"context[ _](?:length|window|size|limit)|prompt is too long|input token count", re.IGNORECASE
+)
+"""How servers say that a prompt is too long where LiteLLM does not see it."""
+
+FILTER_WORDS = re.compile(
+    r"content[_ ](?:filter|policy|management)|response was filtered|safety system", re.IGNORECASE
+)
+
 BY_STATUS = {
     401: Kind.WRONG_KEY,
     402: Kind.NO_CREDIT,
@@ -90,13 +109,18 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def explain(error: BaseException, model: str, attempts: int) -> CwmError:
+    """Make an error of what happened and what to do."""
+    return CwmError(words_of(error, model, attempts))
+
+
+def words_of(error: BaseException, model: str, attempts: int) -> str:
     """Say in one line what happened and what to do, without a key."""
     kind = classify(error)
     provider = _provider(model)
     missing = _missing_keys(model)
     if kind is Kind.WRONG_KEY and missing:
         kind = Kind.NO_KEY
-    message = kind.value.format(
+    return kind.value.format(
         model=model,
         name=model.removeprefix(f"{provider}/"),
         provider=provider,
@@ -106,11 +130,12 @@ def explain(error: BaseException, model: str, attempts: int) -> CwmError:
         address=_address(error),
         reason=_reason(error),
     )
-    return CwmError(message)
 
 
 def _unsent(error: BaseException) -> Kind | None:
     """Recognise what failed before anything was sent."""
+    if isinstance(error, TimeoutError):
+        return Kind.TIMEOUT
     if "LLM Provider NOT provided" in str(error):
         return Kind.NO_PROVIDER
     if _cause(error, httpx.HTTPError) or _cause(error, JSONDecodeError):
@@ -122,6 +147,10 @@ def _unsent(error: BaseException) -> Kind | None:
 
 def _unanswered(error: BaseException) -> Kind | None:
     """Recognise what failed for want of a whole answer."""
+    if _cause(error, TooManyBytesError):
+        return Kind.OVERSIZED
+    if _cause(error, LateError):
+        return Kind.TIMEOUT
     if _cause(error, httpx.ConnectError) or _cause(error, httpx.UnsupportedProtocol):
         return Kind.UNREACHABLE
     return Kind.BROKEN if _cause(error, JSONDecodeError) else None
@@ -131,9 +160,13 @@ def _refused(error: BaseException) -> Kind:
     """Recognise what the server said."""
     if any("insufficient_quota" in str(cause) for cause in _causes(error)):
         return Kind.NO_CREDIT
-    if isinstance(error, litellm.ContextWindowExceededError):
-        return Kind.TOO_LONG
     status = int(getattr(error, "status_code", None) or 500)
+    long = status in (400, 413, 422) and LONG_WORDS.search(str(error))
+    if long or isinstance(error, litellm.ContextWindowExceededError):
+        return Kind.TOO_LONG
+    filtered = status in (400, 403) and FILTER_WORDS.search(str(error))
+    if filtered or isinstance(error, litellm.ContentPolicyViolationError):
+        return Kind.FILTERED
     return BY_STATUS.get(status) or (Kind.BROKEN if status >= 500 else Kind.REFUSED)
 
 
@@ -195,7 +228,7 @@ def _reason(error: BaseException) -> str:
     """Return what went wrong, in one short line."""
     if _cause(error, JSONDecodeError):
         return "its answer is not JSON"
-    transport = _cause(error, httpx.TransportError)
+    transport = _cause(error, httpx.RequestError)
     text = str(transport or error).split("Exception - ", 1)[-1].partition("\nTraceback")[0]
     return clean(_without_keys(text), limit=160) or type(error).__name__
 
@@ -207,10 +240,6 @@ def _without_keys(text: str) -> str:
         if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8:
             text = text.replace(value, "***")
     return text
-
-
-UNREACHABLE_RETRIES = 2
-"""Nobody listens: asking again rarely helps, so the user soon hears of it."""
 
 
 @dataclass(frozen=True)
@@ -241,9 +270,8 @@ class Patience:
 
     def exhausted(self, state: RetryCallState) -> bool:
         """Tell whether this attempt was the last."""
-        unreachable = classify(_error(state)) is Kind.UNREACHABLE
-        retries = min(self.retries, UNREACHABLE_RETRIES) if unreachable else self.retries
-        return state.attempt_number > retries
+        most = LESS_OFTEN.get(classify(_error(state)), self.retries)
+        return state.attempt_number > min(self.retries, most)
 
 
 def _error(state: RetryCallState) -> BaseException:

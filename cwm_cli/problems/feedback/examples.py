@@ -297,6 +297,9 @@ def _actions(comparison: ComparedRows) -> Iterator[Regime]:
     yield Regime("some action is at its bound", at_bound.any(axis=1))
 
 
+EXAMPLES = "Transitions that are predicted wrongly, at full precision:"
+"""What stands above them in a report."""
+
 MOST_EXAMPLES = 8
 MOST_COMPONENTS = 6
 LONGEST_VALUE = 300

@@ -14,6 +14,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
 from cwm_cli.problems.feedback.examples import (
+    EXAMPLES,
     FAR,
     ComparedRows,
     actions_taken,
@@ -318,7 +319,7 @@ def report(dataset: Dataset, predictions: Columns, metric: Metric, description: 
         closing.append(CHECKLIST)
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
     shown = examples(comparison, max(LEAST_EXAMPLES, LENGTH - used))
-    sections += [["Transitions that are predicted wrongly, at full precision:", *shown], closing]
+    sections += [[EXAMPLES, *shown], closing]
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
