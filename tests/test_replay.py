@@ -248,4 +248,9 @@ def test_a_journal_that_was_cut_short_replays_up_to_the_cut(texts, tmp_path):
 def test_of_a_journal_with_a_broken_line_the_others_are_replayed(texts, tmp_path):
     run = search(tmp_path / "run", ZeroShot(), Replay(str(texts)))
     (run.folder / JOURNAL).write_bytes(b'{"node": 1}\n' + (run.folder / JOURNAL).read_bytes())
-    assert Replay(str(run.folder))._recorded.keys() == {node.prompt for node in run.nodes()}
+    again = search(tmp_path / "again", ZeroShot(), Replay(str(run.folder)))
+    assert list(again.nodes()) == list(run.nodes())
+    lines = (run.folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    (run.folder / JOURNAL).write_bytes(b"".join([*lines[:2], b"?\n", *lines[4:]]))
+    rest = search(tmp_path / "rest", ZeroShot(), Replay(str(run.folder)), budget=BUDGET - 2)
+    assert [n.program for n in rest.nodes()] == [n.program for n in run.nodes()]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, error, hang, rate_limited
+from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, error, hang, holds, rate_limited
 from recordings import cartpole
 
 WRONG = f"Here it is.\n```python\n{cartpole(gravity=5)}```\n"
@@ -72,10 +72,45 @@ def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
 
 
 def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
-    with OpenAIServer([answer("I cannot do that."), answer(""), answer(RIGHT)]) as server:
-        run = ask.inside(*ask.arguments(server, "--json", "--strategy", "zero-shot"))
+    script = [answer("I cannot do that."), *[answer("")] * 3, answer(RIGHT)]
+    with OpenAIServer(script) as server:
+        arguments = ask.arguments(server, "--json", "--strategy", "zero-shot", "--run", "r")
+        run = ask.inside(*arguments)
     result = json.loads(run.stdout)
-    assert (result["solved"], result["completions"]) == (True, 3)
+    assert (result["solved"], result["completions"], result["tokens"]) == (True, 3, 550)
+    assert 0 < result["cost"] < 0.01
+    nodes = [json.loads(line)["node"] for line in (ask.folder / "r" / "nodes.jsonl").open()]
+    failures = [node["verdict"]["failure"] for node in nodes[:2]]
+    assert [failure["kind"] for failure in failures] == ["load_error", "no_answer"]
+    assert failures[1]["message"] == "the answer was empty"
+
+
+def test_a_prompt_that_is_too_long_costs_no_run_and_is_said_in_one_line(ask):
+    small = holds(1550)  # tokens: the first prompt has 1,500, and the next one more
+
+    def respond(body):
+        improves = body["messages"][-1]["content"].startswith("This program runs")
+        return small(RIGHT if improves else WRONG)(body)
+
+    with OpenAIServer(respond) as server:
+        arguments = ask.arguments(server, "--json", "--run", "r", "--strategy", "worldcoder")
+        run = ask.inside(*arguments)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert (result["solved"], result["completions"]) == (True, 2)
+    assert run.stderr.count("the prompt is too long for openai/gpt-4o-mini: shortened from") == 1
+    assert "shortened from" in (ask.folder / "r" / "log.txt").read_text()
+    _, whole, short = (received.prompt for received in server.requests)
+    assert "(1) " in whole
+    assert "(1) " not in short
+    assert "5 * sin" in short
+    assert "A pole is attached by an un-actuated joint to a cart" in short
+    assert "class Environment:\n    def __init__(self): ..." in short
+    again = ask.inside(
+        *("synthesize", "--env", "CartPole-v1", "--backend", "replay", "--model", "r", "--json"),
+        *("--strategy", "worldcoder", "--run", "again"),
+    )
+    assert json.loads(again.stdout)["solved"]
 
 
 def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):

@@ -90,8 +90,8 @@ def shortened(text: str, room: int) -> str:
         over = len("\n\n".join(filter(None, [*parts, LEFT_OUT]))) - room
         if over <= 0:
             break
-        kept = parts[place][: max(0, len(parts[place]) - over)]
-        parts[place] = kept.rpartition("\n")[0] if "\n" in kept else kept.rpartition(" ")[0]
+        unit = "\n" if "\n" in parts[place] else " "
+        parts[place] = parts[place][: max(0, len(parts[place]) - over)].rpartition(unit)[0]
     return "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
 
 

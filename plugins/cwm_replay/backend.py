@@ -57,8 +57,10 @@ class Replay(Backend):
         """Return when the nodes of a run were asked for.
 
         A journal that does not say so is read as if as many questions had been in flight all the
-        time as the order of its nodes needs at least.
+        time as the order of its nodes needs at least; one that lost lines has no turns.
         """
+        if any(record.node.id != place for place, record in enumerate(self._records)):
+            return ()
         steps = [record.node.step for record in self._records]
         ahead = max((step - place for place, step in enumerate(steps)), default=0)
         known = (record.node.known for record in self._records)
