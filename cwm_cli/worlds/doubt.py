@@ -1,0 +1,261 @@
+"""Planning in a program that was found from data: what no row supports is doubted.
+
+A planner finds the few situations in which a program is wrong in its favour, and makes for them.
+So the program is planned with as another one, which ends where no row supports the next step, with
+the worst return that was seen from any row on (`careful`), or with the best (`curious`; compare
+R-max: Brafman and Tennenholtz, 2002). It is the text that is changed, so that all that stands in
+for a program, or checks it, does so for this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.planning import Moment
+from cwm_cli.worlds.contract import component_names
+from cwm_cli.worlds.model import Plan, Planning, PlanningSession, Predictions, WorldModel
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.tasks import Task
+
+DISCOUNT = 0.99
+"""What a reward is worth one step later, as by default where it is planned."""
+
+Mode = Literal["careful", "curious", "ignore"]
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What steps are worth that no row of the data supports."""
+
+    doubt: Mode = "careful"
+    """careful: as bad as the worst seen; curious: as good as the best; ignore: as the program says.
+
+    Supported is what was recorded, and what the same rules of the program answered in recorded
+    rows, rightly each time; where there are real numbers, what lies within those recorded.
+    """
+
+
+class Outlook(NamedTuple):
+    """The lowest and the highest discounted return that followed a row."""
+
+    worst: float
+    best: float
+
+    @classmethod
+    def of(cls, rows: Dataset) -> Outlook:
+        """Look at all rows; where an episode was cut its rewards go on at their mean."""
+        seen = []
+        for number in np.unique(rows.columns["episodes"]):
+            own = rows.columns["episodes"] == number
+            rewards = rows.columns["rewards"][own]
+            ended = bool(rows.columns["terminations"][own][-1])
+            value = 0.0 if ended else float(rewards.mean()) / (1 - DISCOUNT)
+            for reward in rewards[::-1].tolist():
+                value = reward + DISCOUNT * value
+                seen.append(value)
+        return cls(min(seen), max(seen))
+
+
+@dataclass(frozen=True)
+class Support:
+    """Which steps the rows of some data support.
+
+    Where there are few situations, `cells` holds for each of them (in the order of their
+    components, the last one fastest) and each action whether it is supported. Else `low` and
+    `high` bound the components in which something was recorded, and those of actions.
+    """
+
+    observation_space: Space
+    action_space: Space
+    cells: np.ndarray | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    action_low: np.ndarray | None = None
+    action_high: np.ndarray | None = None
+
+    def covers(self, observation: Any, action: Any) -> bool:
+        """Whether a step is supported."""
+        if self.cells is not None:
+            place = int(action) - int(self.action_space.low[0])
+            return bool(self.cells[self._place(observation), place])
+        within = _within(self.low, self.high, numbers(self.observation_space, observation))
+        return within and _within(
+            self.action_low, self.action_high, numbers(self.action_space, action)
+        )
+
+    def helps(self, observation: Any, valid: Sequence[int] | None) -> bool:
+        """Whether any step from a situation is supported, so that there is a choice."""
+        if self.cells is None:
+            return _within(self.low, self.high, numbers(self.observation_space, observation))
+        own, low = self.cells[self._place(observation)], int(self.action_space.low[0])
+        return bool(own.any() if valid is None else any(own[action - low] for action in valid))
+
+    def condition(self) -> list[str]:
+        """Return Python expressions of `here` and `action` that hold where a step is supported."""
+        if self.cells is not None:
+            return [f"SUPPORTED[{self._index()}] == '1'"]
+        here = component_names(self.observation_space, "here")
+        taken = component_names(self.action_space, "action")
+        return [
+            *_bounds(here, self.observation_space, self.low, self.high),
+            *_bounds(taken, self.action_space, self.action_low, self.action_high),
+        ]
+
+    def _place(self, observation: Any) -> int:
+        place = 0
+        components = numbers(self.observation_space, observation)
+        for number, (low, high) in zip(components, limits(self.observation_space), strict=True):
+            place = place * int(high - low + 1) + int(number - low)
+        return place
+
+    def _index(self) -> str:
+        """Return the place of a step among the cells, as an expression."""
+        text = "0"
+        names = component_names(self.observation_space, "here")
+        names += component_names(self.action_space, "action")
+        bounds = [*limits(self.observation_space), *limits(self.action_space)]
+        for name, (low, high) in zip(names, bounds, strict=True):
+            text = f"({text}) * {int(high - low + 1)} + int({name}) - {int(low)}"
+        return text
+
+
+def doubted(program: str, support: Support, value: float) -> str:
+    """Return a program that ends, with a reward of `value`, where a step is not supported."""
+    conditions = support.condition()
+    if not conditions:
+        return program
+    cells = ""
+    if support.cells is not None:
+        cells = f"SUPPORTED = '{''.join('01'[int(cell)] for cell in support.cells.ravel())}'\n"
+    return f"{program}\n{cells}{_WRAPPED.format(' and '.join(conditions), repr(float(value)))}"
+
+
+_WRAPPED = """
+class _Doubted(Environment):
+    def set_state(self, observation):
+        self.doubted_here = observation
+        super().set_state(observation)
+
+    def step(self, action):
+        here = self.doubted_here
+        if not ({0}):
+            return here, {1}, True
+        answer = super().step(action)
+        self.doubted_here = answer[0]
+        return answer
+
+
+Environment = _Doubted
+"""
+
+
+@dataclass(frozen=True)
+class DoubtedModel(WorldModel):
+    """A program, and the same one ended where no row supports it, for planning.
+
+    Where nothing supports any step from where an episode really stands, there is nothing to
+    choose by but the program's word.
+    """
+
+    kind = "program"
+
+    plain: WorldModel
+    doubted: WorldModel
+    support: Support
+
+    def describe(self) -> str:
+        """Say what it is, in a few words."""
+        return self.plain.describe()
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Answer as the program does."""
+        return self.plain.predict(rows, seed=seed, draws=draws)
+
+    def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
+        """Begin to plan with both."""
+        sessions = [model.open(planners, task) for model in (self.plain, self.doubted)]
+        return DoubtingSession(*sessions, self.support)
+
+
+class DoubtingSession(PlanningSession):
+    """Plans with a doubted program, and where it is of no help with the plain one.
+
+    Every plan is marked by whether its first step is supported.
+    """
+
+    def __init__(self, plain: PlanningSession, doubted: PlanningSession, support: Support) -> None:
+        self._plain, self._doubted, self._support = plain, doubted, support
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """Steps that either took."""
+        both = {id(each): each for each in (self._plain, self._doubted)}
+        return sum(each.steps for each in both.values())
+
+    @property
+    def report(self) -> Any:
+        """What plans are made with."""
+        return self._doubted.report or self._plain.report
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return what to do at each of some moments of different episodes."""
+        helped = [self._support.helps(each.state, each.valid) for each in moments]
+        plans: list[Plan] = [Plan([], None)] * len(moments)
+        for session, which in ((self._doubted, True), (self._plain, False)):
+            places = [place for place, helps in enumerate(helped) if helps is which]
+            if places:
+                made = session.plan([moments[place] for place in places])
+                for place, plan in zip(places, made, strict=True):
+                    plans[place] = self._marked(plan, moments[place])
+        return plans
+
+    def close(self) -> None:
+        """Let go of both."""
+        try:
+            self._doubted.close()
+        finally:
+            self._plain.close()
+
+    def _marked(self, plan: Plan, moment: Moment) -> Plan:
+        """Say of a plan whether its first step is supported."""
+        if not plan.actions:
+            return plan
+        return plan._replace(supported=self._support.covers(moment.state, plan.actions[0]))
+
+
+def numbers(space: Space, value: Any) -> np.ndarray:
+    """Return the components of a value that consists of numbers."""
+    columns = space.pack("value", [value])
+    return np.concatenate([np.ravel(column).astype(float) for column in columns.values()])
+
+
+def limits(space: Space) -> list[tuple[float, float]]:
+    """Return the bounds of every component."""
+    leaves = [leaf.space for leaf in space.leaves("")]
+    return [pair for leaf in leaves for pair in zip(leaf.low, leaf.high, strict=True)]
+
+
+def _within(low: np.ndarray | None, high: np.ndarray | None, found: np.ndarray) -> bool:
+    return low is None or high is None or bool(np.all((low <= found) & (found <= high)))
+
+
+def _bounds(
+    names: Sequence[str], space: Space, low: np.ndarray | None, high: np.ndarray | None
+) -> list[str]:
+    """Return comparisons of components with bounds, as far as their space does not imply them."""
+    if low is None or high is None:
+        return []
+    found = []
+    for name, (least, most), lower, upper in zip(names, limits(space), low, high, strict=True):
+        if lower > least:
+            found.append(f"{name} >= {float(lower)!r}")
+        if upper < most:
+            found.append(f"{name} <= {float(upper)!r}")
+    return found
