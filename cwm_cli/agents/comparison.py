@@ -61,7 +61,7 @@ class Side:
     @property
     def speeds(self) -> dict[str, float | None]:
         """Decisions and steps of the model per second that one worker plans."""
-        decisions, _, steps, seconds = self.cost
+        decisions, steps, seconds = self.cost.decisions, self.cost.model_steps, self.cost.seconds
         return {
             "decisions_per_second": decisions / seconds if seconds else None,
             "model_steps_per_second": steps / seconds if seconds else None,
@@ -91,13 +91,15 @@ class PlanResult:
     """What `plan` came to.
 
     `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the
-    file with a line per episode, `film` the one that was filmed.
+    file with a line per episode, `film` the one that was filmed. `doubt` says what was made of
+    steps that no row supports.
     """
 
     sides: Mapping[SideName, Side]
     asked: SideName
     journal: Path
     film: Path | None = None
+    doubt: str = ""
 
     @property
     def side(self) -> Side:
@@ -141,6 +143,13 @@ class PlanResult:
             return None
         return relative_return(self.side, self.sides["oracle"], self.sides["random"])
 
+    @property
+    def unsupported(self) -> float | None:
+        """The share of decisions that rest on what no row supports, where that is known."""
+        cost = self.side.cost
+        known = self.doubt and not self.doubt.startswith("none") and cost.decisions
+        return cost.unsupported / cost.decisions if known else None
+
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm plan --json` prints."""
         side, report, failure = self.side, self.side.report, self.side.failure
@@ -158,6 +167,8 @@ class PlanResult:
             "planner": report.planner if report else None,
             "form": " and ".join(report.forms) if report else None,
             "note": report.note if report else None,
+            "doubt": self.doubt or None,
+            "unsupported": self.unsupported,
             "decisions": side.cost.decisions,
             "model_steps": side.cost.model_steps,
             "speeds": {name: s.speeds for name, s in self.sides.items() if s.cost.decisions},

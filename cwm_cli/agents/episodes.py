@@ -38,12 +38,16 @@ more of them hardly less.
 
 
 class PlanningCost(NamedTuple):
-    """What plans took: decisions, those without a plan, steps of the model, and seconds."""
+    """What plans took: decisions, those without a plan, steps of the model, and seconds.
+
+    `unsupported` decisions rest on what no row of the data supports.
+    """
 
     decisions: int = 0
     failures: int = 0
     model_steps: int = 0
     seconds: float = 0.0
+    unsupported: int = 0
 
     def plus(self, other: "PlanningCost") -> "PlanningCost":
         """Return the sum of two costs."""
@@ -52,6 +56,7 @@ class PlanningCost(NamedTuple):
             self.failures + other.failures,
             self.model_steps + other.model_steps,
             self.seconds + other.seconds,
+            self.unsupported + other.unsupported,
         )
 
 
@@ -59,7 +64,8 @@ class Episode(BaseModel):
     """What an episode came to, and what planning it took.
 
     `seconds` and `model_steps` are shares of those of all episodes that were planned together.
-    In `failures` decisions no plan could be made; `failure` is the first.
+    In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
+    rest on what no row of the data supports.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -71,12 +77,15 @@ class Episode(BaseModel):
     model_steps: int = 0
     seconds: float = 0.0
     failures: int = 0
+    unsupported: int = 0
     failure: Failure | None = None
 
     @property
     def cost(self) -> PlanningCost:
         """What its plans took."""
-        return PlanningCost(self.decisions, self.failures, self.model_steps, self.seconds)
+        return PlanningCost(
+            self.decisions, self.failures, self.model_steps, self.seconds, self.unsupported
+        )
 
 
 class FinishedEpisode(NamedTuple):
@@ -185,7 +194,8 @@ class _Playing:
         """Take in a plan and its share of what planning took."""
         self._planned.extend(plan.actions)
         self._failure = self._failure or plan.failure
-        self._cost = self._cost.plus(PlanningCost(1, int(plan.failure is not None), steps, seconds))
+        failed, doubtful = plan.failure is not None, not plan.supported
+        self._cost = self._cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
     def go_on(self) -> None:
         """Play what is planned, or one random action."""
@@ -209,7 +219,8 @@ def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCo
     for place, (each, plan) in enumerate(zip(playing, plans, strict=True)):
         each.follow(plan, seconds / len(playing), share + (place < rest))
     failures = sum(plan.failure is not None for plan in plans)
-    return PlanningCost(len(playing), failures, steps, seconds)
+    doubtful = sum(not plan.supported for plan in plans)
+    return PlanningCost(len(playing), failures, steps, seconds, doubtful)
 
 
 def _number(reward: Any) -> float:

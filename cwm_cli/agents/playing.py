@@ -26,19 +26,23 @@ from cwm_cli.agents.episodes import (
 )
 from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
 from cwm_cli.agents.subjects import ProgramSource, RunSource, Subject, find_subject, protected
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.evaluation.support import doubting
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds.doubt import Doubt, Mode
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob
 from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
@@ -54,6 +58,7 @@ def plan(
     env_args: Mapping[str, Any] | None = None,
     program: ProgramSource | None = None,
     real_env: bool = False,
+    dataset: Dataset | Path | str | None = None,
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
     oracle: bool = False,
@@ -72,7 +77,9 @@ def plan(
 
     The model is the best program of a `run`, which knows its environment, or a `program` of
     `env`; with `real_env` plans are made in the environment itself. With `oracle` that is done
-    as well, to say how close the model comes (`R`). What was played is kept in `folder` (of the
+    as well, to say how close the model comes (`R`). What the train rows of the run, or of a
+    `dataset`, do not support counts as bad as the worst in them, unless the option `doubt` says
+    otherwise. What was played is kept in `folder` (of the
     run, or `runs/plans`) and not played again, so that a call that was stopped continues.
 
     The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
@@ -84,6 +91,7 @@ def plan(
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
         limit = step_limit(made, max_steps)
     choice = choose_planners(planner, options, spaces, subject.limits)
+    rows = _known(subject, dataset, observer)
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
@@ -99,12 +107,16 @@ def plan(
                 choice.limits,
                 tools=used,
                 accepted=allow_gap,
-                workers=workers,
-                handlers=[PlanningJob.handler, *filter(None, (p.address for p in choice.planners))],
+                workers=workers if rows is None else 2 * workers,  # for plans that are in no doubt
+                handlers=[
+                    PlanningJob.handler,
+                    TrailsJob.handler,
+                    *filter(None, (p.address for p in choice.planners)),
+                ],
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
-        config = _config(subject, setting, choice, used)
+        config = _config(subject, setting, choice, used, rows)
         kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
         playing = Playing(
             f"{subject.spec.id} · {subject.name}",
@@ -116,9 +128,11 @@ def plan(
         )
         kept.tell(observer)
         playing.prepare(observer, filmed=film is not None)
-        players = _Players(subject, setting, choice.planners, truth, sandbox, workers)
+        model, doubt = _model(subject, sandbox, rows, choice.doubt)
+        players = _Players(model or truth, setting, choice.planners, truth, sandbox, workers)
         _play_through(playing, players, choice, observer, new=new)
-        result = PlanResult(playing.outcome(), asked, kept.journal, film.file if film else None)
+        filmed = film.file if film else None
+        result = PlanResult(playing.outcome(), asked, kept.journal, filmed, doubt)
     if film:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
@@ -191,13 +205,15 @@ class Playing:
 class PlannerChoice(NamedTuple):
     """The name that was asked for, the planners that it stands for, and the limits of decisions.
 
-    `general` is the planner that can do most, to name where others cannot.
+    `general` is the planner that can do most, to name where others cannot; `doubt` says what is
+    made of steps that no row supports.
     """
 
     name: str
     planners: list[Planning]
     limits: Limits
     general: str
+    doubt: Mode = Doubt.doubt
 
 
 def choose_planners(
@@ -220,11 +236,13 @@ def choose_planners(
         raise CwmError(f"{name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}")
     candidates = unasked if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
-    given = read_options(options, [*owners, Owner("sandbox", Limits)])
+    others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
+    given = read_options(options, [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
     chosen = [owner for owner in owners if given[owner.label]] or owners
     planners = [_planning(owner, given[owner.label]) for owner in chosen]
-    return PlannerChoice(name, planners, bounds, unasked[-1] if unasked else able[-1])
+    general, doubt = unasked[-1] if unasked else able[-1], Doubt(**given["planning"]).doubt
+    return PlannerChoice(name, planners, bounds, general, doubt)
 
 
 def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
@@ -261,8 +279,36 @@ def _left_out(reason: str) -> str:
     return f"no oracle: {reason.rpartition(': ')[0]}"
 
 
+def _known(
+    subject: Subject, dataset: Dataset | Path | str | None, observer: Observer
+) -> Dataset | None:
+    """Return the rows that a program was found from, None where nobody knows them."""
+    if subject.text is None or (dataset is None and subject.run is None):
+        return None
+    return subject.transitions(dataset, observer).train
+
+
+def _model(
+    subject: Subject, sandbox: Sandbox | None, rows: Dataset | None, doubt: Mode
+) -> tuple[WorldModel | None, str]:
+    """Return the program to plan with, none for the true environment, and what is doubted."""
+    if sandbox is None:
+        return None, ""
+    plain = ProgramModel(subject.text or "", sandbox, subject.name)
+    if rows is None:
+        return plain, "none: no data to go by (name some: --dataset FILE)"
+    careful = doubting(plain, rows, doubt)
+    if careful is None:
+        return plain, "none: what the rows support is not known here"
+    return careful, doubt
+
+
 def _config(
-    subject: Subject, setting: Setting, choice: PlannerChoice, tools: list[str]
+    subject: Subject,
+    setting: Setting,
+    choice: PlannerChoice,
+    tools: list[str],
+    rows: Dataset | None,
 ) -> PlayConfig:
     """Return all that decides how an episode goes."""
     return PlayConfig(
@@ -270,6 +316,7 @@ def _config(
         env_args=setting.env_args,
         versions={"cwm": __version__} | dict(subject.spec.versions()),
         program=subject.digest,
+        doubt="" if rows is None else f"{choice.doubt} {rows.digest}",
         planner=choice.name,
         planners=[(each.name, dict(each.options)) for each in choice.planners],
         limit=setting.limit,
@@ -283,7 +330,7 @@ def _config(
 class _Players:
     """Plays the episodes of any side, with several workers."""
 
-    subject: Subject
+    model: WorldModel
     setting: Setting
     planners: Sequence[Planning]
     truth: EnvironmentModel
@@ -291,10 +338,7 @@ class _Players:
     workers: int
 
     def __post_init__(self) -> None:
-        self.task = self.setting.task(self.subject.spec)
-        self.model: WorldModel = self.truth
-        if self.sandbox is not None:
-            self.model = ProgramModel(self.subject.text or "", self.sandbox, self.subject.name)
+        self.task = self.setting.task(self.truth.spec)
 
     def play(self, side: SideName, numbers: Sequence[int], first: str | None) -> WorkerStream:
         """Play episodes of a side; the oracle begins with the planner that the model had `first`.

@@ -24,7 +24,8 @@ class PlayConfig(BaseModel):
 
     `program` is the hash of its text, empty where plans are made in the true
     environment. `planner` is the name that was asked for, `planners` are those
-    that it stands for, with their options.
+    that it stands for, with their options. `doubt` is how what no row supports is taken, and
+    the hash of the rows, empty where there are none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,6 +34,7 @@ class PlayConfig(BaseModel):
     env_args: dict[str, Any] = {}
     versions: dict[str, str] = {}
     program: str = ""
+    doubt: str = ""
     planner: str
     planners: list[tuple[str, dict[str, Any]]]
     limit: int

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from cwm_cli.registry import Option, Owner
 
-SANDBOX = "sandbox"
-
 
 class NamedOwner(NamedTuple):
     """Something with options, by kind and name."""
@@ -29,7 +27,8 @@ def options(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A strategy, backend, problem, planner, policy, importer, or `sandbox`; else all.",
+            help="A strategy, backend, problem, planner, policy, importer, `planning` or "
+            "`sandbox`; else all.",
             show_default=False,
         ),
     ] = None,
@@ -62,17 +61,19 @@ def _named(name: str | None) -> Iterator[NamedOwner]:
     from cwm_cli import registry
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
+    from cwm_cli.worlds.doubt import Doubt
 
     known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
+    others = {"planning": Doubt, "sandbox": Limits}
     wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
     for kind, one in wanted:
         yield NamedOwner(kind, one, registry.Owner(kind, registry.find(kind, one)))
-    if name in (None, SANDBOX):
-        yield NamedOwner(SANDBOX, SANDBOX, registry.Owner(SANDBOX, Limits))
-    elif not wanted:
-        raise UnknownNameError(
-            "name", name, [SANDBOX, *(n for names in known.values() for n in names)]
-        )
+    for one, factory in others.items():
+        if name in (None, one):
+            yield NamedOwner(one, one, registry.Owner(one, factory))
+    if name is not None and not wanted and name not in others:
+        every = [*others, *(n for names in known.values() for n in names)]
+        raise UnknownNameError("name", name, every)
 
 
 def _plain(option: Option) -> dict[str, object]:

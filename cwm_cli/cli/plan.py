@@ -40,6 +40,15 @@ def plan(
         bool,
         typer.Option("--real-env", help="No model: the oracle plans, in the environment itself."),
     ] = False,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            "--dataset",
+            metavar="FILE",
+            help="The rows a program was found from: what they do not support is doubted.",
+            show_default=False,
+        ),
+    ] = None,
     planner: Annotated[
         str,
         typer.Option(
@@ -106,6 +115,7 @@ def plan(
             env_args=parse_env_args(env_arg),
             program=program,
             real_env=real_env,
+            dataset=dataset,
             planner=planner,
             options=option or (),
             oracle=oracle,

@@ -57,13 +57,13 @@ class Recorder:
             self.events[site << _SITE | bool(value)] = None
         return value
 
-    def chain(self, site: int, names: tuple[str, ...], *values: Any) -> Any:
+    def chain(self, site: int, names: str, *values: Any) -> Any:
         """Compare `a <= b < c` link by link, and note which of them hold, up to one that does not.
 
         Plainly the last values would not be evaluated behind a link that does not hold.
         """
         holds: Any = True
-        for place, (name, pair) in enumerate(zip(names, pairwise(values), strict=True)):
+        for place, (name, pair) in enumerate(zip(names.split(), pairwise(values), strict=True)):
             holds = self.arm(site + place, _COMPARE[name](*pair))
             if not holds:
                 break
@@ -86,7 +86,6 @@ class Recorder:
         """Note a key that is looked up."""
         self.events[LOOKUP | site << _SITE | crc32(repr(_plain(key)).encode()) & _KEY] = None
         return key
-
 
     @staticmethod
     def lookup(table: Any, keys: tuple[Any, ...]) -> Any:
@@ -127,11 +126,11 @@ class _Rewriting(ast.NodeTransformer):
     def __init__(self) -> None:
         self.lines: list[int] = [0]  # so that no event is 0
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> Any:
         """Watch whether a comparison holds, and the key of `in`."""
         self.generic_visit(node)
         if len(node.ops) > 1:
-            names = ast.Constant(tuple(type(op).__name__ for op in node.ops))
+            names = ast.Constant(" ".join(type(op).__name__ for op in node.ops))
             made = self._call(node, "chain", names, node.left, *node.comparators)
             self.lines += [node.lineno] * (len(node.ops) - 1)
             return made
@@ -139,13 +138,13 @@ class _Rewriting(ast.NodeTransformer):
             node.left = self._call(node, "key", node.left)
         return self._call(node, "arm", node)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         """Watch each operand, as far as they are evaluated."""
         self.generic_visit(node)
         node.values = [self._truth(value) for value in node.values]
         return node
 
-    def visit_If(self, node: ast.If) -> ast.AST:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         """Watch a branch."""
         self.generic_visit(node)
         node.test = self._truth(node.test)
@@ -153,16 +152,16 @@ class _Rewriting(ast.NodeTransformer):
 
     visit_IfExp = visit_While = visit_If  # type: ignore[assignment]
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
         """Watch the keys of `table[key]`, those of `table[a][b]` together."""
         if not isinstance(node.ctx, ast.Load):
             self.generic_visit(node)
             return node
-        keys, table = [], node
-        while isinstance(table, ast.Subscript):
-            keys.append(table.slice)
-            inner, table = table, table.value
-        inner.value = self.visit(table)
+        keys, inner = [node.slice], node
+        while isinstance(inner.value, ast.Subscript):
+            inner = inner.value
+            keys.append(inner.slice)
+        inner.value = self.visit(inner.value)
         if not all(map(_is_key, keys)) or all(isinstance(key, ast.Constant) for key in keys):
             self._visit_keys(node)
             return node
@@ -172,29 +171,31 @@ class _Rewriting(ast.NodeTransformer):
             return node
         return self._jointly(node)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> Any:
         """Watch the keys of `table.get(key, default)`, and what `min` and `max` choose."""
         self.generic_visit(node)
         function = node.func
         plain = not node.keywords and not any(isinstance(each, ast.Starred) for each in node.args)
         if plain and isinstance(function, ast.Attribute) and function.attr == "get" and node.args:
             node.args[0] = self._call(node, "key", node.args[0])
-        elif plain and isinstance(function, ast.Name) and function.id in ("min", "max"):
-            if len(node.args) > 1:
-                return self._call(node, "pick", function, *node.args)
+        chooses = isinstance(function, ast.Name) and function.id in ("min", "max")
+        if plain and chooses and len(node.args) > 1:
+            return self._call(node, "pick", function, *node.args)
         return node
 
     def _visit_keys(self, node: ast.expr) -> None:
+        """Watch what is within keys."""
         while isinstance(node, ast.Subscript):
             node.slice = self.visit(node.slice)
             node = node.value
 
-    def _jointly(self, node: ast.Subscript) -> ast.AST:
+    def _jointly(self, node: ast.Subscript) -> Any:
         """Evaluate all keys of nested subscripts, note them as one, then look up."""
-        keys, table = [], node
+        keys: list[ast.expr] = []
+        table: ast.expr = node
         while isinstance(table, ast.Subscript):
             keys.insert(0, table.slice)
-            table = table.value  # type: ignore[assignment]
+            table = table.value
         noted = self._call(node, "key", ast.Tuple(keys, ast.Load()))
         looked = _function("lookup")
         return ast.copy_location(ast.Call(looked, [table, noted], []), node)
@@ -205,7 +206,8 @@ class _Rewriting(ast.NodeTransformer):
             return value
         if isinstance(value, ast.Call) and ast.unparse(value.func) == f"{RECORDER}.arm":
             return value
-        return self._call(value, "truth", value)
+        made: ast.expr = self._call(value, "truth", value)
+        return made
 
     def _call(self, node: ast.expr, method: str, *args: ast.expr) -> Any:
         """Have the recorder called where a node is; too many sites are let be."""

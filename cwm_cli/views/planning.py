@@ -14,7 +14,7 @@ from rich.text import Text
 from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
-from cwm_cli.text import share
+from cwm_cli.text import percent, share
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.model import PlannedWith
@@ -232,7 +232,17 @@ def plan_report(result: PlanResult) -> Iterator[Table | Text]:
         yield Text(f"R         {share(result.R)} (the oracle has 1, random actions have 0)")
     if result.side.report:
         yield Text(f"planner   {report_words(result.side.report)}")
+    if result.doubt:
+        yield Text(f"doubt     {doubt_words(result)}")
     yield Text(f"episodes  {result.journal}")
+
+
+def doubt_words(result: PlanResult) -> str:
+    """Say what was made of steps that no row supports, and how many decisions rest on such."""
+    if result.unsupported is None:
+        return result.doubt
+    share = percent(result.unsupported)
+    return f"{result.doubt}; {share} of the decisions rest on what no row supports"
 
 
 def side_table(sides: Mapping[SideName, Side]) -> Table:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning import Moment
+from cwm_cli.planning.planner import Moment
 from cwm_cli.worlds.contract import component_names
 from cwm_cli.worlds.model import Plan, Planning, PlanningSession, Predictions, WorldModel
 
@@ -126,34 +126,40 @@ class Support:
         return text
 
 
-def doubted(program: str, support: Support, value: float) -> str:
-    """Return a program that ends, with a reward of `value`, where a step is not supported."""
+def doubted(program: str, support: Support, value: float, *, valid: bool = False) -> str:
+    """Return a program that ends, with a reward of `value`, where a step is not supported.
+
+    With `valid` it says which actions may follow.
+    """
     conditions = support.condition()
     if not conditions:
         return program
     cells = ""
     if support.cells is not None:
         cells = f"SUPPORTED = '{''.join('01'[int(cell)] for cell in support.cells.ravel())}'\n"
-    return f"{program}\n{cells}{_WRAPPED.format(' and '.join(conditions), repr(float(value)))}"
+    answer = f"here, {float(value)!r}, True" + ", ()" * valid
+    return f"{program}\n{cells}{_WRAPPED.format(' and '.join(conditions), answer)}"
 
 
 _WRAPPED = """
-class _Doubted(Environment):
-    def set_state(self, observation):
-        self.doubted_here = observation
-        super().set_state(observation)
+if hasattr(Environment, "set_state"):
 
-    def step(self, action):
-        here = self.doubted_here
-        if not ({0}):
-            return here, {1}, True
-        answer = super().step(action)
-        self.doubted_here = answer[0]
-        return answer
+    class _Doubted(Environment):
+        def set_state(self, observation):
+            self.doubted_here = observation
+            super().set_state(observation)
 
+        def step(self, action):
+            here = self.doubted_here
+            if not ({0}):
+                return {1}
+            answer = super().step(action)
+            self.doubted_here = answer[0]
+            return answer
 
-Environment = _Doubted
+    Environment = _Doubted
 """
+"""What stands in for a program: behind its text, so that its lines keep their numbers."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +186,11 @@ class DoubtedModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
         """Begin to plan with both."""
-        sessions = [model.open(planners, task) for model in (self.plain, self.doubted)]
-        return DoubtingSession(*sessions, self.support)
+        plain = self.plain.open(planners, task)
+        alike = self.doubted is self.plain
+        return DoubtingSession(
+            plain, plain if alike else self.doubted.open(planners, task), self.support
+        )
 
 
 class DoubtingSession(PlanningSession):
@@ -193,17 +202,6 @@ class DoubtingSession(PlanningSession):
     def __init__(self, plain: PlanningSession, doubted: PlanningSession, support: Support) -> None:
         self._plain, self._doubted, self._support = plain, doubted, support
 
-    @property
-    def steps(self) -> int:  # type: ignore[override]
-        """Steps that either took."""
-        both = {id(each): each for each in (self._plain, self._doubted)}
-        return sum(each.steps for each in both.values())
-
-    @property
-    def report(self) -> Any:
-        """What plans are made with."""
-        return self._doubted.report or self._plain.report
-
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return what to do at each of some moments of different episodes."""
         helped = [self._support.helps(each.state, each.valid) for each in moments]
@@ -211,7 +209,10 @@ class DoubtingSession(PlanningSession):
         for session, which in ((self._doubted, True), (self._plain, False)):
             places = [place for place, helps in enumerate(helped) if helps is which]
             if places:
+                before = session.steps
                 made = session.plan([moments[place] for place in places])
+                self.steps += session.steps - before
+                self.report = self._doubted.report or self._plain.report
                 for place, plan in zip(places, made, strict=True):
                     plans[place] = self._marked(plan, moments[place])
         return plans

@@ -113,10 +113,11 @@ class Planning(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The next actions; none after a failure."""
+    """The next actions; none after a failure. `supported` says whether rows support the first."""
 
     actions: list[Any]
     failure: Failure | None
+    supported: bool = True
 
 
 class PlannedWith(NamedTuple):
