@@ -16,10 +16,9 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import TOLERANCE, match
 from cwm_cli.translation.tables import countable
-from cwm_cli.translation.trails import LOOKUP
-from cwm_cli.worlds.doubt import DoubtedModel, Mode, Outlook, Support, doubted, limits
+from cwm_cli.worlds.doubt import DoubtedModel, Mode, Support, doubted, limits, prospect
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import TrailsJob, trails
+from cwm_cli.worlds.trails import LOOKUP, TrailsJob, trails
 
 ENOUGH = 3
 """Rows behind a rule that say anything about the next one.
@@ -52,9 +51,9 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
         return None
     if mode == "ignore":
         return DoubtedModel(model, model, support)
-    outlook = Outlook.of(rows)
-    value = outlook.worst if mode == "careful" else outlook.best
-    text = doubted(model.text, support, value, valid=rows.has_valid_actions)
+    best = mode == "curious"
+    seen = prospect(rows, best=best)
+    text = doubted(model.text, support, seen, best=best, valid=rows.has_valid_actions)
     return DoubtedModel(model, replace(model, text=text), support)
 
 

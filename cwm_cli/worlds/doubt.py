@@ -1,10 +1,10 @@
 """Planning in a program that was found from data: what no row supports is doubted.
 
 A planner finds the few situations in which a program is wrong in its favour, and makes for them.
-So the program is planned with as another one, which ends where no row supports the next step, with
-the worst return that was seen from any row on (`careful`), or with the best (`curious`; compare
-R-max: Brafman and Tennenholtz, 2002). It is the text that is changed, so that all that stands in
-for a program, or checks it, does so for this one.
+So the program is planned with as another one, in which a step that no row supports leads to the
+worst that was seen (`careful`), or to the best (`curious`; compare R-max: Brafman and
+Tennenholtz, 2002). It is the text that is changed, so that all that stands in for a program, or
+checks it, does so for this one.
 """
 
 from __future__ import annotations
@@ -42,25 +42,33 @@ class Doubt:
     """
 
 
-class Outlook(NamedTuple):
-    """The lowest and the highest discounted return that followed a row."""
+class Prospect(NamedTuple):
+    """A discounted return, and whether the episode that it is from ended, not only was cut."""
 
-    worst: float
-    best: float
+    value: float
+    ends: bool
 
-    @classmethod
-    def of(cls, rows: Dataset) -> Outlook:
-        """Look at all rows; where an episode was cut its rewards go on at their mean."""
-        seen = []
-        for number in np.unique(rows.columns["episodes"]):
-            own = rows.columns["episodes"] == number
-            rewards = rows.columns["rewards"][own]
-            ended = bool(rows.columns["terminations"][own][-1])
-            value = 0.0 if ended else float(rewards.mean()) / (1 - DISCOUNT)
-            for reward in rewards[::-1].tolist():
-                value = reward + DISCOUNT * value
-                seen.append(value)
-        return cls(min(seen), max(seen))
+    @property
+    def rate(self) -> float:
+        """What a step is worth where it goes on like that."""
+        return (1 - DISCOUNT) * self.value
+
+
+def prospect(rows: Dataset, *, best: bool) -> Prospect:
+    """Return the lowest return that followed any row, or the highest.
+
+    Where an episode was cut its rewards are taken to go on at their mean.
+    """
+    seen = []
+    for number in np.unique(rows.columns["episodes"]):
+        own = rows.columns["episodes"] == number
+        rewards = rows.columns["rewards"][own]
+        ends = bool(rows.columns["terminations"][own][-1])
+        value = 0.0 if ends else float(rewards.mean()) / (1 - DISCOUNT)
+        for reward in rewards[::-1].tolist():
+            value = reward + DISCOUNT * value
+            seen.append(Prospect(value, ends))
+    return max(seen) if best else min(seen)
 
 
 @dataclass(frozen=True)
@@ -126,19 +134,31 @@ class Support:
         return text
 
 
-def doubted(program: str, support: Support, value: float, *, valid: bool = False) -> str:
-    """Return a program that ends, with a reward of `value`, where a step is not supported.
+def doubted(
+    program: str, support: Support, seen: Prospect, *, best: bool = False, valid: bool = False
+) -> str:
+    """Return a program in which a step that is not supported has the worst prospect, or the best.
 
-    With `valid` it says which actions may follow.
+    What breaks the rules that were confirmed ends there, with that return as its reward. What
+    only leads them beyond the numbers that were recorded ends if that was how it came about, and
+    otherwise goes on at that rate: so a track is not left whose end nobody saw, but a speed is
+    reached that nobody had. With `valid` the program says which actions may follow.
     """
     conditions = support.condition()
     if not conditions:
         return program
-    cells = ""
     if support.cells is not None:
-        cells = f"SUPPORTED = '{''.join('01'[int(cell)] for cell in support.cells.ravel())}'\n"
-    answer = f"here, {float(value)!r}, True" + ", ()" * valid
-    return f"{program}\n{cells}{_WRAPPED.format(' and '.join(conditions), answer)}"
+        cells = "".join("01"[int(cell)] for cell in support.cells.ravel())
+        program += f"\nSUPPORTED = {cells!r}\n"
+    if support.cells is not None or seen.ends:
+        before, after = f"here, {float(seen.value)!r}, True" + ", ()" * valid, "answer"
+        before = f"return {before}"
+    else:
+        before = "pass"
+        after = f"answer[0], {'max' if best else 'min'}(float(answer[1]), {float(seen.rate)!r})"
+        after += ", *answer[2:]"
+    doubtful = f"not ({' and '.join(conditions)})"
+    return f"{program}\n{_WRAPPED.format(doubtful, before, after)}"
 
 
 _WRAPPED = """
@@ -151,10 +171,13 @@ if hasattr(Environment, "set_state"):
 
         def step(self, action):
             here = self.doubted_here
-            if not ({0}):
-                return {1}
+            doubtful = {0}
+            if doubtful:
+                {1}
             answer = super().step(action)
             self.doubted_here = answer[0]
+            if doubtful:
+                return {2}
             return answer
 
     Environment = _Doubted

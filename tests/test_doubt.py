@@ -1,0 +1,244 @@
+"""Planning in a program that was found from data: what no row supports is doubted."""
+
+import ast
+import builtins
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import cwm_cli
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.evaluation.support import doubting, supported, survey
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.doubt import Prospect, Support, doubted, prospect
+from cwm_cli.worlds.trails import LOOKUP, RECORDER, Recorder, watched
+from recordings import POINT, dataset
+from worlds import CARTPOLE
+
+CLIFF = """
+class Environment:
+    def set_state(self, observation):
+        self.row, self.column = divmod(observation, 12)
+
+    def step(self, action):
+        row = min(max(self.row + {0: -1, 2: 1}.get(action, 0), 0), 3)
+        column = min(max(self.column + {1: 1, 3: -1}.get(action, 0), 0), 11)
+        reward = -1.0
+        if row == 3 and 1 <= column <= KNOWN:
+            reward, column = -100.0, 0
+        self.row, self.column = row, column
+        return 12 * row + column, reward, row == 3 and column == 11
+"""
+FLAT = CARTPOLE.replace("abs(x) > 2.4 or ", "")
+"""CartPole for those who never saw where the track ends."""
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+def walk(name, paths, **arguments):
+    """Record paths of actions, an episode each; the last step cuts it."""
+    env = gym.make(name, **arguments)
+    rows = []
+    for episode, path in enumerate(paths):
+        seen, _ = env.reset(seed=episode)
+        for place, action in enumerate(path, start=1):
+            after, reward, ended, *_ = env.step(action)
+            rows.append(Transition(seen, action, after, reward, ended, place == len(path), episode))
+            seen = after
+            if ended:
+                break
+    spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+    return Dataset.of(
+        rows,
+        observation_space=spaces[0],
+        action_space=spaces[1],
+        metadata={"env": name, "env_args": arguments},
+    )
+
+
+def cliff_rows():
+    """Every move away from the cliff, the way along it to the goal, and three falls."""
+    around = [0, *[1] * 11, *[3] * 11, 0, *[1, 1, 0, 2, 3, 1] * 9, *[3] * 11, 0, *[1] * 11]
+    falls = [2, 0, *[1] * 2, 2, 0, *[1] * 3, 2, 1]
+    goal = [0, *[1] * 11, 2]
+    return walk("CliffWalking-v1", [around, [0, 1, *falls], goal, goal, goal])
+
+
+def played(rows, program, env, tmp_path, doubt, **more):
+    """Play with a program that was found from some rows."""
+    return cwm_cli.plan(
+        program=program,
+        env=env,
+        dataset=rows,
+        options={"doubt": doubt},
+        episodes=3,
+        folder=tmp_path,
+        **more,
+    )
+
+
+def test_cells_in_which_nobody_was_are_not_passed_through_on_the_program_s_word(tmp_path):
+    wrong = CLIFF.replace("KNOWN", "3")
+    careful = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "careful", max_steps=40)
+    ignoring = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "ignore", max_steps=40)
+    assert careful.returns == [-13.0] * 3 and careful.unsupported == 0
+    assert ignoring.mean < -100 and ignoring.unsupported > 0.05
+    assert careful.as_json()["doubt"] == "careful"
+    assert careful.as_json()["unsupported"] == 0.0
+
+
+def test_curious_plans_try_what_nobody_has_seen(tmp_path):
+    wrong = CLIFF.replace("KNOWN", "3")
+    result = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "curious", max_steps=10)
+    assert result.unsupported > 0.3
+
+
+def test_a_track_is_not_left_whose_end_nobody_saw(sandbox):
+    rng = np.random.default_rng(0)
+    rows = walk("CartPole-v1", [rng.integers(0, 2, 60).tolist() for _ in range(6)])
+    model = doubting(ProgramModel(FLAT, sandbox), rows, "careful")
+    inside = {name: column[:1].copy() for name, column in rows.columns.items()}
+    outside = inside | {"observations": np.array([[2.3, 0.0, 0.0, 0.0]], np.float32)}
+    both = Dataset(
+        {name: np.concatenate([inside[name], outside[name]]) for name in inside},
+        rows.observation_space,
+        rows.action_space,
+    )
+    ends = model.doubted.predict(both).columns["terminations"].tolist()
+    assert ends == [False, True]
+    assert model.plain.predict(both).columns["terminations"].tolist() == [False, False]
+    assert not model.support.helps(outside["observations"][0], None)
+
+
+def test_where_the_worst_is_to_go_on_what_nobody_had_goes_on_at_that_rate(sandbox):
+    space = Space("box", "float64", (1,), (-np.inf,), (np.inf,))
+    support = Support(
+        space,
+        Space("discrete", low=(0,), high=(1,)),
+        low=np.zeros(1),
+        high=np.ones(1),
+        action_low=np.zeros(1),
+        action_high=np.ones(1),
+    )
+    moving = """
+class Environment:
+    def set_state(self, observation):
+        self.x = observation[0]
+
+    def step(self, action):
+        self.x = self.x + 1
+        return [self.x], 5.0, False
+"""
+    text = doubted(moving, support, Prospect(-200.0, ends=False))
+    rows = dataset([([0.5], [1.5], 5, False), ([1.5], [2.5], 5, False)], space)
+    answers = ProgramModel(text, sandbox).predict(rows).columns
+    assert answers["rewards"].tolist() == [5.0, pytest.approx(-2.0)]
+    assert answers["next_observations"].ravel().tolist() == [1.5, 2.5]
+    assert answers["terminations"].tolist() == [False, False]
+
+
+def test_what_rows_contradict_is_not_supported_and_what_chance_decides_is(sandbox):
+    program = """
+class Environment:
+    def set_state(self, observation):
+        self.state = observation
+
+    def step(self, action):
+        return min(self.state + 1, 99), 0.0, False
+"""
+    right = [(n, n + 1, 0, False) for n in range(10)]
+    wrong = dataset([*right, (20, 30, 0, False)])
+    cells = supported(survey(ProgramModel(program, sandbox), wrong), wrong).cells
+    assert not cells[20, 0] and cells[5, 0]
+    assert not cells[40].any()  # the same rule, which failed there
+    chance = dataset([*right, (20, 30, 0, False), (20, 21, 0, False)])
+    cells = supported(survey(ProgramModel(program, sandbox), chance), chance).cells
+    assert cells[20, 0] and cells[40, 0]
+
+
+def test_a_rule_needs_rows_behind_it_and_a_key_one(sandbox):
+    program = """
+class Environment:
+    BONUS = {3: 1.0}
+
+    def set_state(self, observation):
+        self.state = observation
+
+    def step(self, action):
+        if self.state >= 50:
+            return 0, self.BONUS.get(self.state, 0.0), False
+        return min(self.state + 1, 99), 0.0, False
+"""
+    data = dataset([*[(n, n + 1, 0, False) for n in range(10)], (50, 0, 0, False)])
+    cells = supported(survey(ProgramModel(program, sandbox), data), data).cells
+    assert cells[30, 0] and cells[50, 0]
+    assert not cells[51, 0]  # one row is behind its way
+    more = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 3])
+    cells = supported(survey(ProgramModel(program, sandbox), more), more).cells
+    assert not cells[51, 0] and cells[50, 0]  # 51 was never looked up
+
+
+def test_the_worst_prospect_is_an_end_or_going_on_whatever_was_worse():
+    falling = dataset([(n, n + 1, 1, n == 4) for n in range(5)])
+    assert prospect(falling, best=False) == (1.0, True)
+    cut = dataset([(n, n + 1, -1, False) for n in range(5)])
+    assert prospect(cut, best=False).value == pytest.approx(-100)
+    assert not prospect(cut, best=False).ends
+    assert prospect(cut, best=False).rate == pytest.approx(-1)
+
+
+def test_a_watched_program_answers_as_it_did_and_tells_its_ways():
+    text = """
+TABLE = {(1, 2): 5}
+GRID = ["ab", "cd"]
+
+def step(x, y):
+    low = min(max(x, 0), 3)
+    found = TABLE.get((x, y), 0) + (10 if 0 <= y < 2 and x in (1, 2) else 20)
+    return low, found, GRID[x % 2][y % 2], not x or y
+"""
+    plain, watching = {}, {}
+    exec(text, plain)
+    recorder = Recorder()
+    setattr(builtins, RECORDER, recorder)
+    exec(compile(watched(text).tree, "<watched>", "exec"), watching)
+    trails = set()
+    for x in range(-1, 5):
+        for y in range(4):
+            recorder.begin()
+            assert watching["step"](x, y) == plain["step"](x, y)
+            trails.add(tuple(event for event in recorder.events if not event & LOOKUP))
+    assert len(trails) > 8
+    delattr(builtins, RECORDER)
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "from __future__ import annotations\nx = a[1:2]\n"])
+def test_any_program_can_be_watched(text):
+    assert ast.unparse(watched(text).tree)
+
+
+def test_a_program_alone_is_not_doubted_and_says_so(tmp_path):
+    result = cwm_cli.plan(
+        program=CARTPOLE, env="CartPole-v1", episodes=1, max_steps=3, folder=tmp_path
+    )
+    assert result.unsupported is None and "--dataset" in result.doubt
+
+
+def test_points_without_bounds_are_supported_within_the_rows(sandbox):
+    still = (
+        "class Environment:\n"
+        "    def set_state(self, observation): self.here = observation\n"
+        "    def step(self, action): return self.here, 0.0, False\n"
+    )
+    data = dataset([([0.0, n / 10], [0.0, n / 10], 0, False) for n in range(10)], POINT)
+    support = supported(survey(ProgramModel(still, sandbox), data), data)
+    assert support.covers(np.array([0.0, 0.5]), 0) and not support.covers(np.array([1.0, 0.5]), 0)
+    assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that nobody took
