@@ -32,7 +32,7 @@ UNKNOWN = np.iinfo(np.uint64).max
 """Stands in all of a row's events where they are not known."""
 
 
-class Survey(NamedTuple):
+class ProgramSurvey(NamedTuple):
     """What a program answers rightly, and by which rules, at rows and at every cell there is.
 
     `right` is a mask of the rows. `rows` and `cells` are events, None where there are none.
@@ -57,11 +57,11 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     return DoubtedModel(model, replace(model, text=text), support)
 
 
-def survey(model: ProgramModel, rows: Dataset) -> Survey:
+def survey(model: ProgramModel, rows: Dataset) -> ProgramSurvey:
     """Ask a program for rows, and follow its ways there and, where they are few, in all cells."""
     predictions = model.predict(rows)
     if predictions.failure is not None:
-        return Survey(np.zeros(len(rows), bool), None, None, None)
+        return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
     right = _right(predictions.columns, rows)
     columns, count = rows.select("observations", "actions"), len(rows)
     cells = countable(rows.observation_space, rows.action_space)
@@ -77,12 +77,12 @@ def survey(model: ProgramModel, rows: Dataset) -> Survey:
     )
     followed = trails(model.sandbox, job)
     if followed is None:
-        return Survey(right, None, None, None)
+        return ProgramSurvey(right, None, None, None)
     events = followed.events
-    return Survey(right, events[:count], events[count:] if cells else None, followed.lines)
+    return ProgramSurvey(right, events[:count], events[count:] if cells else None, followed.lines)
 
 
-def supported(found: Survey, rows: Dataset) -> Support | None:
+def supported(found: ProgramSurvey, rows: Dataset) -> Support | None:
     """Return which steps are supported; None where that cannot be said, as for texts."""
     spaces = rows.observation_space, rows.action_space
     if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
@@ -95,7 +95,7 @@ def supported(found: Survey, rows: Dataset) -> Support | None:
 
 
 @dataclass
-class Rule:
+class RowsBehind:
     """The rows behind a way through a program, or a key that it looks up."""
 
     right: int = 0
@@ -106,14 +106,14 @@ class Rule:
         return self.right >= least and (self.right > self.wrong if chance else not self.wrong)
 
 
-class Way(NamedTuple):
+class Trail(NamedTuple):
     """The arms that a program took, and the keys that it looked up."""
 
     arms: tuple[int, ...]
     keys: tuple[int, ...]
 
     @classmethod
-    def of(cls, events: np.ndarray) -> Way | None:
+    def of(cls, events: np.ndarray) -> Trail | None:
         """Read a row of events; None where they are not known."""
         if events[0] == UNKNOWN:
             return None
@@ -123,27 +123,27 @@ class Way(NamedTuple):
 
 
 @dataclass
-class Rules:
+class RuleCounts:
     """What rows say of a program's rules; `chance` where equal situations differed."""
 
-    ways: dict[tuple[int, ...], Rule]
-    keys: dict[int, Rule]
+    ways: dict[tuple[int, ...], RowsBehind]
+    keys: dict[int, RowsBehind]
     chance: bool
 
     @classmethod
-    def of(cls, events: np.ndarray, right: np.ndarray, *, chance: bool) -> Rules:
+    def of(cls, events: np.ndarray, right: np.ndarray, *, chance: bool) -> RuleCounts:
         """Count the rows behind each."""
         rules = cls({}, {}, chance)
         for row, was_right in zip(events, right.tolist(), strict=True):
-            if way := Way.of(row):
-                behind = [rules.ways.setdefault(way.arms, Rule())]
-                behind += [rules.keys.setdefault(key, Rule()) for key in way.keys]
+            if way := Trail.of(row):
+                behind = [rules.ways.setdefault(way.arms, RowsBehind())]
+                behind += [rules.keys.setdefault(key, RowsBehind()) for key in way.keys]
                 for rule in behind:
                     rule.right += was_right
                     rule.wrong += not was_right
         return rules
 
-    def support(self, way: Way | None) -> bool:
+    def support(self, way: Trail | None) -> bool:
         """Whether rows support what a way leads to."""
         if way is None or way.arms not in self.ways:
             return False
@@ -152,15 +152,15 @@ class Rules:
         )
 
 
-def _cells(found: Survey, rows: Dataset) -> np.ndarray:
+def _cells(found: ProgramSurvey, rows: Dataset) -> np.ndarray:
     """Return for every situation and action whether it is supported."""
     assert found.rows is not None and found.cells is not None
     recorded = _places(rows)
     right = np.zeros(len(found.cells), bool)
     right[recorded[found.right]] = True  # of equal situations that differ one may be right
     chance = bool((right[recorded] & ~found.right).any())
-    rules = Rules.of(found.rows, right[recorded], chance=chance)
-    cells = np.array([rules.support(Way.of(row)) for row in found.cells])
+    rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
+    cells = np.array([rules.support(Trail.of(row)) for row in found.cells])
     cells[recorded] = right[recorded]
     return cells.reshape(-1, rows.action_space.count)
 
