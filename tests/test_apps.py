@@ -496,6 +496,18 @@ def test_solutions_from_elsewhere_are_judged_with_pass_at_k(command, work, here)
         work(solutions=file, run="s")
 
 
+def test_solutions_are_judged_as_published_where_that_is_asked_for(command, work, here):
+    program = "if __name__ == '__main__':\n    " + RIGHT["sum"].replace("\n", "\n    ")
+    (here / "answers.json").write_text(json.dumps({"10": program}))
+    ours = work(solutions=here / "answers.json", run="o")
+    _, found = command("--solutions", "answers.json", "--judge", "published", "--run", "p")
+    assert (ours.facts["solved"], found["solved"]) == (1, 0)
+    header = json.loads((here / "p" / "run.json").read_text())
+    assert header["config"]["options"]["problem"] == {"rules": "published"}
+    with pytest.raises(CwmError, match="rules"):
+        work(solutions=here / "answers.json", run="p")
+
+
 def test_ranges_of_solutions_merge_to_the_whole(work, here):
     file = here / "answers.json"
     file.write_text(json.dumps({"10": [RIGHT["sum"], WRONG], "12": [WRONG, RIGHT["product"]]}))

@@ -96,6 +96,35 @@ def test_generate_asks_for_a_program_that_begins_with_given_lines(sandbox):
     assert "```python\nimport sys\n```" in text
 
 
+def test_the_published_prompts_ask_without_reasoning_or_for_a_plan(sandbox):
+    texts = {
+        name: prompt(CodingProblem(SUM, sandbox, prompt=name), Move(GENERATE))
+        for name in ("reasoned", "vanilla", "plan-and-solve")
+    }
+    assert all("Add $two numbers." in text and "standard input" in text for text in texts.values())
+    assert ["step by step" in text for text in texts.values()] == [True, False, False]
+    assert ["make a plan" in text for text in texts.values()] == [False, False, True]
+    assert ["20 21" in text for text in texts.values()] == [True, False, False]
+    asked = CodingProblem(SUM, sandbox, prefill=True).messages(
+        Move(GENERATE, prefix="import sys\n")
+    )
+    assert asked[-1].content == "```python\nimport sys"
+    assert "step by step" not in asked[1].content
+
+
+def test_a_problem_is_judged_by_the_rules_that_were_chosen(sandbox):
+    guarded = f"if __name__ == '__main__':\n    {RIGHT.replace(chr(10), chr(10) + '    ')}\n"
+    unimported = "print(sum(map(int, sys.stdin.read().split())))\n"
+    scores = {
+        rules: [
+            CodingProblem(SUM, sandbox, rules=rules).judge(program).score
+            for program in (guarded, unimported)
+        ]
+        for rules in ("ours", "published")
+    }
+    assert scores == {"ours": [1.0, 0.0], "published": [0.0, 1.0]}
+
+
 def test_improve_shows_the_first_public_test_that_fails(sandbox):
     text = after(CodingProblem(SUM, sandbox), IMPROVE, HALF)
     assert "a + b if a < 20" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,7 +34,15 @@ def apps(
     idx: Annotated[
         int, typer.Option("--idx", min=0, help="Position of the first problem, from 0.")
     ] = 0,
-    total: Annotated[int, typer.Option("--total", min=1, help="How many problems.")] = 100,
+    total: Annotated[
+        int,
+        typer.Option(
+            "--total",
+            min=1,
+            help="How many problems. (The publication's total_tasks is the number of equal parts "
+            "of all problems, its idx the part to do.)",
+        ),
+    ] = 100,
     data: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +71,15 @@ def apps(
     ] = None,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
+    judge: Annotated[
+        Literal["ours", "published"] | None,
+        typer.Option(
+            "--judge",
+            help="By which rules programs are judged: ours (default), or as the published "
+            "evaluator does, for comparison (docs/published.md says how they differ).",
+            show_default=False,
+        ),
+    ] = None,
     allow_gap: AllowGapOption = None,
     run: Annotated[
         Path | None,
@@ -103,7 +120,7 @@ def apps(
     view = CodingView(Console(stderr=True), erase=json or sys.stdout.isatty())
     gaps = allow_gap or ()
     if judge_only:
-        used = {"model": model, "backend": backend, "option": option, "data": data}
+        used = {"model": model, "backend": backend, "option": option, "data": data, "judge": judge}
         _refuse_with("--judge-only", **used, solutions=solutions)
         if run is None:
             raise CwmError("--judge-only needs the folder of a run: add --run DIR")
@@ -111,7 +128,7 @@ def apps(
         return
     where: dict[str, Any] = {"data": data, "idx": idx, "total": total, "difficulty": difficulty}
     common: dict[str, Any] = {"options": option or (), "seed": seed, "allow_gap": gaps}
-    common |= {"run": run, "new": new}
+    common |= {"judge": judge, "run": run, "new": new}
     if solutions is not None:
         _refuse_with("--solutions", model=model, backend=backend)
         result = solving.judge_solutions(solutions, **where, **common, observer=view)

@@ -8,16 +8,21 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from itertools import repeat, zip_longest
 from math import isfinite, isnan
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from cwm_apps import published
 from cwm_apps.scripts import ScriptJob
 from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
+
+Rules = Literal["ours", "published"]
+"""By which rules a program is judged."""
 
 LIMITS = Limits(
     wall_seconds=20.0, cpu_seconds=4.0, stall_seconds=4.0, memory_mb=1024, output_bytes=32 << 20
@@ -67,21 +72,29 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    program: str, task: CodingTask, tests: Sequence[TaskTest], sandbox: Sandbox, *, seed: int = 0
+    program: str,
+    task: CodingTask,
+    tests: Sequence[TaskTest],
+    sandbox: Sandbox,
+    *,
+    seed: int = 0,
+    rules: Rules = "ours",
 ) -> Judgement:
     """Run a program on some tests of a task, as many at a time as the sandbox has workers.
 
     A program that ran out of time on three tests fails the ones after them without
     being run, and one that cannot be loaded fails all. `seed` is that of the random
-    numbers that the program draws.
+    numbers that the program draws. By `published` rules it is run and its answers are
+    compared as in the published evaluator (`cwm_apps.published`).
     """
     if not program.strip():
         return Judgement((False,) * len(tests), NO_PROGRAM)
-    run = partial(_run, program, task, sandbox, seed)
+    run = partial(_run if rules == "ours" else _run_as_published, program, task, sandbox, seed)
+    passes = _passes if rules == "ours" else _passes_as_published
     passed, first, answered, timeouts = [], None, False, 0
     runs = _in_order(run, tests, lambda: min(sandbox.workers + 1, MOST_TIMEOUTS - timeouts))
     for printed, case in zip(runs, tests, strict=True):
-        passed.append(_passes(task, case, printed))
+        passed.append(passes(task, case, printed))
         if not passed[-1] and first is None:
             first = case, printed
         answered |= printed.failure is None
@@ -89,7 +102,8 @@ def judge(
         if timeouts == MOST_TIMEOUTS or _cannot_be_loaded(printed):
             break
     passed += repeat(False, len(tests) - len(passed))
-    failure = _failure(*first, is_bug=not answered) if first else None
+    is_bug = rules == "ours" and not answered  # as published, only what cannot be loaded is one
+    failure = _failure(*first, is_bug=is_bug) if first else None
     return Judgement(tuple(passed), failure)
 
 
@@ -121,15 +135,36 @@ def _run(
     return run_script(sandbox, program, text + "\n" * (text[-1:] not in ("", "\n")), seed=seed)
 
 
+def _run_as_published(
+    program: str, task: CodingTask, sandbox: Sandbox, seed: int, case: TaskTest
+) -> ScriptOutput:
+    """Run a program on one test as the published evaluator does."""
+    run = partial(run_script, sandbox, seed=seed, published=True)
+    if task.function:
+        return run(program, json.dumps(case.input), function=task.function)
+    text, failure = run(published.wrapped(program), case.input)
+    if failure is None or failure.line is None:
+        return ScriptOutput(text, failure)
+    line = published.shift(program)(failure.line)
+    message = failure.message.replace(f"at line {failure.line}:", f"at line {line}:")
+    return ScriptOutput(text, replace(failure, line=line, message=message))
+
+
 def run_script(
-    sandbox: Sandbox, program: str, stdin: str = "", *, function: str = "", seed: int = 0
+    sandbox: Sandbox,
+    program: str,
+    stdin: str = "",
+    *,
+    function: str = "",
+    seed: int = 0,
+    published: bool = False,
 ) -> ScriptOutput:
     """Run a program that reads standard input and writes standard output.
 
     With a `function` that is called, with the JSON list in standard input, and its
     answer comes back as JSON.
     """
-    job = ScriptJob(program=program, seed=int(seed), function=function)
+    job = ScriptJob(program=program, seed=int(seed), function=function, published=published)
     reply = sandbox.run(job, stdin.encode("utf-8", "replace"))
     return ScriptOutput(reply.output.decode("utf-8", "replace"), reply.failure)
 
@@ -145,6 +180,18 @@ def _passes(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
         return False  # to read it takes much more memory than it has characters
     try:
         return equals(json.loads(printed.text, parse_int=_integer), case.output)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _passes_as_published(task: CodingTask, case: TaskTest, printed: ScriptOutput) -> bool:
+    """Return whether a program came to its end with what the published evaluator lets pass."""
+    if printed.failure:
+        return False
+    if not task.function:
+        return published.accepts(printed.text, case.output)
+    try:
+        return published.equals(published.read(printed.text, _integer), case.output)
     except (ValueError, RecursionError):
         return False
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from cwm_apps.judging import judge
+from cwm_apps.judging import Rules, judge
 from cwm_apps.reading import read, shipped
 from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
@@ -32,9 +32,11 @@ class CodingProblem(Problem):
     task: CodingTask
     sandbox: Sandbox
     seed: int = field(default=0, metadata={"option": False})
+    rules: Rules = "ours"
+    """By which rules programs are judged (`--judge`); published ones let other programs pass."""
     prompt: Literal["reasoned", "vanilla", "plan-and-solve"] = "reasoned"
-    """How a program is asked for: with questions to think about first, as published without, or as
-    published by having a plan made and carried out."""
+    """How a program is asked for: with tests and with what to think about first; as published by
+    the question alone; or as published by that and by having a plan made and carried out."""
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
@@ -78,7 +80,9 @@ class CodingProblem(Problem):
 
     def judge(self, program: str) -> Verdict:
         """Run the program on the public tests."""
-        judgement = judge(program, self.task, self.task.public, self.sandbox, seed=self.seed)
+        judgement = judge(
+            program, self.task, self.task.public, self.sandbox, seed=self.seed, rules=self.rules
+        )
         failure, share = judgement.failure, judgement.share
         score = 0.0 if failure is not None and failure.is_bug else share
         return Verdict(score=score, parts={"tests": share}, failure=failure)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cwm_apps.judging import Rules
 from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
@@ -47,6 +48,12 @@ class CodingConfig(BaseModel):
     model: str = ""
     options: dict[str, dict[str, Any]] = {}
     seed: int = 0
+
+    @property
+    def rules(self) -> Rules:
+        """By which rules programs are judged."""
+        rules: Rules = self.options.get("problem", {}).get("rules", "ours")
+        return rules
 
 
 class CodingHeader(RunHeader[CodingConfig]):

@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cwm_apps import published
 from cwm_cli.sandbox.answers import Complaint
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
 from cwm_cli.sandbox.job import Job
@@ -43,12 +44,16 @@ _BY_CONTENT = (typing, collections, functools, heapq, bisect, itertools, math)
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptJob(Job):
-    """A program that is run once; with a `function` that is called once."""
+    """A program that is run once; with a `function` that is called once.
+
+    With `published` it meets what it would meet in the published evaluator.
+    """
 
     handler: ClassVar[str] = "cwm_apps.scripts:ScriptHandler"
     in_one_step: ClassVar[bool] = True
     aim: ClassVar[str] = "it came to its end"
     function: str = ""
+    published: bool = False
 
 
 class ScriptHandler(Handler[ScriptJob]):
@@ -66,14 +71,21 @@ class ScriptHandler(Handler[ScriptJob]):
         soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+        self._answers = published.keep_output() if self.job.published else 1
 
     def run(self, program: ConfinedProgram) -> None:
         """Run or call it."""
         _make_usual()
         if self.job.draws:
             reseed(self.job.seed)
-        if self.job.function:
-            _call(program, self.job.function)
+        name, answers = self.job.function, self._answers
+        if self.job.published and name:
+            method = "class Solution" in self.job.program
+            published.call(program.code, name, program.begin, answers, method=method)
+        elif self.job.published:
+            published.run(program.code, program.begin, answers)
+        elif name:
+            _call(program, name)
         else:
             _run(program)
 

@@ -13,7 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cwm_apps.judging import LIMITS
+from cwm_apps.judging import LIMITS, Rules
+from cwm_apps.problem import CodingProblem
 from cwm_apps.progress import CodingProgress, ProblemState
 from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_solutions
 from cwm_apps.report import CodingReport
@@ -28,7 +29,7 @@ from cwm_cli.agents.synthesizing import (
     warn_of_gaps,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
@@ -76,6 +77,7 @@ def solve(
     max_cost: float | None = None,
     api_base: str | None = None,
     temperature: float | None = None,
+    judge: Rules | None = None,
     allow_gap: Sequence[str] = (),
     run: Path | str | None = None,
     new: bool = False,
@@ -84,13 +86,15 @@ def solve(
     """Search for programs, each problem in a run of its own; a stopped run goes on where it was.
 
     `data` is a folder or file of problems, or "hub"; those that ship are taken by default.
-    `max_cost` is in US dollars, and for all problems together.
+    `max_cost` is in US dollars, and for all problems together. `judge` says by which rules
+    programs are judged, those of the published evaluator being others than ours.
     """
     backend, model = _asked(backend, model)
     strategy = strategy or default("strategy")
     owners = [
         Owner("strategy", find("strategy", strategy)),
         Owner("backend", find("backend", backend)),
+        Owner("problem", CodingProblem),
         Owner("sandbox", Limits),
     ]
     read_in = read_options(options, owners)
@@ -98,6 +102,9 @@ def solve(
     flags = {name: value for name, value in named.items() if value is not None}
     check_flags(backend, flags)
     read_in["backend"] |= flags
+    if judge is not None:
+        read_in["problem"]["rules"] = judge
+    read_in = with_presets(read_in, owners)
     make_strategy = partial(owners[0].factory, **read_in["strategy"])
     answers: Backend = owners[1].factory(model=model, **read_in["backend"])
     answers.ready(max_cost)
@@ -110,6 +117,7 @@ def solve(
         options={
             "strategy": owners[0].identity(make_strategy()),
             "backend": owners[1].identity(answers),
+            "problem": owners[2].defaults() | read_in["problem"],
             "sandbox": asdict(_limits(read_in["sandbox"])),
         },
         seed=seed,
@@ -146,6 +154,7 @@ def judge_solutions(
     difficulty: str = ALL,
     options: Options = (),
     seed: int = 0,
+    judge: Rules | None = None,
     allow_gap: Sequence[str] = (),
     run: Path | str | None = None,
     new: bool = False,
@@ -169,6 +178,7 @@ def judge_solutions(
         model=file.name,
         options={
             "sandbox": asdict(_limits(read_in)),
+            "problem": {"rules": judge or "ours"},
             "solutions": {"digest": sha256(file.read_bytes()).hexdigest()},
         },
         seed=seed,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cwm_apps.judging import judge
+from cwm_apps.judging import Rules, judge
 from cwm_apps.problem import CodingProblem
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, ProblemState
 from cwm_apps.reading import Malformed, Tasks
@@ -215,7 +215,9 @@ class Searches(ProblemWork):
         """Build the search of a problem, with the nodes that its run has already."""
         seed = run.config.seed
         search = Search(
-            CodingProblem(task, self.sandbox, seed),
+            CodingProblem(
+                task, self.sandbox, seed, **self.run.header.config.options.get("problem", {})
+            ),
             self.strategy(),
             self.backend,
             seed=seed,
@@ -256,7 +258,13 @@ class Searches(ProblemWork):
         found = ProblemResult(
             id=task.id,
             difficulty=task.difficulty,
-            **passed_tests(program, task, self.sandbox, seed=run.config.seed),
+            **passed_tests(
+                program,
+                task,
+                self.sandbox,
+                seed=run.config.seed,
+                rules=self.run.header.config.rules,
+            ),
             completions=len(search.nodes),
             tokens=spent.tokens,
             cost=spent.cost,
@@ -327,7 +335,8 @@ class SolutionsJudging(ProblemWork):
                 yield state._replace(state=SKIPPED, reason=task.reason)
             return
         yield state._replace(completions=self._done[number])
-        passed = passed_tests(programs[place.number], task, self.sandbox, seed=self.seed)
+        program, rules = programs[place.number], self.run.header.config.rules
+        passed = passed_tests(program, task, self.sandbox, seed=self.seed, rules=rules)
         outcome = ProblemOutcome(id=number, difficulty=task.difficulty, **passed)
         with self._lock:
             with self.run:
@@ -391,7 +400,8 @@ class Rejudging:
         """Write the new result down, and what changed."""
         task = self.run.task(run.folder)
         program = run.best_program() if before.program else ""
-        passed = passed_tests(program, task, self.sandbox, seed=run.config.seed)
+        rules = self.run.header.config.rules
+        passed = passed_tests(program, task, self.sandbox, seed=run.config.seed, rules=rules)
         found = before.model_copy(update=passed)
         if found != before:
             self.changed[found.id] = f"{_words(found)}, before {_words(before)}"
@@ -454,9 +464,11 @@ class _Finished(NamedTuple):
     error: BaseException | None
 
 
-def passed_tests(program: str, task: CodingTask, sandbox: Sandbox, *, seed: int) -> dict[str, int]:
+def passed_tests(
+    program: str, task: CodingTask, sandbox: Sandbox, *, seed: int, rules: Rules
+) -> dict[str, int]:
     """Run a program on all tests; count those that it passes, as an outcome has them."""
-    passed = judge(program, task, task.tests, sandbox, seed=seed).passed
+    passed = judge(program, task, task.tests, sandbox, seed=seed, rules=rules).passed
     public = len(task.public)
     return {
         "passed": sum(passed[public:]),
