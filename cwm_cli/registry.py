@@ -28,7 +28,7 @@ import pluggy
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
 from cwm_cli.presets import asked_of_others, preset_values
-from cwm_cli.text import read_value
+from cwm_cli.text import read_value, wanted_instead
 
 if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
@@ -366,8 +366,8 @@ def _read(owner: Owner, name: str, value: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_python(_typed(hint, value))
     except ValidationError as error:
-        found = error.errors()[0]
-        raise CwmError(f"the option {name}={value} is refused: {_wanted(hint, found)}") from error
+        wanted = wanted_instead(error.errors()[0], _type_words(hint))
+        raise CwmError(f"the option {name}={value} is refused: {wanted}") from error
     except ValueError as error:
         quoted = shlex.quote(f"{name}={json.dumps(value, ensure_ascii=False)}")
         raise CwmError(f"{error}: write text in quotes, -o {quoted}") from error
@@ -391,17 +391,6 @@ def _typed(hint: Any, value: Any) -> Any:
             return value  # such as yes, or wrong: pydantic knows
         raise
     return value if isinstance(read, bool) and kinds & {int, float} else read
-
-
-def _wanted(hint: Any, error: Mapping[str, Any]) -> str:
-    """Say what an option takes, in the user's words."""
-    bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    for name, limit in error.get("ctx", {}).items():
-        if name in bounds:
-            return f"it has to be {bounds[name]} {limit:g}"
-    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-    words = [kinds.get(word, word) for word in _type_words(hint).split(" | ")]
-    return f"it takes {' or '.join(words)}"
 
 
 def _type_words(hint: Any) -> str:

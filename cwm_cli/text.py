@@ -4,6 +4,7 @@ import json
 import math
 import unicodedata
 from ast import literal_eval
+from collections.abc import Mapping
 from typing import Any
 
 UNKNOWN = "\N{EN DASH}"
@@ -53,6 +54,21 @@ def _plain(value: Any) -> Any:
         case float() if math.isfinite(value):
             return value
     raise ValueError("this is no JSON value")
+
+
+def wanted_instead(error: Mapping[str, Any], kind: str = "another value") -> str:
+    """Say what a value has to be, from what pydantic says it is not; `kind` names its type."""
+    ctx, bad = error.get("ctx", {}), str(error["type"])
+    bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    for name in bounds.keys() & ctx.keys():
+        return f"it has to be {bounds[name]} {ctx[name]:g}"
+    if bad == "value_error":
+        return str(ctx["error"])
+    if bad == "literal_error":
+        kind = str(ctx["expected"]).replace("'", "")
+    usual = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    kind = usual.get(bad.partition("_")[0], kind)
+    return f"it takes {kind.replace(' | ', ' or ')}"
 
 
 def share(value: float | None, digits: int = 3) -> str:

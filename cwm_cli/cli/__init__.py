@@ -3,9 +3,10 @@
 import sys
 from functools import cache
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cwm_cli import __version__
 from cwm_cli.cli import shared
@@ -21,9 +22,28 @@ from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
 from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
+from cwm_cli.text import wanted_instead
 from cwm_cli.views.lines import complain
 
+
+class Commands(TyperGroup):
+    """All commands; what is wrong with a value of a flag is said in words of ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if reasons := getattr(
+                error.__cause__, "errors", None
+            ):  # pydantic's, from some Typer on
+                error.message = wanted_instead(reasons()[0])
+            raise
+
+
 app = typer.Typer(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment from recorded transitions, and check it.",

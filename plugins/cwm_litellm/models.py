@@ -44,7 +44,7 @@ NAMED = re.compile(r'^    \w+ = "([^"]+)"', re.MULTILINE)
 def check_model(model: str, api_base: str | None = None) -> None:
     """Refuse a model that nobody provides, or whose provider has no key here."""
     provider = provider_of(model)
-    if provider is None:
+    if provider is None or model.endswith("/"):
         if providers() and not (api_base and "/" not in model):  # a server may name its own
             raise CwmError(f"unknown model {model!r}: {hint(model)}")
         return
