@@ -105,7 +105,7 @@ def moody(shell):
     return shell
 
 
-CLIFF = ("--env", "CliffWalking-v1", "--env", "Nope-v0", "--budget", "1", "--parallel", "2")
+CLIFF = ("--env", "CliffWalking-v1", "--env", "CarRacing-v3", "--budget", "1", "--parallel", "2")
 PLAYED = ("benchmark", *CLIFF, "--plan", "--episodes", "2", "--json")
 
 
@@ -128,7 +128,7 @@ def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
     facts = json.loads(done.stdout)
     cliff, nope = facts["rows"]
     assert (cliff["state"], nope["state"]) == ("finished", "failed")
-    assert nope["reason"].startswith("unknown environment 'Nope-v0'")
+    assert nope["reason"].startswith("CarRacing-v3 ")
     assert nope["train"] is None
     assert cliff["completions"] == 1
     assert cliff["train"].keys() >= {"accuracy", "exact", "floor", "normalised", "paper"}
@@ -418,13 +418,15 @@ class Here(Executor):
 
 def test_where_nothing_comes_of_any_job_the_command_fails_wherever_jobs_run(shell):
     shell.install("here", HERE)
-    asked = ("benchmark", "--env", "Nope-v0", "--budget", "1", "--json")
+    asked = ("benchmark", "--env", "CarRacing-v3", "--budget", "1", "--json")
     refused = shell.inside(*asked, "--executor", "there")
     assert "unknown executor 'there': did you mean here?" in refused.stderr
     assert list(shell.folder.iterdir()) == []
     done = shell.inside(*asked, "--executor", "here")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("Error: every job failed; the first: unknown")
+    assert done.stderr.splitlines()[-1].startswith(
+        "Error: every job failed; the first: CarRacing-v3 "
+    )
     facts = json.loads(done.stdout)
     assert facts["groups"] == []
     assert not (shell.folder / facts["run"] / "logs").exists()
@@ -535,7 +537,7 @@ def test_the_error_of_R_is_that_of_a_ratio_over_paired_episodes():
 
 def test_options_go_to_the_strategies_that_have_them():
     chosen = BenchmarkConfig(
-        environments=("A",),
+        environments=("CartPole-v1",),
         strategies=("gif-mcts", "zero-shot"),
         backend="induction",
         options=("exploration=0.2", "memory_mb=600"),

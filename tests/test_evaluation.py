@@ -192,7 +192,7 @@ def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
         assert "Open-loop error" in text
     broken = cwm.inside("evaluate", "broken.py", *data, "--json")
     assert json.loads(broken.stdout)["failure"]["kind"] == "step_error"
-    assert "the program failed: step_error, line 6" in broken.stderr
+    assert "the program failed: step error, line 6" in broken.stderr
     assert cwm.inside("evaluate", "wrong.py", *data, "--split", "half").returncode == 2
 
 

@@ -227,7 +227,7 @@ class TestTools:
         adding.install("broken", "raise ValueError('two\\nlines')", entries="")
         before, wrong = sorted(adding.folder.iterdir()), {}
         for command, tool, words in (
-            ("evaluate", "not_there", "the tool 'not_there' cannot be imported (ModuleNotFoundErr"),
+            ("evaluate", "not_there", "the tool 'not_there' is not installed"),
             ("evaluate", "gymnasium", "the tool 'gymnasium' imports gymnasium, in which a program"),
             ("evaluate", "peeking", "the tool 'peeking' imports gymnasium, in which a program cou"),
             ("evaluate", "broken", "the tool 'broken' cannot be imported (ValueError: two lines)"),

@@ -17,6 +17,7 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
 
 Part = Literal["train", "test"]
@@ -80,6 +81,7 @@ def evaluate(
         observer=observer,
     )
     limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
+    check_access(tools, allow_gap)
     kind: type[Metric] = find("metric", metric)
     data = about.transitions(dataset, observer)
     measure = kind.of(data.train)

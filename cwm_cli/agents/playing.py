@@ -37,6 +37,7 @@ from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.doubt import Doubt, Mode
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob
@@ -87,6 +88,7 @@ def plan(
     subject = find_subject(
         run, program=program, env=env, env_args=env_args, real_env=real_env, observer=observer
     )
+    check_access(tools, allow_gap)
     with closing(subject.spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
         limit = step_limit(made, max_steps)

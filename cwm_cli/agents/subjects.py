@@ -76,7 +76,7 @@ def find_subject(
     With `real_env` it is the environment itself; None where that is no choice.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
-        instead = "" if real_env is None else ", or --real-env: none"
+        instead = "" if real_env is None else "; with --real-env there is none"
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
     if run is not None:
         return _of_run(run, env, env_args, observer)
@@ -93,6 +93,8 @@ def _of_run(
     run: RunSource, env: str | None, env_args: Mapping[str, Any] | None, observer: Observer
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
+    if not isinstance(run, SearchRun) and Path(run).is_file():
+        raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
     found = run if isinstance(run, SearchRun) else SearchRun.load(Path(run))
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)

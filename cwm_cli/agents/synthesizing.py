@@ -7,8 +7,9 @@ records it, to those who watch or steer it; `choose_backend` says who answers.
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.protection import Protection, check_gaps, check_tools
+from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
@@ -117,16 +118,34 @@ def synthesize(
     settings = check_choices(choices)
     if run is not None and dataset is None:  # whose transitions may take long to record
         _check_folder(Path(run), spec, env_args, choices, settings)
-    for words in filter(None, (spec.note, answers.note)):
-        observer.note(words)
-    rows, source = load_transitions(
-        spec, env_args=env_args, dataset=dataset, data_seed=data_seed, observer=observer
+    load = partial(
+        load_transitions,
+        spec,
+        env_args=env_args,
+        dataset=dataset,
+        data_seed=data_seed,
+        observer=observer,
     )
-    order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
-    with open_job(order, folder=None if run is None else Path(run), new=new) as job:
+    given = load() if dataset is not None else None
+    if given is None:
+        spec.make(**(env_args or {})).close()
+    with _sandbox(choices, settings["sandbox"]) as sandbox:
+        warn_of_gaps(sandbox.protection, observer)
+        for words in filter(None, (spec.note, answers.note)):  # the mistakes have been told
+            observer.note(words)
+        rows, source = given or load()
+        order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
+        folder = None if run is None else Path(run)
+        return _synthesized(order, sandbox, observer, folder=folder, new=new)
+
+
+def _synthesized(
+    order: "Order", sandbox: Sandbox, observer: Observer, *, folder: Path | None, new: bool
+) -> SynthesisResult:
+    """Do what is ordered while an observer is told of it."""
+    with open_job(order, sandbox=sandbox, folder=folder, new=new) as job:
         done = len(job.search.nodes)
-        warn_of_gaps(job.problem.sandbox.protection, observer)
-        observer.note(source, "Data")
+        observer.note(order.source, "Data")
         verb = f"continues with {done} nodes" if done else "started"
         observer.note(f"{job.run.folder} {verb}", "Run")
         job.run.tell(observer)
@@ -177,8 +196,7 @@ def check_names(choices: "Choices") -> None:
     owners_of(choices.strategy, choices.backend)
     find("metric", choices.metric)
     check_flags(choices.backend, choices.flags)
-    check_gaps(choices.accepted)
-    check_tools(choices.tools)
+    check_access(choices.tools, choices.accepted)
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
@@ -333,7 +351,9 @@ def check_flags(backend: str, flags: Iterable[str]) -> None:
 
 
 @contextmanager
-def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> Iterator[SearchJob]:
+def open_job(
+    order: Order, *, sandbox: Sandbox | None = None, folder: Path | None = None, new: bool = False
+) -> Iterator[SearchJob]:
     """Open the run that an order names, new or continued, ready to search.
 
     No run is begun on a machine that is less protected than it has to be, or
@@ -346,13 +366,13 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
         order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
     )
     with (
-        _sandbox(choices, parts.settings["sandbox"]) as sandbox,
-        _open_run(order, config, sandbox.protection, folder=folder, new=new) as run,
+        nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
+        _open_run(order, config, guard.protection, folder=folder, new=new) as run,
     ):
         problem = WorldModelProblem(
             description=run.header.description,
             dataset=dataset.train,
-            sandbox=sandbox,
+            sandbox=guard,
             metric=metric,
             seed=choices.seed,
             tools=config.tools,
@@ -360,7 +380,7 @@ def open_job(order: Order, *, folder: Path | None = None, new: bool = False) -> 
         )
         search = _search(problem, parts, choices, run)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
-        _log_protection(run, sandbox.protection)
+        _log_protection(run, guard.protection)
         yield SearchJob(run, search, dataset, problem, choices)
 
 

@@ -119,12 +119,12 @@ def benchmark(
     access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap))
     jobs = find("executor", executor)(parallel=parallel or max(1, (os.cpu_count() or 1) // 2))
     config.check(access, max_cost)
-    if answers.note:
-        observer.note(answers.note)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat
     )
     opened = _opened(header, None if run is None else Path(run), new=new)
+    if answers.note:
+        observer.note(answers.note)
     verb = "continues" if opened.is_continued else "started"
     with opened:
         opened.update(opened.header.model_copy(update={"terms": terms}))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
 from cwm_cli.errors import UnknownNameError
-from cwm_cli.registry import find, read_options
+from cwm_cli.registry import environment, find, read_options
 from cwm_cli.runs.store import RunHeader
 
 SUITES: Mapping[str, tuple[str, ...]] = {
@@ -111,6 +111,8 @@ class BenchmarkConfig(BaseModel):
 
     def check(self, access: "BenchmarkAccess", max_cost: float | None) -> None:
         """Refuse at once what any search would refuse, and options that nobody has."""
+        for name in self.environments:
+            environment(name)
         for pair in self.options:
             if not any([self._takes(strategy, pair) for strategy in self.strategies]):
                 read_options([pair], owners_of(self.strategies[0], self.backend))

@@ -30,6 +30,7 @@ from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
+from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.messages import PACED, TimingJob
 from cwm_cli.worlds.program import Broke, Timer
@@ -247,6 +248,7 @@ def bench_speed(
     """
     subject = find_subject(run, program=program, env=env, env_args=env_args, observer=observer)
     flags = {"api_base": api_base, "temperature": temperature}
+    check_access(tools, allow_gap)
     asks = _Predictor.named(backend, model, options, flags)
     if asks.factory is not None:
         asks.factory(model=asks.name, **asks.options).ready(max_cost)

@@ -40,6 +40,7 @@ EXTRAS = {
     "hub": Extra(
         "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
     ),
+    "render": Extra("imageio", "cwm-cli[render]", "films of episodes"),
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"

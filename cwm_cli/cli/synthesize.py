@@ -110,7 +110,7 @@ def synthesize(
     spent = f"{result.completions} completions, {result.tokens} tokens, cost {cost}"
     outcome = "solved" if result.solved else "not solved"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
-    lines = {"program": str(result.program), "next": shlex.join(["cwm", "plan", str(result.run)])}
+    lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
     if found := _advice(result, backend, model):
         lines["advice"] = found
     for name, words in lines.items():
@@ -130,6 +130,20 @@ def _environment(env: str | None, idx: int | None) -> str:
     if idx is not None and idx < len(known):
         return known[idx]
     raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(known) - 1}")
+
+
+def _next(result: SynthesisResult, budget: int) -> str:
+    """Say what to do with the program, if it is worth anything."""
+    score = result.scores.test or result.scores.train
+    if score is None:
+        return "nothing to plan with: no program was written"
+    if score.normalised is None or score.normalised > 0:
+        return shlex.join(["cwm", "plan", str(result.run)])
+    words = "not worth planning with: no better than saying that nothing changes"
+    if result.given_up or result.solved:
+        return words
+    run = shlex.quote(str(result.run))
+    return f"{words}; --run {run} --budget {result.completions + budget} goes on"
 
 
 def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> str | None:

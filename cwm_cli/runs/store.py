@@ -410,6 +410,8 @@ class _Kind(BaseModel):
 def kind_of(folder: Path) -> str:
     """Return the kind of the run in a folder."""
     missing = f"{folder} is no run: `cwm runs list` shows the runs here"
+    if folder.is_file():
+        raise CwmError(missing)
     return read_header(folder / HEADER, _Kind, missing).kind
 
 

@@ -88,12 +88,16 @@ class Protection(BaseModel):
             )
 
 
-def check_tools(tools: Iterable[str]) -> None:
-    """Refuse a tool that is not installed; whether it can be let in is found out where it is."""
+def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
+    """Refuse gaps that do not exist, and tools that are not installed, before any work is done.
+
+    Whether a tool can be let in is found out where it is.
+    """
+    check_gaps(accepted)
     for tool in tools:
         top = tool.partition(".")[0]
         if not top or find_spec(top) is None:
-            raise CwmError(f"there is no module {tool!r}: install it, or leave --tool out")
+            raise CwmError(f"the tool {tool!r} is not installed: install it, or leave --tool out")
 
 
 def check_gaps(names: Iterable[str]) -> tuple[str, ...]:

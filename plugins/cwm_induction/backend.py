@@ -6,7 +6,9 @@ Valid actions are no part of what is induced: the most common ones are added to 
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Annotated, cast
+
+from pydantic import Field
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
@@ -56,7 +58,7 @@ class Induction(Backend):
     from_data = True
 
     model: str = ""
-    seconds: float = 30.0
+    seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds after which a completion is cut short on a slow machine."""
 
     def __post_init__(self) -> None:

@@ -36,6 +36,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Providers that answer nobody without a key, and the variables that may hold it."""
 
+BY_SIZE = ("fireworks_ai", "together_ai")
+"""Providers whose models have a price though they are on no list."""
+
 PRICES = "model_prices_and_context_window_backup.json"
 PROVIDERS = re.compile(r"^class LlmProviders\(.*?^(?=\S)", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r'^    \w+ = "([^"]+)"', re.MULTILINE)
@@ -59,8 +62,8 @@ def check_price(model: str) -> None:
     """Refuse a model whose price is surely not known."""
     listed = prices()
     names = (model, model.partition("/")[2])
-    known = any("input_cost_per_token" in listed.get(name, ()) for name in names)
-    if listed and not known and provider_of(model) in KEYS and "ft:" not in model:
+    sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model
+    if listed and sure and not listed.keys() & set(names):
         raise CwmError("--max-cost needs a model of known price: leave it out for this model")
 
 
