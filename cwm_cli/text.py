@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
     raise ValueError("this is no JSON value")
 
 
-def wanted_instead(error: Mapping[str, Any], kind: str = "another value") -> str:
+def wanted_instead(error: Mapping[str, Any], kind: str = "") -> str:
     """Say what a value has to be, from what pydantic says it is not; `kind` names its type."""
     ctx, bad = error.get("ctx", {}), str(error["type"])
     bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
@@ -64,11 +64,9 @@ def wanted_instead(error: Mapping[str, Any], kind: str = "another value") -> str
         return f"it has to be {bounds[name]} {ctx[name]:g}"
     if bad == "value_error":
         return str(ctx["error"])
-    if bad == "literal_error":
-        kind = str(ctx["expected"]).replace("'", "")
     usual = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-    kind = usual.get(bad.partition("_")[0], kind)
-    return f"it takes {kind.replace(' | ', ' or ')}"
+    kinds = (kind or bad.partition("_")[0]).split(" | ")
+    return f"it takes {' or '.join(usual.get(each, each) for each in kinds)}"
 
 
 def share(value: float | None, digits: int = 3) -> str:
