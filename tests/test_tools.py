@@ -8,6 +8,7 @@ import pytest
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.runs.searches import SearchRun
@@ -73,6 +74,73 @@ def swing():
     return Dataset.of(rows, observation_space=space, action_space=actions)
 
 
+STOCK = """
+import mujoco
+import numpy as np
+
+XML = '''{xml}'''
+
+class Environment:
+    def __init__(self):
+        self.model = {loading}
+        self.data = mujoco.MjData(self.model)
+
+    def set_state(self, observation):
+        mujoco.mj_resetData(self.model, self.data)
+        count = self.model.nq - {hidden}
+        self.data.qpos[{hidden}:], self.data.qvel[:] = observation[:count], observation[count:]
+
+    def step(self, action):
+        before = self.data.qpos[0]
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data, {skip})
+        speed = (self.data.qpos[0] - before) / self.model.opt.timestep / {skip}
+        velocity = np.clip(self.data.qvel, -{fastest}, {fastest})
+        position = self.data.qpos[{hidden}:]
+        reward = {weight} * speed + {alive} - {cost} * np.sum(np.square(action))
+        return np.concatenate([position, velocity]), reward, False
+"""
+FROM_TEXT = "mujoco.MjModel.from_xml_string(XML)"
+FROM_SPEC = "mujoco.MjSpec.from_string(XML).compile()"
+STOCK_MODELS = {
+    "HalfCheetah-v5": ("half_cheetah.xml", 1, 5, "inf", 1.0, 0, 0.1),
+    "Hopper-v5": ("hopper.xml", 1, 4, 10, 1.0, 1, 1e-3),
+    "Walker2d-v5": ("walker2d_v5.xml", 1, 4, 10, 1.0, 1, 1e-3),
+    "Swimmer-v5": ("swimmer.xml", 2, 4, "inf", 1.0, 0, 1e-4),
+}
+"""The file, the coordinates that are not observed, steps of the simulator, the fastest velocity
+that is, and the coefficients of the reward."""
+
+
+def stock(name, loading):
+    """Return a program around the model that an environment ships with, as its own text."""
+    envs = pytest.importorskip("gymnasium.envs.mujoco")
+    file, hidden, skip, fastest, weight, alive, cost = STOCK_MODELS[name]
+    xml = (Path(envs.__file__).parent / "assets" / file).read_text()
+    fastest = "np.inf" if fastest == "inf" else fastest
+    return STOCK.format(
+        **{"xml": xml, "loading": loading, "hidden": hidden, "skip": skip, "fastest": fastest},
+        **{"weight": weight, "alive": alive, "cost": cost},
+    )
+
+
+def stepped(name, steps=40):
+    """Step an environment by chance, not so far that it ends."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env, rows = gymnasium.make(name), []
+    env.action_space.seed(0)
+    before, _ = env.reset(seed=0)
+    for _ in range(steps):
+        action = 0.3 * env.action_space.sample()
+        after, reward, terminated, *_ = env.step(action)
+        if np.abs(before).max() < 10:  # else it is clipped, and does not tell the state
+            rows.append(Transition(before, action, after, reward, terminated, False, 0))
+        before = env.reset()[0] if terminated else after
+    spaces = space_of(env.observation_space), space_of(env.action_space)
+    env.close()
+    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+
+
 @pytest.fixture(scope="module")
 def asset():
     """A model of an environment, which lies on the disk."""
@@ -111,6 +179,16 @@ class TestMujoco:
         with Sandbox(tools=["mujoco"], layers=(), accepted=GAPS) as open_sandbox:
             program = program.replace("observation[:1]", "0").replace("observation[1:]", "0")
             assert open_sandbox.predict(program, swing).failure is None
+
+    @pytest.mark.parametrize("name", STOCK_MODELS)
+    def test_the_models_that_environments_ship_with_step_like_them(self, name, simulating):
+        rows = stepped(name)
+        metric = AccuracyMetric.of(rows)
+        for loading in (FROM_TEXT, FROM_SPEC):
+            found = evaluate(ProgramModel(stock(name, loading), simulating), rows, metric)
+            assert found.failure is None, found.failure
+            assert found.score.observation == 1.0
+            assert found.score.reward > 0.9  # of those that end the environment it is another
 
     def test_without_the_tool_it_cannot_be_imported(self, swing, sandbox):
         failure = sandbox.predict(SWINGING, swing).failure

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -183,11 +183,43 @@ def _load_tool(tool: str) -> None:
         module = importlib.import_module(tool)
     except BaseException as error:
         raise BadTool(f"{tool!r} cannot be imported ({type(error).__name__}: {error})") from error
+    WITHOUT_THREADS.get(tool, lambda module: None)(module)
     for name in dir(module):
         with suppress(Exception):  # a part that cannot be loaded here cannot be used, either
             getattr(module, name)
     if FORBIDDEN in sys.modules:
         raise BadTool(f"{tool!r} imports {FORBIDDEN}, in which a program could look up its answers")
+
+
+def _compile_in_one_thread(mujoco: Any) -> None:
+    """Have MuJoCo compile textures and meshes one after the other: the models are the same."""
+    read, compiler = mujoco.MjModel.from_xml_string, '<compiler usethread="false"/>'
+
+    def from_xml_string(xml: str, *more: Any, **named: Any) -> Any:
+        """Load a model from the text of an XML file."""
+        before, end, after = xml.rpartition("</mujoco>")  # what comes last holds
+        return read(f"{before}{compiler}{end}{after}" if end else xml, *more, **named)
+
+    mujoco.MjModel.from_xml_string = staticmethod(from_xml_string)
+    if hasattr(mujoco, "MjSpec"):  # since 3.2
+        for name in ("compile", "recompile"):
+            _alone(mujoco.MjSpec, name)
+
+
+def _alone(spec: Any, name: str) -> None:
+    """Have a method of a MuJoCo specification compile in one thread."""
+    method = getattr(spec, name)
+
+    def compile_alone(self: Any, *more: Any, **named: Any) -> Any:
+        """Compile the model."""
+        self.compiler.usethread = False
+        return method(self, *more, **named)
+
+    setattr(spec, name, compile_alone)
+
+
+WITHOUT_THREADS: Mapping[str, Callable[[Any], None]] = {"mujoco": _compile_in_one_thread}
+"""Tools that start threads, which programs may not, and how they do without."""
 
 
 class Worker:
