@@ -118,6 +118,11 @@ class TestForms:
             "unknown"
         }
 
+    def test_a_difficulty_cannot_steer_a_terminal(self, tmp_path) -> None:
+        made = record(1, difficulty=" \x1b]0;title\x07very\nhard" + "!" * 100)
+        [(_, level)] = read(lines(tmp_path / "x.jsonl", made)).ids
+        assert level == "\ufffd]0;title\ufffdvery hard" + "!" * 20 + "…"
+
     def test_ids_may_be_texts_or_missing(self, tmp_path) -> None:
         nameless = {name: value for name, value in record().items() if name != "id"}
         records = [nameless, record("12"), nameless | {"problem_id": 1}, nameless, b"", nameless]

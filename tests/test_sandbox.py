@@ -146,6 +146,32 @@ def failures_of(sandbox: Sandbox, programs: Mapping[str, str]) -> dict[str, Fail
     return found
 
 
+def test_no_failure_tells_where_things_are_on_this_machine(sandbox: Sandbox) -> None:
+    ends = "import os, signal, traceback\nsignal.raise_signal = lambda *_: None"
+    programs = {
+        "another os._exit": program(top=f"{ends}\ndef end(code): raise ValueError\nos._exit = end"),
+        "no os._exit": program(top=f"{ends}\nos._exit = None"),
+        "a stack that is printed": program(top=f"{ends}\ntraceback.print_stack()\nos._exit(2)"),
+        "a file that is named": program("raise ValueError(np.__file__ + os.__file__)"),
+        "folders": program(top="import sys\nraise ValueError([sys.prefix, sys.base_prefix])"),
+    }
+    for name, failure in failures_of(sandbox, programs).items():
+        for folder in (
+            *sys.path,
+            sys.prefix,
+            Path(np.__file__).parents[1],
+            Path(__file__).parents[1],
+        ):
+            assert len(str(folder)) < 2 or str(folder) not in failure.message, name
+
+
+def test_a_byte_order_mark_is_no_part_of_a_program(sandbox: Sandbox) -> None:
+    assert sandbox.predict("\ufeff" + program(), BOX).failure is None
+    failure = sandbox.predict("\ufeff" + program(init="1 / 0"), BOX).failure
+    assert failure is not None
+    assert failure.message.endswith("at line 7: 1 / 0")
+
+
 def test_every_ending_has_a_name_and_nothing_survives_it(sandbox: Sandbox) -> None:
     found = failures_of(sandbox, {name: text for name, (text, _, _) in FAILING.items()})
     assert not {

@@ -2,8 +2,10 @@
 
 import re
 import signal
+import sys
 import unicodedata
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -73,6 +75,15 @@ _FUNCTION = re.compile(r"\s*(async\s+def|def|class)\b")
 _STACK = b"(most recent call first):"
 _DUMP = re.compile(rb"(Fatal Python error: |Stack \(most recent call first\):).*", re.DOTALL)
 _PRINTED_LINES = 5
+_FOLDERS = {Path(file).parents[1] for file in (__file__, np.__file__, re.__file__) if file}
+_HOST = re.compile(
+    "|".join(
+        re.escape(str(folder))
+        for folder in sorted({*_FOLDERS, Path(sys.prefix), Path.home()}, key=str, reverse=True)
+        if len(folder.parts) > 1
+    )
+)
+"""The folders of this machine that a program may come across: a prompt goes to others."""
 
 
 class Cause(NamedTuple):
@@ -91,7 +102,7 @@ def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> F
         return None
     cause = _cause(result, views, job, limits)
     lines, line = _lines(job.program), cause.line if cause.line > 0 else None
-    parts = [printable(cause.text, _TEXT_CHARACTERS)]
+    parts = [printable(_HOST.sub("...", cause.text), _TEXT_CHARACTERS)]
     if line is not None and line <= len(lines):
         parts.append(f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}")
     else:

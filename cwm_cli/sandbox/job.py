@@ -167,6 +167,7 @@ class Job:
         """
         arrays: list[np.ndarray] = []
         parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
+        parts["program"] = self.program.removeprefix("\ufeff")  # as Python does with files
         shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
         text = marshal.dumps((self.handler, checks_source, parts, shapes))
         pieces = [len(text).to_bytes(8, "little"), text]

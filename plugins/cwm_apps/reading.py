@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from cwm_apps.tasks import UNKNOWN, CodingTask, from_record, parse
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.text import clean
 
 ALL = "all"
 """In place of a difficulty: every one."""
@@ -170,11 +171,14 @@ def index(source: Path) -> Iterator[IndexEntry]:
     return _folders(source) if source.is_dir() else _lines(source)
 
 
+LONGEST_DIFFICULTY = 40
+
+
 def _difficulty(record: Any, number: int, *, test: bool) -> str:
     """Return what a record says, else what the number of a problem says in the test split."""
     said = record.get("difficulty") if isinstance(record, dict) else None
     if isinstance(said, str) and said.strip():
-        return said.strip()
+        return clean(said, limit=LONGEST_DIFFICULTY)
     if not test or number not in range(5000):
         return UNKNOWN
     return "interview" if number < 3000 else "competition" if number < 4000 else "introductory"
