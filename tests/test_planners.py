@@ -15,6 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from candidates import open_session, plan_at
+from cwm_cli.agents.playing import choose_planners
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import (
@@ -29,6 +30,7 @@ from cwm_cli.planning import (
 )
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.planning.planner import Situation
+from cwm_cli.presets import preset_values
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.messages import PlanningJob
 
@@ -114,13 +116,31 @@ def test_every_option_has_a_default_and_says_what_it_is(planner: type[Planner]) 
 
 @EVERY
 def test_a_preset_gives_what_is_not_set(planner: type[Planner]) -> None:
-    for preset, values in planner.PRESETS.items():
+    for preset in planner.PRESETS:
+        values = preset_values(planner, preset)
         made = planner(preset=preset)  # type: ignore[call-arg]
         assert {name: getattr(made, name) for name in values} == dict(values)
         for name, value in values.items():
             other = (value or 9) + 1
             changed = planner(preset=preset, **{name: other})  # type: ignore[call-arg]
             assert changed == replace(made, **{name: other})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("options", "doubt"),
+    [
+        ((), "careful"),
+        (("preset=paper",), "ignore"),
+        (("preset=paper", "doubt=curious"), "curious"),
+    ],
+)
+@pytest.mark.parametrize("name", ["mcts", "cem"])
+def test_published_planners_take_a_programs_word_unless_told_otherwise(
+    name: str, options: tuple[str, ...], doubt: str
+) -> None:
+    actions = spaces.Discrete(2) if name == "mcts" else spaces.Box(-1, 1, (1,))
+    both = space_of(spaces.Box(-1, 1, (1,))), space_of(actions, "actions")
+    assert choose_planners(name, options, both, {}).doubt == doubt
 
 
 NONSENSE = {

@@ -34,7 +34,7 @@ from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation.support import doubting
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
-from cwm_cli.registry import Owner, environment, find, names, read_options
+from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
@@ -239,7 +239,7 @@ def choose_planners(
     candidates = unasked if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
-    given = read_options(options, [*owners, *others])
+    given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
     chosen = [owner for owner in owners if given[owner.label]] or owners
     planners = [_planning(owner, given[owner.label]) for owner in chosen]

@@ -30,7 +30,14 @@ class Cem(Planner):
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
     PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = {
         "default": {"horizon": 30, "iterations": 3, "samples": 100, "elites": 10, "replan": 5},
-        "paper": {"horizon": 100, "iterations": 20, "samples": 1000, "elites": 100, "replan": 100},
+        "paper": {
+            "horizon": 100,
+            "iterations": 20,
+            "samples": 1000,
+            "elites": 100,
+            "replan": 100,
+            "planning.doubt": "ignore",
+        },
     }
 
     preset: Literal["default", "paper"] = "default"

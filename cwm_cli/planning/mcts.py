@@ -37,7 +37,13 @@ class Mcts(Planner):
     NEEDS: ClassVar[str] = "discrete actions"
     PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = {
         "default": {"simulations": 1000, "budget": 1000, "rollout": 200, "temperature": 0.0},
-        "paper": {"simulations": 25, "budget": None, "rollout": 100, "temperature": 0.01},
+        "paper": {
+            "simulations": 25,
+            "budget": None,
+            "rollout": 100,
+            "temperature": 0.01,
+            "planning.doubt": "ignore",
+        },
     }
 
     preset: Literal["default", "paper"] = "default"
