@@ -3,7 +3,6 @@
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
 from cwm_cli.data.dataset import Dataset, Transition
@@ -63,7 +62,6 @@ def predicting(text: str, dataset: Dataset) -> PredictionJob:
         observation_space=dataset.observation_space,
         action_space=dataset.action_space,
         columns=dict(dataset.select("observations", "actions")),
-        rows=np.arange(len(dataset)),
     )
 
 

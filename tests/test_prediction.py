@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.job import Phase
-from cwm_cli.sandbox.prediction import (
-    REPEATED_ROWS,
-    AskedRows,
-    may_differ_between_processes,
-    split_rows,
-)
+from cwm_cli.sandbox.prediction import APART, split_rows
 from recordings import cartpole, record
 
 
@@ -39,9 +35,15 @@ def relabelled(dataset: Dataset, episodes: np.ndarray) -> Dataset:
     return replace(dataset, columns=dataset.columns | {"episodes": episodes})
 
 
-def split(dataset: Dataset) -> list[AskedRows]:
-    """Return the parts, shuffled."""
-    return split_rows(dataset, np.random.default_rng(0))
+def split(dataset: Dataset, apart: int = 2) -> list[np.ndarray]:
+    """Return the parts that have rows, shuffled."""
+    return [part for part in split_rows(dataset, apart, np.random.default_rng(0)) if len(part)]
+
+
+def judged(sandbox: Sandbox, text: str, dataset: Dataset, seed: int = 0) -> Failure | None:
+    """Return how a program fails, if it does, when it is asked or when it is audited."""
+    columns, failure = sandbox.predict(text, dataset, seed=seed)
+    return failure or sandbox.audit(text, dataset, columns, seed=seed)
 
 
 ROWS = dataset_of(spaces.Discrete(2), 60)
@@ -50,8 +52,7 @@ ROWS = dataset_of(spaces.Discrete(2), 60)
 @given(episodes=st.lists(st.integers(-3, 3), max_size=60))
 def test_no_part_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> None:
     labels = np.array(episodes, dtype=np.int64)
-    parts = [part.rows for part in split(relabelled(ROWS[np.arange(len(labels))], labels))]
-    assert all(len(part) for part in parts)
+    parts = split(relabelled(ROWS[np.arange(len(labels))], labels))
     assert sorted(row for part in parts for row in part) == list(range(len(labels)))
     for part in map(set, parts):
         for episode in set(episodes):
@@ -65,13 +66,34 @@ def test_no_part_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], le
     labelled = relabelled(ROWS, np.arange(60) // length)
     rows = np.array(sorted(chosen), dtype=np.int64)
     for part in split(labelled[rows]):
-        kept = set(rows[part.asked].tolist())
+        kept = set(rows[part].tolist())
         assert not [row for row in kept if row + 1 in kept and (row + 1) % length]
 
 
 def test_episodes_of_one_row_are_asked_together() -> None:
     [part] = split(relabelled(ROWS, np.arange(60)))
-    assert len(part.rows) == 60
+    assert len(part) == 60
+
+
+@given(lengths=st.lists(st.integers(1, 70), max_size=6), chosen=st.sets(st.integers(0, 99)))
+def test_rows_of_an_episode_that_are_audited_in_one_process_lie_far_apart(
+    lengths: list[int], chosen: set[int]
+) -> None:
+    labels = np.repeat(np.arange(len(lengths)), lengths)
+    whole = relabelled(dataset_of(spaces.Discrete(2), len(labels)), labels)
+    rows = np.array([row for row in range(len(labels)) if row not in chosen], dtype=np.int64)
+    parts = split(whole[rows], APART)
+    assert sorted(row for part in parts for row in part) == list(range(len(rows)))
+    for part in parts:
+        for episode in set(labels.tolist()):
+            together = np.sort(rows[part][labels[rows[part]] == episode])
+            assert (np.diff(together) > 20).all()
+
+
+def test_what_is_audited_together_is_asked_in_an_order_that_is_drawn(poles: Dataset) -> None:
+    parts = split(poles, APART)
+    assert len(parts) == APART
+    assert all(part.tolist() != sorted(part) for part in parts if len(part) > 5)
 
 
 CHEAT = program(
@@ -133,7 +155,7 @@ def test_a_program_that_found_its_answers_would_not_find_them_twice(
     sandbox: Sandbox, poles: Dataset
 ) -> None:
     apart = relabelled(poles, np.arange(len(poles)))
-    failure = sandbox.predict(CHEAT, apart).failure
+    failure = judged(sandbox, CHEAT, apart)
     assert failure is not None
     assert failure.kind == "nondeterministic"
 
@@ -167,7 +189,7 @@ VARYING = {
 
 @pytest.mark.parametrize("name", VARYING)
 def test_answers_that_vary_are_a_failure_that_says_why(sandbox: Sandbox, name: str) -> None:
-    failure = sandbox.predict(VARYING[name], BOX).failure
+    failure = judged(sandbox, VARYING[name], BOX)
     assert failure is not None
     assert failure.kind == "nondeterministic"
     first, advice = failure.message.splitlines()
@@ -185,6 +207,10 @@ STEADY = {
     ),
     "sets of texts": program("return self.state, hash(''.join({*map(str, self.state)})), False"),
     "numpy": program("return np.linalg.inv(np.diag(self.state) + np.eye(4))[0], 0.0, False"),
+    "a last bit that depends on earlier rows": program(
+        "self.last *= -1; return self.state * (1 + 1e-15 * self.last), 1.0, False",
+        init="self.last = 1",
+    ),
     "no numbers": program("return self.state * np.nan, float('nan'), False"),
     "zero with a sign": program("return self.state * -0.0, -0.0, False"),
     "what it remembers of the same row": program(
@@ -198,40 +224,23 @@ STEADY = {
 def test_answers_that_do_not_vary_are_kept(sandbox: Sandbox, name: str) -> None:
     first, second = (sandbox.predict(STEADY[name], BOX) for _ in range(2))
     assert (first.failure, second.failure) == (None, None)
+    assert sandbox.audit(STEADY[name], BOX, first.columns) is None
     for column, values in first.columns.items():
-        assert values.tobytes() == second.columns[column].tobytes()
+        np.testing.assert_array_equal(values, second.columns[column])
 
 
 def test_a_program_that_breaks_when_it_is_asked_again_is_told_so(sandbox: Sandbox) -> None:
-    apart = relabelled(BOX, np.arange(len(BOX)))
-    one, other = BOX.columns["observations"][[3, 11], 0].tolist()
     breaking = program(
-        "seen.append(self.state[0].item())\n"
-        f"        assert seen[-1] != {other!r} or {one!r} in seen\n"
-        "        return self.state, 0.0, False",
-        top="seen = []",
+        "self.n += 1; assert self.n > 1 or self.state[0] > 0; return self.state, 0.0, False",
+        init="self.n = 0",
     )
-    failures = [sandbox.predict(breaking, apart, seed=seed).failure for seed in range(12)]
-    kinds = {failure.kind if failure else None for failure in failures}
-    assert kinds == {None, "step_error", "nondeterministic"}
-    [message] = {
+    failures = [judged(sandbox, breaking, BOX, seed=seed) for seed in range(6)]
+    messages = {
         failure.message.splitlines()[0]
         for failure in failures
         if failure and failure.kind == "nondeterministic"
     }
-    assert message.startswith("asked again, in another order, the program failed: AssertionError")
-
-
-@pytest.mark.parametrize("rows", [1, 2, REPEATED_ROWS, 300])
-def test_some_rows_are_asked_again_in_another_order(rows: int) -> None:
-    [part] = split(relabelled(dataset_of(spaces.Discrete(2), rows), np.arange(rows)))
-    again = part.repeated.tolist()
-    assert len(again) == len(set(again)) == min(rows, REPEATED_ROWS)
-    assert part.rows[part.again].tolist() == again
-    assert part.asked.tolist() == [*part.rows, *again]
-    if rows > 2:
-        assert part.rows.tolist() != sorted(part.rows)
-        assert again != [row for row in part.rows if row in again]
+    assert messages == {"asked again, in another order, the program failed: AssertionError"}
 
 
 PLAIN = """
@@ -259,30 +268,16 @@ CARRYING = {
 
 @pytest.mark.parametrize("name", CARRYING)
 def test_what_is_carried_from_row_to_row_is_a_failure(sandbox: Sandbox, name: str) -> None:
-    failure = sandbox.predict(PLAIN.replace("ANSWER", CARRYING[name]), BOX).failure
+    failure = judged(sandbox, PLAIN.replace("ANSWER", CARRYING[name]), BOX)
     assert failure is not None
     assert failure.kind == "nondeterministic"
-
-
-@pytest.mark.parametrize("text", [PLAIN.replace("ANSWER", "0.0"), cartpole()])
-def test_a_program_that_just_computes_needs_no_second_process(text: str) -> None:
-    assert not may_differ_between_processes(text)
-
-
-OUTSIDE = ["the operating system", "its process"]
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_a_program_that_asks_the_machine_gets_one(name: str) -> None:
-    assert may_differ_between_processes(
-        VARYING[name].replace("import os, random, signal, sys, time", "")
-    )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
     columns, failure = sandbox.predict(program(), BOX[np.arange(rows)])
     assert failure is None
+    assert sandbox.audit(program(), BOX[np.arange(rows)], columns) is None
     assert np.array_equal(columns["next_observations"], BOX.columns["observations"][:rows])
     assert columns["rewards"].shape == columns["terminations"].shape == (rows,)
 
@@ -290,6 +285,7 @@ def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
 def test_a_right_program_is_right_in_both_processes(sandbox: Sandbox, poles: Dataset) -> None:
     columns, failure = sandbox.predict(cartpole(), poles)
     assert failure is None
+    assert sandbox.audit(cartpole(), poles, columns) is None
     wrong = np.abs(columns["next_observations"] - poles.columns["next_observations"])
     assert wrong.max() < 1e-5
     assert np.array_equal(columns["terminations"], poles.columns["terminations"])

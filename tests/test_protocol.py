@@ -31,7 +31,7 @@ from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.pool import JobResult, WorkerHandle
-from cwm_cli.sandbox.prediction import AskedRows, contradiction, merge_answers
+from cwm_cli.sandbox.prediction import contradiction, merge_answers
 from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
 from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 
@@ -40,7 +40,7 @@ fast = settings(deadline=1000, max_examples=100)
 ROOM = 1 << 20
 """More bytes than any message of these tests makes anyone take."""
 
-REPORT = struct.Struct("<4sBBi")
+REPORT = struct.Struct("<4sBBi2d")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
@@ -119,9 +119,10 @@ def test_no_bytes_are_a_report_but_a_report(message: bytes) -> None:
             report = JobReport.receive(control)
         except (EOFError, ValueError):
             return
-    magic, ready, ending, code = REPORT.unpack_from(message)
+    magic, ready, ending, code, *times = REPORT.unpack_from(message)
     assert magic == b"cwm1"
-    assert report == (bool(ready), EndReason(ending), code)
+    assert report[:3] == (bool(ready), EndReason(ending), code)
+    np.testing.assert_array_equal(report[3:], times)
 
 
 @fast
@@ -155,7 +156,7 @@ def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> Non
 
 def test_messages_arrive_as_they_were_sent() -> None:
     hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing", 7)
-    report = JobReport(False, EndReason.ASLEEP, -9)
+    report = JobReport(False, EndReason.ASLEEP, -9, 0.25, 2.5)
     with arriving(sent(hello.send)) as control:
         assert Hello.receive(control) == hello
     with arriving(sent(report.send)) as control:
@@ -418,17 +419,11 @@ def test_whatever_is_left_of_a_program_is_a_failure_or_merged(
         assert not kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def halved(slots: dict[str, np.ndarray]) -> list[tuple[AskedRows, dict[str, np.ndarray]]]:
-    """Return answers as they come of two processes, each of which is asked one row twice."""
-    parts = [AskedRows(np.array([2, 0]), np.array([1])), AskedRows(np.array([1]), np.array([0]))]
+def halved(slots: dict[str, np.ndarray]) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Return answers as they come of two processes."""
     rows = {name: slot for name, slot in slots.items() if slot.ndim}
-    return [
-        (
-            part,
-            {name: slot[part.asked] for name, slot in rows.items()},
-        )
-        for part in parts
-    ]
+    parts = [np.array([2, 0]), np.array([1])]
+    return [(part, {name: slot[part] for name, slot in rows.items()}) for part in parts]
 
 
 @pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)

@@ -23,7 +23,7 @@ from cwm_cli.evaluation import Metric, Score
 from cwm_cli.problems.templates import fitted, template
 from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
-from cwm_cli.sandbox.prediction import AskedRows, merge_answers
+from cwm_cli.sandbox.prediction import merge_answers
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -254,8 +254,7 @@ class PredictedRows:
 
     def score(self, metric: Metric, counted: np.ndarray) -> Score:
         """Score the rows that are counted."""
-        every = AskedRows(np.arange(len(self._rows)), np.empty(0, dtype=np.int64))
-        columns = merge_answers(self._rows, [(every, self._slots)])
+        columns = merge_answers(self._rows, [(np.arange(len(self._rows)), self._slots)])
         rows = self._rows[counted]
         predictions = {name: column[counted] for name, column in columns.items()}
         return metric.score(Predictions(predictions, answered=self._is_read[counted]), rows)

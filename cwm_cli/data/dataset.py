@@ -177,6 +177,15 @@ class Dataset:
         """Return the columns of the given fields, such as `observations` and `actions`."""
         return {key: column for key, column in self.columns.items() if key.split(".")[0] in names}
 
+    def situations(self) -> list[bytes]:
+        """Return a key for the observation and the action of every row."""
+        leaves = [
+            *self.observation_space.leaves("observations"),
+            *self.action_space.leaves("actions"),
+        ]
+        columns = [np.ascontiguousarray(self.columns[leaf.name]) for leaf in leaves]
+        return [b"\0".join(column[row].tobytes() for column in columns) for row in range(len(self))]
+
     def row(self, index: int) -> Transition:
         """Return one transition."""
         row = Transition(

@@ -338,9 +338,16 @@ class Evaluation(NamedTuple):
     failure: Failure | None
 
 
-def evaluate(model: "WorldModel", rows: Dataset, metric: Metric, *, seed: int = 0) -> Evaluation:
-    """Score a world model on every row of a dataset; one that fails scores 0."""
+def evaluate(
+    model: "WorldModel", rows: Dataset, metric: Metric, *, seed: int = 0, audited: bool = True
+) -> Evaluation:
+    """Score a world model on every row of a dataset; one that fails scores 0.
+
+    So does one whose predictions do not stand up to its audit, without which no score counts.
+    """
     predictions = model.predict(rows, seed=seed)
+    if audited and predictions.failure is None:
+        predictions = model.audit(rows, predictions, seed=seed)
     if predictions.failure is not None:
         nothing = np.zeros(len(rows))
         return Evaluation({}, nothing, metric.failed(rows), predictions.failure)
@@ -353,17 +360,9 @@ def unseen(rows: Dataset, known: Dataset) -> np.ndarray:
 
     Where all real numbers differ it says nothing, so it is empty where no row is known.
     """
-    familiar = set(_situations(known))
-    mask = np.array([one not in familiar for one in _situations(rows)], dtype=bool)
+    familiar = set(known.situations())
+    mask = np.array([one not in familiar for one in rows.situations()], dtype=bool)
     return mask & ~mask.all()
-
-
-def _situations(data: Dataset) -> list[bytes]:
-    """Return a key for the observation and action of every row."""
-    names = [leaf.name for leaf in data.observation_space.leaves("observations")]
-    names += [leaf.name for leaf in data.action_space.leaves("actions")]
-    columns = [np.ascontiguousarray(data.columns[name]) for name in names]
-    return [b"\0".join(column[row].tobytes() for column in columns) for row in range(len(data))]
 
 
 def _share(losses: np.ndarray, weights: np.ndarray) -> float:

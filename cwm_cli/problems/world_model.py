@@ -1,6 +1,6 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -100,9 +100,15 @@ class WorldModelProblem(Problem):
 
     def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""
-        found = evaluate(
-            ProgramModel(program, self.sandbox), self.dataset, self.metric, seed=self.seed
-        )
+        return self._judge(program, audited=False)
+
+    def confirm(self, program: str, verdict: Verdict) -> Verdict:
+        """Score the program again, and have its answers audited."""
+        return replace(self._judge(program, audited=True), confirmed=True)
+
+    def _judge(self, program: str, *, audited: bool) -> Verdict:
+        model = ProgramModel(program, self.sandbox)
+        found = evaluate(model, self.dataset, self.metric, seed=self.seed, audited=audited)
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
         hidden = ~self.dataset.fitted

@@ -78,7 +78,6 @@ class Environment:
     observation_space=_SPACE,
     action_space=_SPACE,
     columns=dict.fromkeys(("observations", "actions"), np.zeros((2, 2))),
-    rows=np.arange(2),
 )
 _REHEARSAL, _REHEARSAL_BYTES = _SMALL_JOB.encode(), _SMALL_JOB.layout.size
 """Encoded here, as every process writes to the memory of what it does itself."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import NamedTuple, Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
@@ -33,7 +35,7 @@ from cwm_cli.sandbox.pool import (
     memory_file,
     read_all,
 )
-from cwm_cli.sandbox.prediction import PredictedColumns, predict
+from cwm_cli.sandbox.prediction import PredictedColumns, audit, predict
 from cwm_cli.sandbox.protection import Protection, check_gaps
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
 
@@ -43,11 +45,16 @@ T = TypeVar("T")
 
 
 class Reply(NamedTuple):
-    """What came of a job: the slots of its answers, what went wrong, and what it printed."""
+    """What came of a job: the slots of its answers, what went wrong, and what it printed.
+
+    `used` and `slept` are seconds of CPU time and of waiting.
+    """
 
     slots: Columns
     failure: Failure | None
     output: bytes = b""
+    used: float = 0.0
+    slept: float = 0.0
 
 
 class Sandbox:
@@ -85,12 +92,20 @@ class Sandbox:
     def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> PredictedColumns:
         """Ask a program for every row; only observations and actions are sent.
 
-        No process of the program gets two consecutive rows of an episode. Rows
-        are shuffled by `seed`, which also seeds, row by row, the random numbers
-        that the program draws. Some rows are asked again, in another order: a
-        program that then answers differently fails.
+        No process of the program gets two consecutive rows of an episode. Rows are shuffled,
+        and the random numbers that the program draws are seeded by `seed` and by what is
+        asked. What it answers counts for nothing before `audit` has confirmed it.
         """
         return predict(self, program, dataset, seed)
+
+    def audit(
+        self, program: str, dataset: Dataset, answers: Columns, *, seed: int = 0
+    ) -> Failure | None:
+        """Ask for rows that were answered once more, in processes where they lie far apart.
+
+        Returns what is wrong with a program that answers differently there.
+        """
+        return audit(self, program, dataset, answers, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
         """Do a job of any kind to its end.
@@ -104,14 +119,16 @@ class Sandbox:
         reply = self.insist(lambda: self._run(job, stdin))
         return Reply({}, KILLED_WORKERS) if reply is None else reply
 
-    def run_apart(self, jobs: Sequence[Job]) -> list[Reply]:
-        """Do jobs on workers of different sides, so that none can leave anything for another.
+    def run_apart(
+        self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
+    ) -> list[list[Reply]]:
+        """Do jobs on workers of two sides, so that those of one side leave nothing for the other.
 
-        They are done at the same time if there are places. There are no replies after the
-        first with a failure if there are not, nor if two workers died of the jobs.
+        The sides work at the same time if there are places. The jobs of a side share its
+        limits; after a failure no other job is begun, nor if two workers died of the jobs.
         """
-        replies = self.insist(lambda: self._run_apart(jobs))
-        return [Reply({}, KILLED_WORKERS)] if replies is None else replies
+        replies = self.insist(lambda: self._run_apart(sides, limits))
+        return [[Reply({}, KILLED_WORKERS)]] if replies is None else replies
 
     def converse(self, job: Job) -> Conversation:
         """Return a conversation with the process of a program, to be closed.
@@ -147,22 +164,38 @@ class Sandbox:
         """Return a job as it is sent."""
         return job.encode(checks_source=self.protection.checks_source)
 
-    def _run_apart(self, jobs: Sequence[Job]) -> list[Reply]:
-        """Do one job per side, at the same time if there are places, else up to a failure."""
-        replies: list[Reply] = []
-        encoded = [(job, self._encoded(job)) for job in jobs]
-        with self._pool.place(), ExitStack() as stack:
-            if len(jobs) > 1 and stack.enter_context(self._pool.another_place()):
-                begun = [
-                    stack.enter_context(self._begun(job, text, side))
-                    for side, (job, text) in enumerate(encoded)
-                ]
-                return [finish() for finish in begun]
-            for side, (job, text) in enumerate(encoded):
-                with self._begun(job, text, side) as finish:
-                    replies.append(finish())
-                if replies[-1].failure:
+    def _run_apart(
+        self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
+    ) -> list[list[Reply]]:
+        """Have as many jobs at work as there are places, up to a failure."""
+        replies: list[list[Reply]] = [[] for _ in sides]
+        left = list(limits)
+        at_work: deque[tuple[int, float, ExitStack, Callable[[], Reply]]] = deque()
+
+        def finish() -> None:
+            side, began, stack, reply = at_work.popleft()
+            with stack:
+                replies[side].append(done := reply())
+            passed = time.monotonic() - began
+            left[side] = left[side].less(used=done.used, slept=done.slept, passed=passed)
+
+        turns = [
+            (number % len(sides), job, self._encoded(job))
+            for number, job in enumerate(chain.from_iterable(zip_longest(*sides)))
+            if job
+        ]
+        with self._pool.place(), ExitStack() as stacks:
+            several = len(sides) > 1 and stacks.enter_context(self._pool.another_place())
+            for side, job, encoded in turns:
+                while at_work and (not several or side in [busy for busy, *_ in at_work]):
+                    finish()
+                if any(done[-1].failure for done in replies if done):
                     break
+                stack = stacks.enter_context(ExitStack())
+                begun = self._begun(job, encoded, side, limits=left[side])
+                at_work.append((side, time.monotonic(), stack, stack.enter_context(begun)))
+            while at_work:
+                finish()
         return replies
 
     def _run(self, job: Job, stdin: bytes | None) -> Reply:
@@ -185,10 +218,18 @@ class Sandbox:
 
     @contextmanager
     def _begun(
-        self, job: Job, encoded: bytes, side: int, console: Console | None = None
+        self,
+        job: Job,
+        encoded: bytes,
+        side: int,
+        console: Console | None = None,
+        limits: Limits | None = None,
     ) -> Iterator[Callable[[], Reply]]:
-        """Begin a job on a worker of one side; what is given waits for its end."""
-        layout, limits = job.layout, self.limits
+        """Begin a job on a worker of one side; what is given waits for its end.
+
+        A failure tells all limits, also those of which a job has a part.
+        """
+        layout, limits = job.layout, limits or self.limits
         if job.in_one_step:
             limits = replace(limits, stall_seconds=limits.cpu_seconds)
         with (
@@ -199,7 +240,8 @@ class Sandbox:
             def reply() -> Reply:
                 result = finish()
                 slots = layout.views(result.slots)
-                return Reply(slots, failure_of(result, slots, job, limits))
+                failure = failure_of(result, slots, job, self.limits)
+                return Reply(slots, failure, b"", result.report.used, result.report.slept)
 
             yield reply
 

@@ -3,9 +3,8 @@
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
-from itertools import islice
 from types import CodeType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -123,21 +122,12 @@ def reseed(*key: int) -> None:
 
 
 class PredictionHandler(Handler[PredictionJob]):
-    """Asks for every row; those that are asked again go to a program that knows of no other."""
+    """Asks for every row."""
 
     job_class = PredictionJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other."""
-        questions, again = enumerate(self._inputs()), self.job.again
-        self._ask(program, islice(questions, len(self.job.rows) - again))
-        if again:
-            self._ask(program, questions)
-
-    def _ask(
-        self, program: ConfinedProgram, questions: Iterable[tuple[int, tuple[Any, Any]]]
-    ) -> None:
-        """Load the program and ask for some rows; this loop is where the time goes."""
+        """Ask for one row after the other; this loop is where the time goes."""
         environment, slots, space = program.load(), program.slots, self.job.observation_space
         write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
         write_valid = None
@@ -146,7 +136,7 @@ class PredictionHandler(Handler[PredictionJob]):
         rewards, progress = slots["rewards"], program.counter
         terminations, status = slots["terminations"].data, slots["status"].data
         set_state, step = environment.set_state, environment.step
-        for row, (observation, action) in questions:
+        for row, (observation, action) in enumerate(self._inputs()):
             set_state(observation)
             result = step(action)
             if write_valid:
@@ -164,16 +154,16 @@ class PredictionHandler(Handler[PredictionJob]):
             progress[0] = row + 1
 
     def _inputs(self) -> Iterator[tuple[Any, Any]]:
-        """Yield observations and actions; random numbers depend on the row, not on the order."""
+        """Yield observations and actions; random numbers begin anew with each."""
         job = self.job
         observations = values(job.observation_space, iter(job.observations))
         actions = values(job.action_space, iter(job.actions))
         pairs = zip(observations, actions, strict=True)
-        if not job.draws:
-            return pairs
-        return self._reseeded(pairs)
+        return pairs if job.seeds is None else _reseeded(job.seeds, pairs)
 
-    def _reseeded(self, pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        for row, pair in zip(self.job.rows.tolist(), pairs, strict=True):
-            reseed(self.job.seed, row)
-            yield pair
+
+def _reseeded(seeds: np.ndarray, pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs, before each of which random numbers begin at a seed of its own."""
+    for seed, pair in zip(seeds.tolist(), pairs, strict=True):
+        reseed(seed)
+        yield pair

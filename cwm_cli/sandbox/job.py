@@ -231,24 +231,28 @@ class ModelJob(Job):
 class PredictionJob(ModelJob):
     """What follows on each row, in the order in which a program is asked.
 
-    `rows` are the numbers that the rows had before they were shuffled. The last
-    `again` rows are asked of a program that is loaded anew.
+    Nothing tells which rows these are of how many. `seeds` are where the random numbers
+    of each row begin, for programs that draw some.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
     aim: ClassVar[str] = "every row was answered"
-    rows: np.ndarray
-    again: int = 0
+    seeds: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.columns.values())))
 
     @property
     def layout(self) -> SlotLayout:
         """Where the answers go."""
         actions = self.action_space.count if self.valid else 0
-        return prediction_layout(self.observation_space, len(self.rows), actions)
+        return prediction_layout(self.observation_space, self.count, actions)
 
     def question(self, row: int) -> tuple[Any, Any] | None:
         """Return what a program is asked in a row."""
-        if row >= len(self.rows):
+        if row >= self.count:
             return None
         return (
             self.observation_space.unpack("observations", self.columns, row),

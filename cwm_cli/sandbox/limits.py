@@ -1,7 +1,7 @@
 """What a program may use up before it is stopped."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cwm_cli.errors import CwmError
@@ -24,6 +24,12 @@ class Limits:
     CPU time is what counts, because it does not depend on how busy the machine
     is; wall-clock time is the backstop for programs that sleep. Where the CPU time of
     another process cannot be read (macOS), stalls are measured by the wall clock.
+
+    What a program writes about its progress may be forged, so a step that takes too long is
+    found at once only in an honest one. What holds for all is the sum: the processes in which
+    the rows of a dataset are answered share the time by their rows, and those in which the
+    answers are confirmed have it once more for each worker, as each loads the program. Whoever
+    asks for several datasets asks for no more once a program has run out of time.
     """
 
     wall_seconds: float = 60.0
@@ -45,6 +51,21 @@ class Limits:
 
     output_bytes: int = 1 << 20
     """Bytes that a program may print."""
+
+    def part(self, share: float) -> Self:
+        """Return the limits of a process that has a share of the time."""
+        return self.less(
+            used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
+        )
+
+    def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
+        """Return what is left for the next process after one that took some time."""
+        return replace(
+            self,
+            cpu_seconds=max(_SHORTEST, self.cpu_seconds - used),
+            sleep_seconds=max(_SHORTEST, self.sleep_seconds - slept),
+            wall_seconds=max(_SHORTEST, self.wall_seconds - passed),
+        )
 
     def __post_init__(self) -> None:
         """Refuse what no kernel or no program could make sense of, with a ValueError."""

@@ -237,7 +237,7 @@ def examine(worker: WorkerHandle, hello: Hello, accepted: tuple[str, ...]) -> Pr
     rows = np.arange(len(GAPS))
     columns = {"observations": rows, "actions": np.zeros_like(rows)}
     job = PredictionJob(
-        program=_probe(), observation_space=space, action_space=space, columns=columns, rows=rows
+        program=_probe(), observation_space=space, action_space=space, columns=columns
     )
     layout = job.layout
     result = worker.run(job.encode(), layout.size, Limits(memory_mb=64))

@@ -36,7 +36,7 @@ _MAGIC = b"cwm1"
 _GREETING = Struct("<4sI")
 _LONGEST_GREETING = 1 << 16
 _REQUEST = Struct("<4s2Q4d2Q")
-_REPORT = Struct("<4sBBi")
+_REPORT = Struct("<4sBBi2d")
 
 
 class Setup(NamedTuple):
@@ -196,24 +196,27 @@ class JobReport(NamedTuple):
     """Says how a job ended.
 
     `ready` is whether every guard was in place before the program began, and
-    `code` is the exit code, negative for a signal.
+    `code` is the exit code, negative for a signal. `used` are seconds of CPU time and
+    `slept` those of sleeping or waiting.
     """
 
     ready: bool
     reason: EndReason
     code: int
+    used: float = 0.0
+    slept: float = 0.0
 
     def send(self, control: socket.socket) -> None:
         """Send the report."""
-        control.sendall(_REPORT.pack(_MAGIC, self.ready, self.reason, self.code))
+        control.sendall(_REPORT.pack(_MAGIC, *self))
 
     @classmethod
     def receive(cls, control: socket.socket) -> Self:
         """Wait for a report; EOFError when the worker is gone, ValueError when it is none."""
-        magic, ready, reason, code = _REPORT.unpack(receive_exactly(control, _REPORT.size))
+        magic, ready, reason, code, *time = _REPORT.unpack(receive_exactly(control, _REPORT.size))
         if magic != _MAGIC:
             raise ValueError(f"a report of the worker begins with {magic!r}")
-        return cls(bool(ready), EndReason(reason), code)
+        return cls(bool(ready), EndReason(reason), code, *time)
 
 
 def receive_exactly(control: socket.socket, size: int) -> bytes:

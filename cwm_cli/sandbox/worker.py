@@ -264,17 +264,19 @@ class Worker:
         try:
             prepared.give(request, files)
             self._clean_up(prepared.pid)
+            allowance = _Allowance(request.limits, process.cpu_seconds())
             with mmap.mmap(files.slots, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
-                reason = _watch(process, request.limits, page)
+                reason = _watch(process, allowance, page)
         except BaseException:
             process.end()
             raise
         done = reason is EndReason.EXITED and not process.is_reaped
+        used = allowance.used(process.cpu_seconds())
         process.kill()
         code = 0 if done else process.end()
         self._leaving = process
         guarded = os.read(prepared.ready, 1) == READY  # does not wait: nobody can write
-        JobReport(guarded, reason, code).send(self._control)
+        JobReport(guarded, reason, code, used, allowance.slept).send(self._control)
         for descriptor in (prepared.ready, *files.all):
             os.close(descriptor)
 
@@ -375,13 +377,12 @@ def become_program() -> NoReturn:
     candidate.run(control, ready, worker, guards)
 
 
-def _watch(process: "WatchedProcess", limits: Limits, page: mmap.mmap) -> EndReason:
+def _watch(process: "WatchedProcess", allowance: "_Allowance", page: mmap.mmap) -> EndReason:
     """Wait for the end of a program, or for a reason to end it.
 
     A process that has done its job stops itself, because to end takes it longer. In a
     conversation the limits hold for each question, and nothing is counted between two of them.
     """
-    allowance = _Allowance(limits, process.cpu_seconds())
     while True:
         process.wait()
         rows, phase, complaint = _PROGRESS.unpack_from(page)
@@ -416,13 +417,17 @@ class _Allowance:
         """Count anew from the CPU time used so far, or not at all."""
         self._counting = counting
         self._began = self._moved = used
-        self._seen, self._slept = time.monotonic(), 0.0
+        self._seen, self.slept = time.monotonic(), 0.0
         self._deadline = self._seen + self._limits.wall_seconds
+
+    def used(self, now: float) -> float:
+        """Return the CPU time that has been used since it is counted."""
+        return now - self._began
 
     def overdrawn(self, used: float, place: tuple[int, int], *, asleep: bool) -> EndReason | None:
         """Return the limit that is exceeded, if one is, by a program at a phase and a row."""
         now = time.monotonic()
-        self._slept += now - self._seen if asleep else 0.0
+        self.slept += now - self._seen if asleep else 0.0
         self._seen = now
         if place > self._furthest and place[0] <= Phase.DONE:
             self._furthest, self._moved = place, used
@@ -432,7 +437,7 @@ class _Allowance:
             return EndReason.STALLED
         if used - self._began > self._limits.cpu_seconds:
             return EndReason.OUT_OF_CPU
-        if self._slept > self._limits.sleep_seconds:
+        if self.slept > self._limits.sleep_seconds:
             return EndReason.ASLEEP
         return EndReason.OUT_OF_TIME if now > self._deadline else None
 

@@ -9,6 +9,7 @@ a method that is added later breaks none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -37,13 +38,20 @@ class Verdict:
 
     `score` is over all that a search may see and `validation` over the part of
     it that nothing may be fitted to; the latter breaks ties. `parts` are
-    unweighted means, for the reader.
+    unweighted means, for the reader. Only a score that is `confirmed` may be that of the
+    best candidate.
     """
 
     score: float
     validation: float = 0.0
     parts: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
+    confirmed: bool = False
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What orders candidates: the score, then the part that nothing was fitted to."""
+        return self.score, self.validation
 
     @property
     def is_bug(self) -> bool:
@@ -247,6 +255,7 @@ class Problem:
       one that takes no prompt of that length.
     - `read` finds the candidate in the text of the completion.
     - `judge` scores it; called from several threads at once.
+    - `confirm` makes sure of a verdict that would be the best, from the same threads.
     - `keep` writes the best candidate so far into the folder of the run.
 
     Example::
@@ -282,6 +291,14 @@ class Problem:
     def judge(self, candidate: str) -> Verdict:
         """Score a candidate; what is wrong with it is in the verdict, never raised."""
         raise NotImplementedError
+
+    def confirm(self, candidate: str, verdict: Verdict) -> Verdict:
+        """Return the verdict confirmed, or one that says why it cannot be.
+
+        This takes more time than `judge` may take for every candidate. Here a verdict stands
+        as it is: where nothing that a candidate can see while it is judged tells what is right.
+        """
+        return replace(verdict, confirmed=True)
 
     def keep(self, folder: Path, best: Node) -> None:
         """Write the best candidate so far down, the whole file or nothing of it."""

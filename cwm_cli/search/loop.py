@@ -28,12 +28,16 @@ from cwm_cli.search.contracts import (
 
 
 class Pending(NamedTuple):
-    """A completion in flight, asked for when so many nodes were known."""
+    """A completion in flight, asked for when so many nodes were known, and which was best.
+
+    What ranks above that one is confirmed, so that it does not depend on how fast others are.
+    """
 
     step: int
     move: Move
     reserved: float
     known: int
+    best: Node | None
 
 
 @dataclass
@@ -92,12 +96,15 @@ class Search:
         self._last_step = max(self._last_step, node.step)
         self.spent += node.usage.cost or 0.0
         self.given_up = self.given_up or node.final
-        if self.best is None or _rank(node) > _rank(self.best):
+        if self.best is None or node.verdict.rank > self.best.verdict.rank:
             self.best = node
         self.strategy.update(node)
 
     def resume(self, nodes: Iterable[Node]) -> None:
-        """Learn the nodes of an earlier run."""
+        """Learn the nodes of an earlier run; a best one that was not confirmed is, or is not best.
+
+        Journals of earlier versions do not say of any that it was confirmed.
+        """
         for node in nodes:
             self._prepare()
             if self._prepared.pop(node.step, None):
@@ -105,6 +112,18 @@ class Search:
             else:
                 self._asked[node.prompt] += 1
             self.learn(node)
+        if self.best is None or self.best.verdict.confirmed:
+            return
+        for node in sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True):
+            self.best = replace(node, verdict=self._confirmed(node.program, node.verdict))
+            if node.verdict.is_bug or not self.best.verdict.is_bug:
+                return
+
+    def _confirmed(self, program: str, verdict: Verdict) -> Verdict:
+        """Return a verdict that is confirmed, where there is anything to confirm."""
+        if verdict.confirmed or verdict.is_bug:
+            return verdict
+        return self.problem.confirm(program, verdict)
 
     def run(self, budget: int) -> Iterator[Record]:
         """Yield records until a program is right, `budget` is spent or the backend gives up.
@@ -163,7 +182,8 @@ class Search:
         """Count a request among those in flight."""
         self._asked[request.key] += 1
         known = len(self.nodes)
-        self.pending[request.step] = Pending(request.step, request.move, reserved, known)
+        flight = Pending(request.step, request.move, reserved, known, self.best)
+        self.pending[request.step] = flight
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
         """Yield the records of a recorded search, each asked when it was asked then."""
@@ -230,13 +250,16 @@ class Search:
         """Make a node of a completion; its id is given on arrival."""
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
+        verdict, best = self._verdict(program, completion.lacking), self.pending[step].best
+        if best is None or verdict.rank > best.verdict.rank:
+            verdict = self._confirmed(program, verdict)
         node = Node(
             id=ROOT,
             step=step,
             parent=request.move.parent,
             action=request.move.action,
             program=program,
-            verdict=self._verdict(program, completion.lacking),
+            verdict=verdict,
             prompt=request.key,
             usage=completion.usage,
             final=completion.final,
@@ -264,8 +287,3 @@ class Search:
             raise outcome
         node = replace(outcome.node, id=len(self.nodes), known=flight.known)
         return outcome._replace(node=node)
-
-
-def _rank(node: Node) -> tuple[float, float]:
-    """Order nodes by score, then by the rows that nothing was fitted to."""
-    return node.verdict.score, node.verdict.validation

@@ -165,8 +165,9 @@ class WorldModel:
     """Predicts what follows an action.
 
     In the order of its life: it is made, or read back with `load`; `predict` answers the
-    rows of a dataset, which is how it is scored; `open` begins to plan with it; `save`
-    keeps it. `kind` is the name under which the hook `cwm_world_models` knows it, and
+    rows of a dataset, which is how it is scored, once `audit` has confirmed them; `open`
+    begins to plan with it; `save` keeps it. `kind` is the name under which the hook
+    `cwm_world_models` knows it, and
     `describe` says in a few words what it is. Several threads may use one model.
 
     A model that says that nothing ever changes:
@@ -196,6 +197,13 @@ class WorldModel:
         A model that fails says so in its predictions.
         """
         raise NotImplementedError
+
+    def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
+        """Return predictions of the rows that were confirmed, or say in them what is wrong.
+
+        Those of a model that runs nobody's code are what they are.
+        """
+        return predictions
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
         """Begin to plan for episodes of a task, with the first of the planners that can.

@@ -113,6 +113,11 @@ class ProgramModel(WorldModel):
         columns, failure = self.sandbox.predict(self.text, rows, seed=seed)
         return Predictions(columns, failure)
 
+    def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
+        """Ask the program again, where there is nothing to look answers up in."""
+        failure = self.sandbox.audit(self.text, rows, predictions.columns, seed=seed)
+        return Predictions({}, failure) if failure else predictions
+
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Begin to plan with the program, in a confined process of its own."""
         if task not in self._recorded:
