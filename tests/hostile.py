@@ -296,6 +296,9 @@ def try_out(
     dataset = data[adversary.dataset]
     text = surroundings.context + adversary.text if adversary.is_attack else adversary.text
     predictions = sandbox.predict(text, dataset)
+    if not predictions.failure:
+        failure = sandbox.audit(text, dataset, predictions.columns)
+        predictions = predictions._replace(failure=failure)
     result = result_of(predictions, dataset, is_attack=adversary.is_attack)
     seconds = time.monotonic() - began
     effects = surroundings.effects()

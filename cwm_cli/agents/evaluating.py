@@ -10,7 +10,7 @@ from typing import Any, Literal
 from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.evaluation import Evaluation, Metric, Rollout, rollouts
+from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
@@ -95,8 +95,14 @@ def evaluate(
     )
     with guard as sandbox:
         model = ProgramModel(about.text or "", sandbox, about.name)
-        found = {part: score(model, rows, measure, seed=seed) for part, rows in chosen.items()}
-        failure = next((each.failure for each in found.values() if each.failure), None)
+        found: dict[Part, Evaluation] = {}
+        failure = None
+        for part, rows in chosen.items():
+            if failure is not None and failure.is_timeout:  # one limit is enough to wait for
+                found[part] = failed(rows, measure, failure)
+            else:
+                found[part] = score(model, rows, measure, seed=seed)
+            failure = failure or found[part].failure
         rolled: list[Rollout] = []
         if rollout_count and chosen and not failure:
             rows = chosen.get("test", next(iter(chosen.values())))

@@ -18,13 +18,14 @@ from cwm_cli.agents.collecting import load_transitions, recorded_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Score, evaluate, unseen
+from cwm_cli.evaluation import Evaluation, Score, evaluate, unseen
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, total
 from cwm_cli.search.loop import Search
@@ -47,7 +48,8 @@ class SynthesisResult:
     """What came of a search.
 
     `run` is its folder and `program` the file of the best program, None where
-    nothing was written; `cost` is in US dollars, None where it is unknown.
+    nothing was written; `cost` is in US dollars, None where it is unknown. `failure` says why
+    the program scores 0 on rows that the search did not see, or would not confirm its answers.
     """
 
     run: Path
@@ -59,6 +61,7 @@ class SynthesisResult:
     cost: float | None
     seconds: float
     scores: Scores
+    failure: Failure | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -66,6 +69,7 @@ class SynthesisResult:
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
         facts |= {"run": str(self.run), "program": str(self.program) if self.program else None}
+        facts |= {"failure": asdict(self.failure) if self.failure else None}
         scores = self.scores._asdict().items()
         return facts | {name: score.model_dump() if score else None for name, score in scores}
 
@@ -150,7 +154,11 @@ def _synthesized(
         observer.note(f"{job.run.folder} {verb}", "Run")
         job.run.tell(observer)
         _search_observed(job, observer)
-        return job.finish()
+        result = job.finish()
+    if result.failure and result.scores.train and result.scores.train.accuracy:
+        told = result.failure.message.splitlines()[0]
+        observer.note(f"the best program fails on rows that were kept from it: {told}", "Warning")
+    return result
 
 
 class ChosenBackend(NamedTuple):
@@ -271,6 +279,9 @@ class SearchJob:
         best = self.search.best
         train, test = self.dataset.train, self.dataset.test
         spent = total([node.usage for node in self.search.nodes])
+        parts = [train, test, test[unseen(test, train)]]
+        found = [self._score(best, rows) for rows in parts]
+        failures = [each.failure for each in found if each and each.failure]
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
@@ -280,11 +291,8 @@ class SearchJob:
             tokens=spent.tokens,
             cost=spent.cost,
             seconds=round(time.monotonic() - self.started, 3),
-            scores=Scores(
-                self._score(best, train),
-                self._score(best, test),
-                self._score(best, test[unseen(test, train)]),
-            ),
+            scores=Scores(*(each and each.score for each in found)),
+            failure=failures[0] if failures else None,
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -299,14 +307,14 @@ class SearchJob:
             self.notes.append(record.note)
         return record.node
 
-    def _score(self, best: Node | None, rows: Dataset) -> Score | None:
+    def _score(self, best: Node | None, rows: Dataset) -> Evaluation | None:
         """Score the best program on some rows, if there are both."""
         if best is None or not len(rows):
             return None
         problem = self.problem
         return evaluate(
             ProgramModel(best.program, problem.sandbox), rows, problem.metric, seed=problem.seed
-        ).score
+        )
 
 
 class Order(NamedTuple):

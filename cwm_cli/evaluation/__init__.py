@@ -17,6 +17,7 @@ from cwm_cli.evaluation.metric import (
     close,
     components,
     evaluate,
+    failed,
     match,
     unseen,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "close",
     "components",
     "evaluate",
+    "failed",
     "match",
     "rollouts",
     "unseen",

@@ -349,10 +349,14 @@ def evaluate(
     if audited and predictions.failure is None:
         predictions = model.audit(rows, predictions, seed=seed)
     if predictions.failure is not None:
-        nothing = np.zeros(len(rows))
-        return Evaluation({}, nothing, metric.failed(rows), predictions.failure)
+        return failed(rows, metric, predictions.failure)
     right = 1.0 - metric.losses(predictions, rows)
     return Evaluation(predictions.columns, right, metric.score(predictions, rows), None)
+
+
+def failed(rows: Dataset, metric: Metric, failure: Failure) -> Evaluation:
+    """Score a world model that failed."""
+    return Evaluation({}, np.zeros(len(rows)), metric.failed(rows), failure)
 
 
 def unseen(rows: Dataset, known: Dataset) -> np.ndarray:

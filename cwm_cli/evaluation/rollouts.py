@@ -8,6 +8,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf
+from cwm_cli.sandbox.prediction import APART
 
 if TYPE_CHECKING:
     from cwm_cli.worlds import WorldModel
@@ -42,27 +43,65 @@ def rollouts(
     before k steps does not count for k, and a horizon that none reaches is
     left out. The error is None from where a program raised on its own
     predictions, or predicted something that is not finite.
+
+    Rollouts that begin near each other are never asked for together: the start of one would
+    tell where another one that began before it should be.
     """
     lasting = _lasting(dataset)
     starts = _starts(dataset, count, np.random.default_rng([seed, count]))
     reached = [steps for steps in sorted(horizons) if (lasting[starts] >= steps).any()]
-    errors: dict[int, float | None] = dict.fromkeys(reached)
+    lived = [
+        _lived(model, dataset, wave, lasting[wave], reached, seed)
+        for wave in _waves(dataset, starts)
+    ]
+    parts = {steps: [errors[steps] for errors in lived if steps in errors] for steps in reached}
+    return [Rollout(steps, _mean(errors)) for steps, errors in parts.items()]
+
+
+def _lived(
+    model: "WorldModel",
+    dataset: Dataset,
+    starts: np.ndarray,
+    lasting: np.ndarray,
+    horizons: Sequence[int],
+    seed: int,
+) -> dict[int, np.ndarray | None]:
+    """Return the errors of rollouts at each horizon that one reaches, None once they broke."""
+    reached = [steps for steps in horizons if (lasting >= steps).any()]
+    errors: dict[int, np.ndarray | None] = dict.fromkeys(reached)
     columns = dataset[starts].select("observations")
     for step in range(1, max(reached, default=0) + 1):
-        alive = lasting[starts] >= step
-        starts, columns = starts[alive], {name: column[alive] for name, column in columns.items()}
+        alive = lasting >= step
+        starts, lasting = starts[alive], lasting[alive]
         rows = dataset[starts + step - 1]
-        asked = replace(rows, columns=rows.columns | columns)
-        found = model.predict(asked, seed=seed)
+        own = {name: column[alive] for name, column in columns.items()}
+        found = model.predict(replace(rows, columns=rows.columns | own), seed=seed)
         if found.failure is not None:
             break
         if step in errors:
-            errors[step] = _error(found.columns, rows, dataset)
+            errors[step] = _errors(found.columns, rows, dataset)
         columns = {
             leaf.name: found.columns[f"next_{leaf.name}"]
             for leaf in dataset.observation_space.leaves("observations")
         }
-    return [Rollout(steps, error) for steps, error in errors.items()]
+    return errors
+
+
+def _waves(dataset: Dataset, starts: np.ndarray) -> list[np.ndarray]:
+    """Split starts so that in one part those of an episode lie `APART` steps from each other."""
+    episodes, waves = dataset.columns["episodes"], list[list[int]]()
+    for start in starts.tolist():
+
+        def is_near(other: int, start: int = start) -> bool:
+            return episodes[other] == episodes[start] and abs(other - start) < APART
+
+        free = (wave for wave in waves if not any(map(is_near, wave)))
+        wave = next(free, None)
+        if wave is None:
+            waves.append([start])
+        else:
+            wave.append(start)
+    return [np.array(wave) for wave in waves]
 
 
 def _lasting(dataset: Dataset) -> np.ndarray:
@@ -90,15 +129,21 @@ def _starts(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarra
     return np.array([row for _, row in turns[:count]], dtype=np.int64)
 
 
-def _error(predictions: Columns, rows: Dataset, dataset: Dataset) -> float | None:
-    """Return the mean error of predictions, None when it is not finite."""
+def _mean(errors: Sequence[np.ndarray | None]) -> float | None:
+    """Return the mean of errors, None when it is not finite or some are not known."""
+    known = [each for each in errors if each is not None]
+    error = float(np.concatenate(known).mean()) if len(known) == len(errors) else np.nan
+    return error if np.isfinite(error) else None
+
+
+def _errors(predictions: Columns, rows: Dataset, dataset: Dataset) -> np.ndarray:
+    """Return the error of each component of predictions, one line per row."""
     leaves = list(dataset.observation_space.leaves("next_observations"))
     errors = [
         _deviations(leaf, predictions[leaf.name], rows.columns[leaf.name], dataset)
         for leaf in leaves
     ]
-    error = float(np.concatenate(errors, axis=1).mean())
-    return error if np.isfinite(error) else None
+    return np.concatenate(errors, axis=1)
 
 
 def _deviations(

@@ -53,6 +53,11 @@ class Failure:
         """Whether the program failed to run, as opposed to predicting wrongly."""
         return self.kind != "mismatch"
 
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the program took more time than it may."""
+        return self.kind in ("timeout_cpu", "timeout_wall")
+
 
 KILLED_WORKERS = Failure(
     kind="crash", message="the program ended the process that watches over it, twice"

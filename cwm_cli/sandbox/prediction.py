@@ -44,8 +44,9 @@ last differ by 1e-16, and the metric forgives 1e-5."""
 ADVICE = (
     "The answer has to depend on the observation and the action alone, not on earlier questions, "
     "the other rows that are asked, the clock or the operating system: a score counts only if "
-    "other processes give the same answers, among other rows and in another order. Random numbers may be drawn with the functions of `random` "
-    "and `numpy.random`, which are seeded anew for every question."
+    "other processes give the same answers, among other rows and in another order. Random numbers "
+    "may be drawn with the functions of `random` and `numpy.random`, which are seeded anew for "
+    "every question."
 )
 
 

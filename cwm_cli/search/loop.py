@@ -36,8 +36,8 @@ class Pending(NamedTuple):
     step: int
     move: Move
     reserved: float
-    known: int
-    best: Node | None
+    known: int = 0
+    best: Node | None = None
 
 
 @dataclass
