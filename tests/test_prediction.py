@@ -183,7 +183,6 @@ VARYING = {
         "seen.append(0); return self.state, 0.0, len(seen) % 2 == 0", top="seen = []"
     ),
     "its process": program("return self.state, os.getpid(), False"),
-    "where an object lies": program("return self.state, id(self.state), False"),
 }  # fmt: skip
 
 
