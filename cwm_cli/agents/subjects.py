@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from cwm_cli.agents.collecting import find_environment, load_transitions
 from cwm_cli.agents.synthesizing import warn_of_gaps
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
@@ -120,12 +121,12 @@ def read_program(source: ProgramSource) -> tuple[str, str]:
     """Return the name and the text of a program."""
     if isinstance(source, str) and "\n" in source:
         return "the program", source
+    file = Path(source)
     try:
-        return str(source), Path(source).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no {source}: name a .py file or a run folder") from error
-    except (OSError, ValueError) as error:
-        raise CwmError(f"{source} cannot be read ({error}): name a .py file") from error
+        return str(source), read_text(file)
+    except UnreadableError as error:
+        hint = "name a .py file or a run folder"
+        raise UnreadableError(file, error.reason, hint, is_missing=error.is_missing) from error
 
 
 @contextmanager

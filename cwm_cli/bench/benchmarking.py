@@ -284,7 +284,7 @@ class BenchmarkWork:
             return WAITING
         unplayed = self.run.header.terms.plan and self.run.play_of(trial) is None
         play_failed = BenchmarkTask("play", trial.name).key in self.failed
-        return TO_PLAY if unplayed and result["program"] and not play_failed else FINISHED
+        return TO_PLAY if unplayed and result.program and not play_failed else FINISHED
 
     def _reason(self, trial: Trial) -> str | None:
         """Say why a job failed, None if it did not."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -39,6 +39,10 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 }
 """Sets of environments by name; `cwmb` is the Code World Models Benchmark in the order of the
 paper, on ids that Gymnasium makes today."""
+
+
+Group = Literal["discrete", "continuous", "text"]
+"""The kinds of environments."""
 
 
 class Trial(NamedTuple):

@@ -143,15 +143,17 @@ def rows_of(run: BenchmarkRun) -> list[TrialRow]:
 def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialRow:
     """Gather what is known of a job."""
     result, environment = run.trial_result(trial), trial.environment
+    prepared, ceiling = run.prepared(environment), run.ceiling_of(environment)
+    original = run.program_result(environment)
     about: dict[str, Any] = {
         "job": trial.name,
         **trial._asdict(),
         "backend": run.config.backend,
-        "group": (run.found(BenchmarkTask("prepare", environment)) or {}).get("group"),
+        "group": prepared.group if prepared else None,
         "run": str(run.trial_folder(trial)),
         "budget": run.header.terms.budget,
-        "ceiling": run.found(BenchmarkTask("ceiling", environment)),
-        "original": (run.program_result(environment) or {}).get("train"),
+        "ceiling": dict(ceiling) if ceiling else None,
+        "original": original.train if original else None,
     }
     if result is None or not run.is_settled(result):
         tasks = (("prepare", environment), ("write", environment), ("search", trial.name))
@@ -161,10 +163,10 @@ def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialR
         journal = JournalTail(run.trial_folder(trial))
         journal.read()
         return TrialRow(**about, completions=journal.completions)
-    if result["train"] is None:
+    if result.train is None:
         return TrialRow(**about, state="failed", reason=NOTHING)
     names = ("solved", "completions", "tokens", "cost", "seconds", "train", "test")
-    known = {name: result[name] for name in names}
+    known = {name: getattr(result, name) for name in names}
     play = _play(run, trial, failures)
     why = failures.get(BenchmarkTask("play", trial.name).key)
     missing = why if run.header.terms.plan and play is None else None
@@ -179,9 +181,9 @@ def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayO
         return None
     count = terms.episodes
     usual = BenchmarkTask("oracle", trial.environment, AUTOMATIC)
-    best = run.oracle_of(trial.environment, found["planner"])
-    model, random = (side_of(found[name][:count]) for name in ("returns", "random_returns"))
-    oracle = side_of(best["returns"][:count]) if best else None
+    best = run.oracle_of(trial.environment, found.planner)
+    model, random = (side_of(r[:count]) for r in (found.returns, found.random_returns))
+    oracle = side_of(best.returns[:count]) if best else None
     R = relative_return(model, oracle, random) if oracle else None
     return PlayOutcome(
         episodes=count,
@@ -190,10 +192,10 @@ def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayO
         oracle=oracle.mean if oracle else None,
         R=R,
         R_stderr=None if oracle is None or R is None else ratio_error(R, model, oracle, random),
-        planner=found["planner"],
-        oracle_planner=best["planner"] if best else None,
-        decisions=found["decisions"],
-        failures=found["failures"],
+        planner=found.planner,
+        oracle_planner=best.planner if best else None,
+        decisions=found.decisions,
+        failures=found.failures,
         reason=None if best else failures.get(usual.key, "the oracle has not played yet"),
     )
 

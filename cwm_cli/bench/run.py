@@ -11,12 +11,15 @@ from cwm_cli.bench.configuration import (
     BenchmarkConfig,
     BenchmarkHeader,
     BenchmarkTask,
+    Group,
     Trial,
     slug,
 )
-from cwm_cli.runs.files import read_object, write_object
+from cwm_cli.data.reading import UnreadableError, read_bytes
+from cwm_cli.evaluation import Score
+from cwm_cli.runs.files import read_found, write_object
 from cwm_cli.runs.report import RunReport, RunSummary
-from cwm_cli.runs.store import Run
+from cwm_cli.runs.store import RESULT, Run
 
 AUTOMATIC = "auto"
 """With this planner the oracle plays, and again with that of a model where they differ."""
@@ -29,6 +32,51 @@ class TaskRecord(BaseModel):
 
     task: str
     reason: str | None = None
+
+
+class PreparedFacts(BaseModel):
+    """What was found out about an environment, as far as it is read again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    group: Group
+
+
+class CeilingFacts(BaseModel):
+    """What the true environment scores on its own data, None where that cannot be said."""
+
+    model_config = ConfigDict(frozen=True)
+
+    train: Score | None = None
+    test: Score | None = None
+
+
+class PlayFacts(BaseModel):
+    """What came of playing, as far as it is read again; `program_digest` says with what."""
+
+    model_config = ConfigDict(frozen=True)
+
+    returns: list[float]
+    random_returns: list[float]
+    planner: str | None = None
+    note: str | None = None
+    decisions: int
+    failures: int
+    program_digest: str = ""
+
+
+class SearchFacts(CeilingFacts):
+    """What came of a search, as far as it is read again."""
+
+    program: str | None = None
+    solved: bool
+    given_up: bool = False
+    completions: int
+    tokens: int | None
+    cost: float | None
+    seconds: float
+    max_cost: float | None = None
+    out_of_money: bool = False
 
 
 class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
@@ -65,55 +113,67 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         """Where the process of a task prints."""
         return self.folder / "logs" / f"{task.key}.txt"
 
-    def found(self, task: BenchmarkTask) -> dict[str, Any] | None:
-        """Read what a task found, but for searches, which have a run."""
-        return read_object(self.folder / "outcomes" / f"{task.key}.json")
+    def prepared(self, environment: str) -> PreparedFacts | None:
+        """Read what is known of an environment; what is damaged is found out again."""
+        return read_found(self._found(BenchmarkTask("prepare", environment)), PreparedFacts)
+
+    def ceiling_of(self, environment: str) -> CeilingFacts | None:
+        """Read what can be reached in an environment."""
+        return read_found(self._found(BenchmarkTask("ceiling", environment)), CeilingFacts)
+
+    def _found(self, task: BenchmarkTask) -> Path:
+        """Where a task writes down what it found, but for searches, which have a run."""
+        return self.folder / "outcomes" / f"{task.key}.json"
 
     def keep(self, task: BenchmarkTask, found: Mapping[str, Any]) -> None:
         """Write down what a task found."""
-        write_object(self.folder / "outcomes" / f"{task.key}.json", found)
+        write_object(self._found(task), found)
 
     def failures(self) -> dict[str, str]:
         """Return why tasks failed, by their keys; one that was done later has not failed."""
         last = {record.task: record.reason for record in self.records()}
         return {task: reason for task, reason in last.items() if reason is not None}
 
-    def trial_result(self, trial: Trial) -> dict[str, Any] | None:
+    def trial_result(self, trial: Trial) -> SearchFacts | None:
         """Read what came of a trial."""
-        return read_object(self.trial_folder(trial) / "result.json")
+        return read_found(self.trial_folder(trial) / RESULT, SearchFacts)
 
-    def program_result(self, environment: str) -> dict[str, Any] | None:
+    def program_result(self, environment: str) -> SearchFacts | None:
         """Read what came of the writing of a program of an environment."""
-        return read_object(self.program_folder(environment) / "result.json")
+        return read_found(self.program_folder(environment) / RESULT, SearchFacts)
 
     def digest(self, trial: Trial) -> str:
         """Return the hash of the program of a trial, empty if there is none."""
-        file = self.trial_folder(trial) / "best.py"
-        return sha256(file.read_bytes()).hexdigest() if file.exists() else ""
+        try:
+            return sha256(read_bytes(self.trial_folder(trial) / "best.py")).hexdigest()
+        except UnreadableError:
+            return ""
 
-    def is_settled(self, result: Mapping[str, Any] | None) -> bool:
+    def is_settled(self, result: SearchFacts | None) -> bool:
         """Whether a search is over: solved, given up, or budget or money are spent."""
         if result is None:
             return False
         terms = self.header.terms
-        spent = result.get("out_of_money") and result.get("max_cost") == terms.max_cost
-        over = result["solved"] or result.get("given_up")
-        return bool(over or result["completions"] >= terms.budget or spent)
+        spent = result.out_of_money and result.max_cost == terms.max_cost
+        return result.solved or result.given_up or result.completions >= terms.budget or spent
 
-    def play_of(self, trial: Trial) -> dict[str, Any] | None:
+    def play_of(self, trial: Trial) -> PlayFacts | None:
         """Return what the present program of a trial came to in as many episodes as are asked."""
-        found = self.found(BenchmarkTask("play", trial.name))
-        if found is None or found["program_digest"] != self.digest(trial):
-            return None
-        return found if len(found["returns"]) >= self.header.terms.episodes else None
+        found = self._played(BenchmarkTask("play", trial.name))
+        return found if found and found.program_digest == self.digest(trial) else None
 
-    def oracle_of(self, environment: str, planner: str | None) -> dict[str, Any] | None:
+    def oracle_of(self, environment: str, planner: str | None) -> PlayFacts | None:
         """Return what the oracle with a model's planner came to, or what stands in for it."""
-        for name in filter(None, (planner, AUTOMATIC)):
-            found = self.found(BenchmarkTask("oracle", environment, name))
-            if found and len(found["returns"]) >= self.header.terms.episodes:
-                return found
-        return None
+        tasks = (BenchmarkTask("oracle", environment, p) for p in (planner, AUTOMATIC) if p)
+        return next(filter(None, map(self._played, tasks)), None)
+
+    def _played(self, task: BenchmarkTask) -> PlayFacts | None:
+        """Read what was played, if that is enough episodes."""
+        found = read_found(self._found(task), PlayFacts)
+        if found is None:
+            return None
+        fewest = min(len(found.returns), len(found.random_returns))
+        return found if fewest >= self.header.terms.episodes else None
 
     def left(self, failed: Collection[str] = ()) -> list[BenchmarkTask]:
         """Return the tasks that can be begun, the most urgent first, without those that failed.
@@ -128,38 +188,35 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
     def _urgent(self, trial: Trial) -> Iterator[BenchmarkTask]:
         """Yield the next task on the way to what a trial comes to."""
         environment, result = trial.environment, self.trial_result(trial)
-        if self.found(BenchmarkTask("prepare", environment)) is None:
+        if self.prepared(environment) is None:
             yield BenchmarkTask("prepare", environment)
         elif self.config.needs_programs and self.program_result(environment) is None:
             yield BenchmarkTask("write", environment)
         elif not self.is_settled(result):
             yield BenchmarkTask("search", trial.name)
-        elif (
-            self.header.terms.plan and result and result["program"] and self.play_of(trial) is None
-        ):
+        elif self.header.terms.plan and result and result.program and self.play_of(trial) is None:
             yield BenchmarkTask("play", trial.name)
 
     def _besides(self, trial: Trial) -> Iterator[BenchmarkTask]:
         """Yield what is to be found out about the environment of a trial."""
         terms, environment = self.header.terms, trial.environment
-        if self.found(BenchmarkTask("prepare", environment)) is None:
+        if self.prepared(environment) is None:
             return
-        ceiling = BenchmarkTask("ceiling", environment)
-        if terms.ceilings and self.found(ceiling) is None:
-            yield ceiling
+        if terms.ceilings and self.ceiling_of(environment) is None:
+            yield BenchmarkTask("ceiling", environment)
         if not terms.plan:
             return
         oracle = BenchmarkTask("oracle", environment, AUTOMATIC)
-        usual = self.found(oracle)
-        if usual is None or len(usual["returns"]) < terms.episodes:
+        usual, play = self._played(oracle), self.play_of(trial)
+        if usual is None:
             yield oracle
             return
-        planner = (self.play_of(trial) or {}).get("planner")
-        if planner in (None, usual["planner"]) or f"not {planner}: " in usual["note"]:
+        planner = play.planner if play else None
+        if planner in (None, usual.planner) or f"not {planner}: " in (usual.note or ""):
             return  # where the planner of a model was tried in vain, the usual oracle stands in
-        found = self.found(BenchmarkTask("oracle", environment, planner))
-        if found is None or len(found["returns"]) < terms.episodes:
-            yield BenchmarkTask("oracle", environment, planner)
+        oracle = BenchmarkTask("oracle", environment, planner or "")
+        if self._played(oracle) is None:
+            yield oracle
 
     def summary(self) -> RunSummary:
         """Say what is compared, and how many jobs are over."""
@@ -173,9 +230,9 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
             environment=_some(config.environments),
             strategy=_some(config.strategies),
             answers=answers,
-            completions=sum(result["completions"] for result in results if result),
+            completions=sum(result.completions for result in results if result),
             done=f"{len(over)}/{len(results)} jobs",
-            result=f"{sum(bool(result['solved']) for result in over)} solved",
+            result=f"{sum(result.solved for result in over)} solved",
             created=self.header.created,
         )
 

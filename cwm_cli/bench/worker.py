@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
-from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Trial
+from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
 from cwm_cli.bench.executor import ERROR, Command, end_with_starter
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset
@@ -28,8 +28,6 @@ from cwm_cli.worlds import EnvironmentModel
 
 ACCESS = "CWM_BENCHMARK_ACCESS"
 """The environment variable with what a process has to know and nobody writes down."""
-
-Group = Literal["discrete", "continuous", "text"]
 
 
 class TaskWork(NamedTuple):

@@ -224,11 +224,12 @@ class Dataset:
             _, rank = np.unique(columns["episodes"], return_inverse=True)
             columns["split"] = (rank.reshape(-1) % 5 == 4).astype(np.int8)
         rows = columns["rewards"].shape[:1] if "rewards" in columns else ()
-        for name, shape in self._shapes().items():
-            if name not in columns:
-                raise ValueError(f"the column {name} is missing")
-            if columns[name].shape[:1] != rows:
-                raise ValueError(f"the column {name} has another length than rewards")
+        shapes = self._shapes()
+        if missing := [name for name in shapes if name not in columns]:
+            raise ValueError(f"the column {missing[0]} is missing")
+        if odd := [name for name in columns if columns[name].shape[:1] != rows]:
+            raise ValueError(f"the column {odd[0][:40]} has another length than rewards")
+        for name, shape in shapes.items():
             if columns[name].shape != (*rows, *shape):
                 raise ValueError(f"the column {name} has another shape than its space")
         for name, dtype in VECTORS.items():

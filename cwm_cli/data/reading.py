@@ -5,6 +5,7 @@ opened without waiting, and it has to be one: no folder, no pipe, no device. Wha
 own size is compared with the size that it has.
 """
 
+import errno
 import json
 import os
 import stat
@@ -69,22 +70,33 @@ class UnreadableError(CwmError):
         return type(self), (self.file, self.reason)
 
 
+def open_file(file: Path, most: int = LARGEST) -> BinaryIO:
+    """Open a regular file of at most some bytes for reading."""
+    with _complaining(file):
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = os.fdopen(_regular(descriptor, file), "rb")
+        if (size := os.fstat(descriptor).st_size) > most:
+            stream.close()
+            raise UnreadableError(file, f"it has {size:,} bytes, and at most {most:,} are read")
+        return stream
+
+
 @contextmanager
 def opened(file: Path, most: int = LARGEST) -> Iterator[BinaryIO]:
-    """Open a regular file of at most some bytes; what fails while it is read is told as well."""
+    """Open a file as `open_file` does; what fails while it is read is told as well."""
+    with open_file(file, most) as stream, _complaining(file):
+        yield stream
+
+
+@contextmanager
+def _complaining(file: Path) -> Iterator[None]:
+    """Say what the system refuses."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(_regular(descriptor, file), "rb") as stream:
-            if (size := os.fstat(descriptor).st_size) > most:
-                words = f"it has {size:,} bytes, and at most {most:,} are read"
-                raise UnreadableError(file, words)
-            yield stream
+        yield
     except FileNotFoundError as error:
         raise UnreadableError(file, "it is not there", is_missing=True) from error
     except OSError as error:
         raise UnreadableError(file, (error.strerror or "it fails").lower()) from error
-    except ValueError as error:  # a name that no file can have
-        raise UnreadableError(file, "it has no name of a file") from error
 
 
 def adding_to(file: Path) -> IO[bytes]:
@@ -92,9 +104,15 @@ def adding_to(file: Path) -> IO[bytes]:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(file, flags, 0o666)
-    except IsADirectoryError as error:
-        raise UnreadableError(file, "it is a folder") from error
-    return os.fdopen(_regular(descriptor, file), "r+b", buffering=0)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise  # what is no fault of the file
+        raise UnreadableError(file, (error.strerror or "it is no file").lower()) from error
+    stream = os.fdopen(_regular(descriptor, file), "r+b", buffering=0)
+    if (size := os.fstat(descriptor).st_size) > LARGEST:
+        stream.close()
+        raise UnreadableError(file, f"it has {size:,} bytes, and at most {LARGEST:,} are read")
+    return stream
 
 
 def _regular(descriptor: int, file: Path) -> int:

@@ -147,13 +147,8 @@ class RunFindings(NamedTuple):
 
     nodes: list[Node]
     best: Node
-    result: Mapping[str, Any] | None
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """The scores on train and held-out rows, as far as they are known."""
-        parts = {name: (self.result or {}).get(name) for name in ("train", "test")}
-        return {name: Score.model_validate(part) for name, part in parts.items() if part}
+    is_over: bool
+    scores: Mapping[str, Score]
 
 
 def card(
@@ -210,7 +205,7 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     yield "answers", _code(config.model or f"the backend {config.backend}")
     yield "modules admitted", ", ".join(map(_code, config.tools)) or "none but the usual"
     yield "seed", str(config.seed)
-    yield "completions", f"{len(findings.nodes)}{'' if findings.result else ', so far'}"
+    yield "completions", f"{len(findings.nodes)}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)
     yield "cost", money(spent.cost)
     yield "started", clean(header.created)
@@ -236,7 +231,7 @@ def package_of(run: SearchRun) -> Export:
     facts = {
         "environment": run.config.env,
         **names._asdict(),
-        "finished": findings.result is not None,
+        "finished": findings.is_over,
         "max_episode_steps": world.max_episode_steps,
         "train": scores.get("train"),
         "test": scores.get("test"),
@@ -251,7 +246,7 @@ def package_of(run: SearchRun) -> Export:
         paths={"program": f"{names.module}/program.py"},
         facts=facts,
         use=("pip install $folder", f'env = gymnasium.make("{names.module}:{names.id}")'),
-        notes=() if findings.result else (early,),
+        notes=() if findings.is_over else (early,),
     )
 
 
@@ -266,7 +261,8 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
         raise CwmError(f"{run.folder} has no program that runs yet: continue it first")
     result = run.result()
     is_over = result is not None and result.get("completions") == len(nodes)
-    return RunFindings(nodes, best, result if is_over else None)
+    known = run.scores() if is_over else {}
+    return RunFindings(nodes, best, is_over, {n: s for n, s in known.items() if n != "unseen"})
 
 
 def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:

@@ -115,6 +115,15 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
                 raise CwmError(f"{self.folder} has no program yet: continue it first") from error
             raise UnreadableError(error.file, error.reason, hint) from error
 
+    def scores(self) -> dict[str, Score]:
+        """Read the scores of the best program, as far as they are known."""
+        found = self.result() or {}
+        try:
+            return {part: Score.model_validate(found[part]) for part in PARTS if found.get(part)}
+        except ValidationError as error:
+            hint = "remove it, or continue the run, which writes it anew"
+            raise UnreadableError(self.folder / RESULT, "its scores are none", hint) from error
+
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
         config, nodes = self.config, list(self.nodes())
@@ -136,16 +145,9 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
     @classmethod
     def report(cls, runs: Sequence["SearchRun"]) -> RunReport:
         """Return the scores of a search."""
-        base = super().report(runs)
-        about, found = runs[0].summary(), runs[0].result() or {}
-        scores: dict[str, Score | None] = {}
-        try:
-            for part, title in PARTS.items():
-                if found.get(part):
-                    scores[title] = Score.model_validate(found[part])
-        except ValidationError as error:
-            hint = "remove it, or continue the run, which writes it anew"
-            raise UnreadableError(runs[0].folder / RESULT, "its scores are none", hint) from error
+        base, about = super().report(runs), runs[0].summary()
+        known = runs[0].scores()
+        scores = {title: known[part] for part, title in PARTS.items() if part in known}
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[score_grid(scores)] if scores else [],

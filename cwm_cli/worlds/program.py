@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import read_text
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action
@@ -147,7 +148,7 @@ class ProgramModel(WorldModel):
         """Read a program from a file."""
         if sandbox is None:
             raise CwmError("a program runs in the sandbox only: name one")
-        return cls(path.read_text(encoding="utf-8"), sandbox, str(path))
+        return cls(read_text(path), sandbox, str(path))
 
 
 class ProgramSession(PlanningSession):

@@ -7,10 +7,8 @@ kept: each problem is read when it is asked for.
 import gzip
 import hashlib
 import itertools
-import json
 import os
 import re
-import shutil
 import tempfile
 import zlib
 from collections import Counter
@@ -21,6 +19,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from cwm_apps.tasks import UNKNOWN, CodingTask, from_record, parse
+from cwm_cli.data.reading import (
+    LARGEST,
+    UnreadableError,
+    open_file,
+    opened,
+    read_bytes,
+    read_json,
+)
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.text import clean
 
@@ -38,6 +44,9 @@ FILES = {
 }
 """The files of a problem's folder, and the fields of a record that they stand for."""
 
+LARGEST_DATA = 1 << 34
+"""Bytes of the largest file of lines: ten times that of all problems with all their tests."""
+
 _KEYS = re.compile(rb'"((?:problem_)?id|difficulty)"(?:\s*:\s*(?:([0-9]{1,18})\s*[,}]|"(\w+)"))?')
 
 Fields = dict[str, Any]
@@ -46,6 +55,7 @@ Fields = dict[str, Any]
 REPOSITORY, FILE, REVISION = "codeparrot/apps", "test.jsonl", "main"
 ATTEMPTS = 2  # a file that is damaged twice is damaged at its source
 OTHERWISE = "give a file or folder of APPS with --data PATH"
+MOST_PROGRAMS = 1 << 24  # a thousand for each problem that there is, and some more
 SOLUTIONS_FORM = "write a JSON object of ids, each with a program or a list of programs"
 
 
@@ -146,11 +156,11 @@ def chosen(tasks: Tasks, idx: int, total: int, difficulty: str = ALL) -> list[in
 def read_solutions(file: Path) -> dict[int, list[str]]:
     """Read the programs of each problem."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no {file}: {SOLUTIONS_FORM}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CwmError(f"{file} cannot be read ({error}): {SOLUTIONS_FORM}") from error
+        found = read_json(file, LARGEST, MOST_PROGRAMS)
+    except UnreadableError as error:
+        raise UnreadableError(
+            file, error.reason, SOLUTIONS_FORM, is_missing=error.is_missing
+        ) from error
     if not isinstance(found, dict):
         raise CwmError(f"{file} is no object: {SOLUTIONS_FORM}")
     programs: dict[int, list[str]] = {}
@@ -214,8 +224,8 @@ def _only_file(folder: Path) -> Path:
 def _metadata(folder: Path) -> Fields:
     """Return what is kept beside a problem; nothing if it cannot be read."""
     try:
-        found = parse((folder / "metadata.json").read_bytes(), "metadata.json")
-    except (OSError, CwmError):
+        found = parse(read_bytes(folder / "metadata.json"), "metadata.json")
+    except CwmError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -233,9 +243,9 @@ def _folder(folder: Path) -> Fields:
 def _decoded(path: Path) -> str:
     """Return the text of a file without the mark of its byte order."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise CwmError(f"{path.name} cannot be read ({error.strerror})") from error
+        return read_bytes(path).decode("utf-8-sig")
+    except UnreadableError as error:
+        raise CwmError(f"{path.name} cannot be read ({error.reason})") from error
     except UnicodeDecodeError as error:
         raise CwmError(f"{path.name} is not UTF-8") from error
 
@@ -259,10 +269,13 @@ def _lines(source: Path) -> Iterator[IndexEntry]:
 def _opened(source: Path) -> BinaryIO:
     """Open a file of lines; a compressed one is unpacked beside, to be read at any place."""
     if source.suffix != ".gz":
-        return source.open("rb")
+        return open_file(source, LARGEST_DATA)
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as what reads it
-    with gzip.open(source) as packed:
-        shutil.copyfileobj(packed, file)
+    with opened(source, LARGEST_DATA) as packed, gzip.open(packed) as unpacked:
+        while part := unpacked.read(1 << 20):
+            if file.tell() > LARGEST_DATA:
+                raise UnreadableError(source, f"it unpacks to more than {LARGEST_DATA:,} bytes")
+            file.write(part)
     file.seek(0)
     return file
 

@@ -19,9 +19,10 @@ from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
 from cwm_cli import __version__
+from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
-from cwm_cli.runs.files import replace
+from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.report import Grid, RunSummary
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
@@ -170,22 +171,22 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     def started(self) -> list[Path]:
         """Return the folders of problems that were started, in the order of their ids."""
-        files = (self.folder / "problems").glob(f"*/{HEADER}")
-        return sorted((file.parent for file in files), key=lambda path: int(path.name))
+        folders = (file.parent for file in (self.folder / "problems").glob(f"[0-9]*/{HEADER}"))
+        return sorted((p for p in folders if p.name.isdecimal()), key=lambda path: int(path.name))
 
     def task(self, problem: Path) -> CodingTask:
         """Read the task of a problem."""
+        file = problem / TASK
         try:
-            return from_record(json.loads((problem / TASK).read_text()))
-        except (OSError, ValueError, CwmError) as error:
-            raise CwmError(f"{problem / TASK} cannot be read: choose another --run") from error
+            record = read_json(file, LARGEST)
+            return from_record(record if isinstance(record, dict) else {})
+        except CwmError as error:
+            reason = error.reason if isinstance(error, UnreadableError) else str(error)
+            raise UnreadableError(file, reason, "choose another --run") from error
 
     def found(self, problem: Path) -> ProblemResult | None:
         """Read what came of a problem; a result that is missing or damaged is none."""
-        try:
-            return ProblemResult.model_validate_json((problem / RESULT).read_bytes())
-        except (OSError, ValueError):
-            return None
+        return read_found(problem / RESULT, ProblemResult)
 
     def results(self) -> Iterator[ProblemResult]:
         """Yield what came of problems, as far as it did."""
@@ -270,7 +271,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         programs = {}
         for problem in self.started():
             file = problem / "best.py"
-            program = file.read_text(encoding="utf-8") if file.exists() else ""
+            program = read_text(file) if file.exists() else ""
             if program.strip():
                 programs[str(int(problem.name))] = program
         if not programs:

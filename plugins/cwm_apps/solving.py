@@ -28,6 +28,7 @@ from cwm_cli.agents.synthesizing import (
     choose_backend,
     warn_of_gaps,
 )
+from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
@@ -179,7 +180,7 @@ def judge_solutions(
         options={
             "sandbox": asdict(_limits(read_in)),
             "problem": {"rules": judge or "ours"},
-            "solutions": {"digest": sha256(file.read_bytes()).hexdigest()},
+            "solutions": {"digest": sha256(read_bytes(file)).hexdigest()},
         },
         seed=seed,
     )

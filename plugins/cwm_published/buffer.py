@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.errors import CwmError
 from cwm_published.pickles import Inert, load, plain
 
@@ -67,16 +68,11 @@ def read_buffer(file: Path) -> Buffer:
 def _content(file: Path) -> bytes:
     """Return the bytes of a file that may be a pickle."""
     try:
-        if file.exists() and not file.is_file():
-            raise _refused(file, "it is no file")
-        if (size := file.stat().st_size) > LARGEST:
-            raise _refused(file, f"it has {size:,} bytes, and at most {LARGEST:,} are read")
-        data = file.read_bytes()
-    except FileNotFoundError as error:
-        raise CwmError(f"there is no file {file}: name a published replay buffer") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CwmError(f"cannot read {file} ({reason}): name a published replay buffer") from error
+        data = read_bytes(file, LARGEST)
+    except UnreadableError as error:
+        if error.is_missing:
+            raise CwmError(f"there is no file {file}: name a published replay buffer") from error
+        raise _refused(file, error.reason) from error
     if data.startswith(b"PK"):
         raise _refused(file, "it is a zip archive and no pickle")
     return data
@@ -95,7 +91,8 @@ def _fields(root: Any) -> dict[str, Any]:
 
 def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
     """Cut all columns to the rows that are filled."""
-    rows = _number(fields["idx"])
+    rows = plain(fields["idx"])
+    rows = rows.item() if isinstance(rows, np.ndarray | np.generic) and rows.size == 1 else rows
     if type(rows) is not int or rows < 1:
         raise ValueError("it holds no transitions")
     observations, following, actions = (_listed(fields[name], name, rows) for name in LISTS)
@@ -126,16 +123,27 @@ def _listed(value: Any, name: str, rows: int) -> Column:
 def _vector(value: Any, name: str, rows: int, kinds: str) -> np.ndarray:
     """Return a column of numbers."""
     values = _listed(value, name, rows)
-    column = values if isinstance(values, np.ndarray) else np.array([_number(v) for v in values])
+    column = values if isinstance(values, np.ndarray) else _column(values, name)
     if column.dtype.kind not in kinds or column.size != rows:
         raise ValueError(f"{name} are no numbers, one for each row")
     return column.reshape(rows)
 
 
-def _number(value: Any) -> Any:
-    """Return one number, also where it is an array of one."""
+def _column(values: Sequence[Any], name: str) -> np.ndarray:
+    """Return an array of single numbers."""
+    try:
+        return np.array([_number(value) for value in values])
+    except ValueError as error:
+        raise ValueError(f"{name} are no numbers, one for each row") from error
+
+
+def _number(value: Any) -> bool | int | float:
+    """Return one number, also where it is an array of one; nothing else, which may be endless."""
     value = plain(value)
-    return value.item() if isinstance(value, np.ndarray | np.generic) else value
+    value = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    if not isinstance(value, bool | int | float):
+        raise ValueError("something stands where a number belongs")
+    return value
 
 
 def _starts(starts: np.ndarray) -> np.ndarray:

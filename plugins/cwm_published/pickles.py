@@ -2,7 +2,7 @@
 
 `load` gives inert objects in place of what the pickle would make; `plain` reads arrays, numbers
 and dense tensors of torch from what it says of them. What memory it takes grows with the pickle
-alone.
+alone, and ends at a number of objects.
 """
 
 import pickletools
@@ -14,6 +14,10 @@ from math import prod
 from typing import IO, Any
 
 import numpy as np
+
+MOST_OPERATIONS, MOST_OBJECTS = 1 << 25, 1 << 22
+"""Operations and lists, tuples and objects of the largest pickle: 50,000 boards of words take as
+many. An object takes some hundred bytes where the pickle has one for it."""
 
 
 class Inert:
@@ -34,7 +38,9 @@ class Inert:
 def load(source: bytes | IO[bytes]) -> Any:
     """Read one pickle; whatever is wrong with it raises an `Exception`."""
     machine = _Machine()
-    for opcode, argument, _ in pickletools.genops(source):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(source)):
+        if number > MOST_OPERATIONS:
+            raise ValueError("it takes too many operations")
         machine.follow(opcode, argument)
     return machine.pop()
 
@@ -46,6 +52,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
+        self._objects = 0
 
     def follow(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
         """Do what one opcode says."""
@@ -59,6 +66,9 @@ class _Machine:
 
     def push(self, value: Any) -> None:
         """Put a value on the stack."""
+        self._objects += isinstance(value, list | tuple | dict | Inert)
+        if self._objects > MOST_OBJECTS:
+            raise ValueError("it holds too many objects")
         self._stack.append(value)
 
     def pop(self) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cwm_cli.data.reading import read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRecord, SearchRun, read_answers
 from cwm_cli.runs.store import DATASET
@@ -83,7 +84,7 @@ class Replay(Backend):
             raise CwmError(
                 f"{self.model} holds only {len(self._texts)} answers: lower --budget or add files"
             )
-        return Completion(self._texts[number].read_text(encoding="utf-8"))
+        return Completion(read_text(self._texts[number]))
 
 
 def _by_question(records: Sequence[SearchRecord]) -> Mapping[str, Sequence[Completion]]:

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import FIX, GENERATE, Backend, Completion, Move, Request, Usage
 from cwm_cli.search.reading import extract_program
@@ -144,11 +145,12 @@ def _read(file: str) -> Original:
             "the simulated backend needs a correct program: give -o backend.program=FILE"
         )
     try:
-        text = Path(file).read_text(encoding="utf-8")
-        original = Original(extract_program(_fenced(text)))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise CwmError(f"cannot read {file} ({reason}): give -o backend.program=FILE") from error
+        original = Original(extract_program(_fenced(read_text(Path(file)))))
+    except UnreadableError as error:
+        hint = "give -o backend.program=FILE"
+        raise UnreadableError(
+            error.file, error.reason, hint, is_missing=error.is_missing
+        ) from error
     except (SyntaxError, ValueError, RecursionError) as error:
         raise CwmError(f"{file} is not a program ({error}): give a correct one") from error
     if not original.edits:

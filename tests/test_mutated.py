@@ -1,0 +1,257 @@
+"""Files of every kind, made wrong in thousands of ways: each is read, or refused in one line."""
+
+import os
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import Shell
+from cwm_cli.agents.collecting import record
+from cwm_cli.agents.importing import describe
+from cwm_cli.agents.subjects import read_program
+from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
+from cwm_cli.export import export_of
+from cwm_cli.registry import environment
+from cwm_cli.runs.listing import compare, list_runs, load, report_on
+from cwm_cli.search.reading import extract_program
+from cwm_published.buffer import read_buffer
+from cwm_published.converting import convert
+from mutations import (
+    BYTES,
+    Figures,
+    Mutation,
+    archive,
+    code,
+    fuzz,
+    lines,
+    opcodes,
+    spoil,
+    structure,
+    swap,
+)
+from recordings import cartpole
+from test_apps import PROBLEMS
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux"
+)
+
+COUNT = int(os.environ.get("CWM_MUTATIONS", "2000"))
+FIRST = int(os.environ.get("CWM_MUTATIONS_FROM", "0"))
+"""How many mutations of each format are tried, and the seed of the first: others by hand."""
+
+
+def all_right(figures: Figures) -> None:
+    """Say which mutations were neither read nor refused in one line."""
+    print(figures)  # noqa: T201  # what `pytest -s` shows
+    endings: dict[str, str] = {}
+    for case in figures.wrong:
+        said = case.said.strip().splitlines()[-1:] or [""]
+        key = f"{case.ending}: {said[0][:100]}"
+        endings.setdefault(
+            key, f"seed {case.seed}, {case.way}, {case.megabytes:.0f} MB\n{case.said}"
+        )
+    assert not endings, f"{figures}\n" + "\n\n".join(f"{k} ({v})" for k, v in endings.items())
+
+
+ALONE = ["*"]
+"""Of a folder of files that have nothing to do with each other one is kept."""
+
+
+def spoil_one(
+    names: list[str], mutations: tuple[Mutation, ...], rng: random.Random, folder: Path
+) -> tuple[str, Path]:
+    """Make one of some files wrong."""
+    files = sorted(file for name in names for file in folder.glob(name) if file.is_file())
+    file = rng.choice(files)
+    for each in files if names == ALONE else ():
+        if each != file:
+            each.unlink()
+    return f"{spoil(rng, file, mutations)} in {file.relative_to(folder)}", file
+
+
+def tried(
+    folder: Path, names: list[str], mutations: tuple[Mutation, ...], read, count=COUNT
+) -> None:
+    """Make files of a folder wrong one by one, and read it."""
+    wrong = partial(spoil_one, names, mutations)
+    all_right(fuzz(folder, wrong, read, seeds=range(FIRST, FIRST + count)))
+
+
+def read_dataset(_: Path, file: Path) -> None:
+    """Do with a dataset what every command does first."""
+    dataset = Dataset.load(file)
+    describe(file, dataset)
+    for index in range(min(3, len(dataset))):
+        dataset.row(index)
+    assert dataset.fitted.sum() <= len(dataset)
+
+
+@pytest.mark.slow
+def test_datasets(tmp_path):
+    folder = tmp_path / "data"
+    for env in ("CartPole-v1", "RTFM-v0", "Taxi-v4"):
+        record(environment(env), episodes=2, test_episodes=1, policy="random").save(
+            folder / f"{env}.npz"
+        )
+    tried(folder, ALONE, (*BYTES, structure, archive, archive, archive), read_dataset)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    return Shell(tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def search(shell):
+    """The folder with a search, in which was planned."""
+    record(environment("CartPole-v1"), episodes=4, test_episodes=2, policy="random").save(
+        shell.folder / "cart.npz"
+    )
+    (shell.folder / "answers").mkdir()
+    for number in range(6):
+        program = cartpole(gravity=9.3 + 0.1 * number)
+        (shell.folder / "answers" / f"{number}.md").write_text(f"```python\n{program}```\n")
+    done = shell.inside(
+        *("synthesize", "--env", "CartPole-v1", "--dataset", "cart.npz", "--run", "search/run"),
+        *("--backend", "replay", "--model", "answers", "--strategy", "zero-shot", "--budget", "5"),
+    )
+    assert done.returncode == 0, done.stderr
+    options = ("--episodes", "2", "--max-steps", "5", "-o", "mcts.simulations=2")
+    done = shell.inside("plan", "search/run", "--oracle", *options)
+    assert done.returncode == 0, done.stderr
+    return shell.folder / "search"
+
+
+@pytest.fixture(scope="module")
+def benchmark(shell):
+    """The folder with a benchmark."""
+    done = shell(
+        *("benchmark", "--env", "CliffWalking-v1", "--plan", "--episodes", "2", "--budget", "1"),
+        *("--max-steps", "20", "--ceilings", "--run", "benchmark/run"),
+    )
+    assert done.returncode == 0, done.stderr
+    return shell.folder / "benchmark"
+
+
+@pytest.fixture(scope="module")
+def coding(shell):
+    """The folder with a run over coding problems."""
+    import json
+
+    file = shell.folder / "problems.jsonl"
+    file.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS[:2]))
+    program = "print(sum(map(int, input().split())))"
+    (shell.folder / "solutions.json").write_text(json.dumps({"10": [program, "print(1)"]}))
+    common = ("apps", "--data", "problems.jsonl", "--total", "1")
+    done = shell.inside(*common, "--solutions", "solutions.json", "--run", "coding/judged")
+    assert done.returncode == 0, done.stderr
+    (shell.folder / "code").mkdir()
+    (shell.folder / "code" / "0.md").write_text(f"```python\n{program}\n```\n")
+    how = ("--backend", "replay", "--model", "code", "--strategy", "zero-shot", "--budget", "1")
+    done = shell.inside(*common, *how, "--run", "coding/searched")
+    assert done.returncode == 0, done.stderr
+    return shell.folder / "coding"
+
+
+def read_runs(folder: Path, file: Path) -> None:
+    """Do with the runs that a file is of what the commands do that read it; all are tried."""
+    refusals: list[CwmError] = []
+
+    def attempt(act) -> None:
+        try:
+            act()
+        except CwmError as error:
+            refusals.append(error)
+
+    list(list_runs(folder))
+    for run in (path for path in file.parents if path != folder and folder in path.parents):
+        if not (path := run / "run.json").is_symlink() and not path.exists():
+            continue
+        attempt(lambda run=run: report_on([run]).markdown())
+        attempt(lambda run=run: list(load(run).grids()))
+        attempt(lambda run=run: compare(run, run))
+        if (run / "best.py").exists():
+            attempt(lambda run=run: export_of(run))
+        attempt(lambda run=run: isinstance(r := load(run), BenchmarkRun) and r.left())
+        attempt(lambda run=run: load(run).__enter__().__exit__(None))
+        if (run / "dataset.npz").exists():
+            attempt(lambda run=run: load(run).dataset())
+    for refusal in refusals:
+        if "\n" in str(refusal):
+            raise refusal
+    if refusals:
+        raise refusals[0]
+
+
+DOCUMENTS, JOURNALS = ["**/*.json"], ["**/*.jsonl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["search", "benchmark", "coding"])
+def test_documents(kind, request):
+    folder = request.getfixturevalue(kind)
+    tried(folder, DOCUMENTS, (*BYTES, *(swap,) * 9), read_runs, COUNT // 3 + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["search", "benchmark", "coding"])
+def test_journals(kind, request):
+    folder = request.getfixturevalue(kind)
+    tried(folder, JOURNALS, (*BYTES, *(lines,) * 9), read_runs, COUNT // 3 + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["search", "benchmark", "coding"])
+def test_other_files_of_runs(kind, request):
+    folder = request.getfixturevalue(kind)
+    others = ["**/best.py", "**/*.npz", "**/lock", "**/*.txt", "**/*.md", "**/*.csv"]
+    tried(folder, others, BYTES, read_runs, COUNT // 10)
+
+
+def read_program_text(_: Path, file: Path) -> None:
+    _, text = read_program(file)
+    extract_program(text)
+
+
+@pytest.mark.slow
+def test_programs(tmp_path):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "program.py").write_text(cartpole())
+    tried(folder, ALONE, (*BYTES, *(code,) * 4), read_program_text)
+
+
+def read_published(_: Path, file: Path) -> None:
+    dataset = convert(read_buffer(file), environment("CartPole-v1"), env_args={}).dataset
+    assert len(dataset)
+
+
+@pytest.mark.slow
+def test_published_buffers(tmp_path):
+    import pickle
+
+    folder = tmp_path / "published"
+    folder.mkdir()
+    rows = list(record(environment("CartPole-v1"), episodes=2, test_episodes=0, policy="random"))
+    starts = {}
+    for index, row in enumerate(rows):
+        starts.setdefault(row.episode, index)
+    fields = {
+        "obs": [row.observation for row in rows],
+        "next_obs": [row.next_observation for row in rows],
+        "actions": [row.action for row in rows],
+        "rewards": np.array([row.reward for row in rows], np.float32),
+        "dones": np.array([row.terminated for row in rows]),
+        "traj_starts": np.array([starts[row.episode] for row in rows]),
+        "extra_info": [{} for _ in rows],
+        "idx": len(rows),
+    }
+    for protocol in (0, 2, 5):
+        (folder / f"{protocol}.pkl").write_bytes(pickle.dumps(fields, protocol))
+    tried(folder, ALONE, (*BYTES, *(opcodes,) * 5), read_published)
