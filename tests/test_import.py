@@ -395,7 +395,7 @@ def test_what_is_no_file_is_refused(tmp_path, name):
 
 
 def test_a_file_that_never_ends_is_not_read():
-    with pytest.raises(CwmError, match="it is no file"):
+    with pytest.raises(CwmError, match="it is a device"):
         read_buffer(Path("/dev/zero"))
 
 

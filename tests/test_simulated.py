@@ -258,8 +258,8 @@ def test_a_program_may_hold_fences_and_begin_with_blank_lines(tmp_path):
     ("content", "options", "message"),
     [
         (None, {"program": ""}, "needs a correct program: give -o backend.program=FILE"),
-        (None, {}, "cannot read"),
-        (b"\xff\xfe", {}, "cannot read"),
+        (None, {}, "there is no "),
+        (b"\xff\xfe", {}, "no text in UTF-8"),
         (b"class Environment(:", {}, "is not a program"),
         (b"", {}, "nothing can be got wrong"),
         (b"x = 1", {"model": "openai/gpt-5"}, "uses no model: leave out --model"),

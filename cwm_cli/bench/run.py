@@ -72,9 +72,9 @@ class SearchFacts(CeilingFacts):
     solved: bool
     given_up: bool = False
     completions: int
-    tokens: int | None
-    cost: float | None
-    seconds: float
+    tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
     max_cost: float | None = None
     out_of_money: bool = False
 
