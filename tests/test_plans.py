@@ -147,9 +147,10 @@ def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_p
 
 
 def bare(out: str) -> dict:
-    """Return a result without times and the steps that a resumed model takes again."""
+    """Return a result without times, what is drawn, and the steps that are taken again."""
     facts = json.loads(out)
-    for name in ("decisions_per_second", "model_steps_per_second", "speeds", "model_steps"):
+    times = ("decisions_per_second", "model_steps_per_second", "speeds")
+    for name in (*times, "model_steps", "confirmed"):
         del facts[name]
     return facts
 

@@ -19,7 +19,8 @@ from cwm_cli.envs.tasks import Setting
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
-from cwm_cli.worlds.program import OTHER_STEPS, Broke, Timer
+from cwm_cli.worlds.confirming import Broke
+from cwm_cli.worlds.program import OTHER_STEPS, Timer
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
 from recordings import FROZEN_LAKE, cartpole, record

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,9 +23,15 @@ class Mean(NamedTuple):
     mean: float
     stderr: float | None
 
+    def as_json(self) -> dict[str, float | None]:
+        """Return it as plain data."""
+        return {"mean": None if isnan(self.mean) else self.mean, "stderr": self.stderr}
+
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean of values and how sure it is."""
+    """Return the mean of values and how sure it is; of no values that is no number."""
+    if not values:
+        return Mean(nan, None)
     mean = float(np.mean(values))
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Mean(mean, None if spread is None else spread / len(values) ** 0.5)
@@ -61,10 +68,10 @@ class Side:
     @property
     def speeds(self) -> dict[str, float | None]:
         """Decisions and steps of the model per second that one worker plans."""
-        decisions, steps, seconds = self.cost.decisions, self.cost.model_steps, self.cost.seconds
+        cost = self.cost
         return {
-            "decisions_per_second": decisions / seconds if seconds else None,
-            "model_steps_per_second": steps / seconds if seconds else None,
+            "decisions_per_second": cost.decisions / cost.seconds if cost.seconds else None,
+            "model_steps_per_second": cost.model_steps / cost.seconds if cost.seconds else None,
         }
 
     @property
@@ -92,7 +99,7 @@ class PlanResult:
 
     `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the
     file with a line per episode, `film` the one that was filmed. `doubt` says what was made of
-    steps that no row supports.
+    steps that no row supports, `stopped` why not all episodes were played, if they were not.
     """
 
     sides: Mapping[SideName, Side]
@@ -100,6 +107,7 @@ class PlanResult:
     journal: Path
     film: Path | None = None
     doubt: str = ""
+    stopped: str = ""
 
     @property
     def side(self) -> Side:
@@ -139,7 +147,7 @@ class PlanResult:
     @property
     def R(self) -> float | None:
         """How close to the oracle the model is: the oracle has 1, random actions have 0."""
-        if "oracle" not in self.sides or self.asked == "oracle":
+        if "oracle" not in self.sides or self.asked == "oracle" or self.stopped:
             return None
         return relative_return(self.side, self.sides["oracle"], self.sides["random"])
 
@@ -157,9 +165,9 @@ class PlanResult:
         return {
             "returns": side.returns,
             "lengths": side.lengths,
-            **side.mean._asdict(),
-            "random": self.random._asdict(),
-            "oracle": oracle.mean._asdict() if oracle else None,
+            **side.mean.as_json(),
+            "random": self.random.as_json(),
+            "oracle": oracle.mean.as_json() if oracle else None,
             "R": self.R,
             **side.speeds,
             "failures": side.cost.failures,
@@ -170,10 +178,12 @@ class PlanResult:
             "doubt": self.doubt or None,
             "unsupported": self.unsupported,
             "decisions": side.cost.decisions,
+            "confirmed": side.cost.confirmed,
             "model_steps": side.cost.model_steps,
             "speeds": {name: s.speeds for name, s in self.sides.items() if s.cost.decisions},
             "oracle_returns": oracle.returns if oracle else None,
             "random_returns": self.sides["random"].returns,
+            "stopped": self.stopped or None,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
         }

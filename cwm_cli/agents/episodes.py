@@ -40,7 +40,8 @@ more of them hardly less.
 class PlanningCost(NamedTuple):
     """What plans took: decisions, those without a plan, steps of the model, and seconds.
 
-    `unsupported` decisions rest on what no row of the data supports.
+    `unsupported` decisions rest on what no row of the data supports, `confirmed` ones were made
+    again, on the trusted side.
     """
 
     decisions: int = 0
@@ -48,6 +49,7 @@ class PlanningCost(NamedTuple):
     model_steps: int = 0
     seconds: float = 0.0
     unsupported: int = 0
+    confirmed: int = 0
 
     def plus(self, other: "PlanningCost") -> "PlanningCost":
         """Return the sum of two costs."""
@@ -57,6 +59,7 @@ class PlanningCost(NamedTuple):
             self.model_steps + other.model_steps,
             self.seconds + other.seconds,
             self.unsupported + other.unsupported,
+            self.confirmed + other.confirmed,
         )
 
 
@@ -65,7 +68,7 @@ class Episode(BaseModel):
 
     `seconds` and `model_steps` are shares of those of all episodes that were planned together.
     In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on what no row of the data supports.
+    rest on what no row of the data supports, `confirmed` ones were made again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,6 +79,7 @@ class Episode(BaseModel):
     decisions: int = 0
     model_steps: int = 0
     seconds: float = 0.0
+    confirmed: int = 0
     failures: int = 0
     unsupported: int = 0
     failure: Failure | None = None
@@ -84,7 +88,12 @@ class Episode(BaseModel):
     def cost(self) -> PlanningCost:
         """What its plans took."""
         return PlanningCost(
-            self.decisions, self.failures, self.model_steps, self.seconds, self.unsupported
+            self.decisions,
+            self.failures,
+            self.model_steps,
+            self.seconds,
+            self.unsupported,
+            self.confirmed,
         )
 
 
@@ -138,6 +147,8 @@ def play(
             cost = _decide(playing, session) if session else PlanningCost()
             for each in playing:
                 each.go_on()
+                if each.over and session:
+                    cost = cost.plus(each.confirm(session))
             yield Progress(
                 [each.finished for each in playing if each.over],
                 [each.underway for each in playing if not each.over],
@@ -196,6 +207,12 @@ class _Playing:
         self._failure = self._failure or plan.failure
         failed, doubtful = plan.failure is not None, not plan.supported
         self._cost = self._cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
+
+    def confirm(self, session: PlanningSession) -> PlanningCost:
+        """Have plans of the episode, which is over, confirmed; return what that adds."""
+        found = PlanningCost(confirmed=session.confirm(self.number, self._cost.seconds))
+        self._cost = self._cost.plus(found)
+        return found
 
     def go_on(self) -> None:
         """Play what is planned, or one random action."""

@@ -38,10 +38,11 @@ from cwm_cli.registry import Owner, environment, find, names, read_options, with
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.confirming import Forged
 from cwm_cli.worlds.doubt import Doubt, Mode
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.messages import PlanningJob
-from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob
+from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
@@ -109,9 +110,10 @@ def plan(
                 choice.limits,
                 tools=used,
                 accepted=allow_gap,
-                workers=workers if rows is None else 2 * workers,  # for plans that are in no doubt
+                workers=(2 if rows is None else 4) * workers + 1,  # each is asked again, by a third
                 handlers=[
                     PlanningJob.handler,
+                    SteppingJob.handler,
                     TrailsJob.handler,
                     *filter(None, (p.address for p in choice.planners)),
                 ],
@@ -132,10 +134,10 @@ def plan(
         playing.prepare(observer, filmed=film is not None)
         model, doubt = _model(subject, sandbox, rows, choice.doubt)
         players = _Players(model or truth, setting, choice.planners, truth, sandbox, workers)
-        _play_through(playing, players, choice, observer, new=new)
-        filmed = film.file if film else None
-        result = PlanResult(playing.outcome(), asked, kept.journal, filmed, doubt)
-    if film:
+        stopped = _play_through(playing, players, choice, observer, new=new)
+        filmed = film is not None and bool(playing.actions)
+        result = playing.result(film.file if film and filmed else None, doubt, stopped)
+    if film and filmed:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
     return result
@@ -185,6 +187,15 @@ class Playing:
         """Return what the sides came to so far, the one that is asked about first."""
         order = [side for side in ORDER if side in self.sides]
         return {side: self.run.side(side, self.episodes) for side in order}
+
+    def result(self, film: Path | None, doubt: str, stopped: str) -> PlanResult:
+        """Return what the sides that have played came to, the one that is asked about anyhow."""
+        sides = {
+            name: side
+            for name, side in self.outcome().items()
+            if side.episodes or name == self.asked
+        }
+        return PlanResult(sides, self.asked, self.run.journal, film, doubt, stopped)
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Settle which episodes are played: those that are missing, or all of them again."""
@@ -382,8 +393,11 @@ def _planned(task: Task, numbers: Sequence[int], session: PlanningSession) -> St
 
 def _play_through(
     playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
-) -> None:
-    """Play what is missing, one side after the other; whatever ends it, what was played is kept."""
+) -> str:
+    """Play what is missing, one side after the other; whatever ends it, what was played is kept.
+
+    Return why not all of it was played, if so. What was not planned by the planner is no plan.
+    """
 
     def unsuited(reason: Unsuited) -> CwmError:
         tried = " and ".join(planner.name for planner in choice.planners)
@@ -404,6 +418,12 @@ def _play_through(
                 observer.advanced(LeftOut(side))
     except Unsuited as reason:
         raise unsuited(reason) from reason
+    except Stuck as reason:
+        played = len(playing.run.side(playing.asked, playing.episodes).episodes)
+        return f"the plan ended after {played} of {playing.episodes} episodes: {reason}"
+    except Forged:
+        playing.run.take_back("model")
+        raise
     except CwmError as error:
         if not playing.played:
             raise
@@ -413,6 +433,7 @@ def _play_through(
         raise KeyboardInterrupt(f"{words}: {rest} {playing.run.folder}") from None
     finally:
         observer.ends()
+    return ""
 
 
 def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:

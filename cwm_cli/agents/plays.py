@@ -137,6 +137,12 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         self.known = {key: record for key, record in self.known.items() if key not in keys}
         self._anew = True
 
+    def take_back(self, side: SideName) -> None:
+        """Strike out all that a side has played."""
+        self.known = {key: record for key, record in self.known.items() if key.side != side}
+        self.rewrite(list(self.known.values()))
+        self._anew = False
+
     def add(self, side: SideName, episode: Episode, report: PlannedWith | None) -> None:
         """Write an episode down for good: when this returns, no crash can lose it."""
         record = PlayRecord(side=side, episode=episode, report=report)

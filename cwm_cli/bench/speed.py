@@ -32,8 +32,9 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
+from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.messages import PACED, TimingJob
-from cwm_cli.worlds.program import Broke, Timer
+from cwm_cli.worlds.program import Timer
 
 if TYPE_CHECKING:
     import gymnasium as gym

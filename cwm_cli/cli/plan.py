@@ -141,5 +141,7 @@ def plan(
             f"were random instead; the first: {place_words(failure)}: {failure.message}",
             kind="Warning",
         )
-        if cost.failures == cost.decisions:
+        if cost.failures == cost.decisions and not result.stopped:
             raise typer.Exit(1)
+    if result.stopped:
+        raise CwmError(result.stopped)

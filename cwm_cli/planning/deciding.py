@@ -25,13 +25,19 @@ def automatic(
     return [name for _, name in sorted(ranked)]
 
 
+MEMORIES = 16
+"""Episodes that are remembered: twice as many as are played at a time."""
+
+
 class Decider:
     """Plans with the first planner that the model suits, and keeps what it remembers.
 
-    `passed_over` says of each planner before that one why it was none.
-    The random numbers of a decision depend on the seed, the episode and the
-    number of the decision only. For a model that draws its own, `begin` is called
-    before each decision, and decisions are made one by one.
+    `passed_over` says of each planner before that one why it was none, `steps` how many
+    steps of the model each of the last decisions took. What is remembered of an episode is
+    forgotten after as many decisions as the planner's `SEGMENT`, and after one that was
+    not made here. The random numbers of a decision depend on the seed, the episode and the
+    number of the decision only. For a model that draws its own, `begin` is called before
+    each decision, and decisions are made one by one.
     """
 
     def __init__(
@@ -44,26 +50,36 @@ class Decider:
     ) -> None:
         self._planners = planners
         self.passed_over: list[str] = []
+        self.steps: list[int] = []
         self._model = model
         self._seed = seed
         self._begin = begin
-        self._memories: dict[int, Any] = {}
-        self._most = 1
+        self._memories: dict[int, tuple[int, Any]] = {}
+        self._most = MEMORIES
 
     def plan(self, moments: Sequence[Moment]) -> list[list[Any]]:
         """Return the next actions at each of some moments of different episodes.
 
         `Unsuited` where the last planner cannot plan with the model, either.
         """
-        if self._begin is None:
-            plans = self._decide(moments)
-        else:
-            plans = []
-            for moment in moments:
-                self._begin(moment)
-                plans += self._decide([moment])
+        plans: list[list[Any]] = []
+        self.steps, counter = [], self._model.counter
+        for some in self._together(moments):
+            if self._begin:
+                self._begin(some[0])
+            before = counter[0]
+            plans += self._decide(some)
+            share, rest = divmod(counter[0] - before, len(some))
+            self.steps += [share + (place < rest) for place in range(len(some))]
         self._forget(len(moments))
         return plans
+
+    def _together(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
+        """Return the moments that are planned for at once, where that makes them faster."""
+        planner = self._planners[len(self.passed_over)]
+        if self._begin is None and not planner.ALONE:
+            return [moments]
+        return [[moment] for moment in moments]
 
     def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
         """Plan with the first planner that can, and keep what it remembers."""
@@ -78,17 +94,20 @@ class Decider:
             return self._decide(moments)
         for moment, situation in zip(moments, situations, strict=True):
             self._memories.pop(moment.episode, None)
-            self._memories[moment.episode] = situation.memory
+            self._memories[moment.episode] = moment.decision, situation.memory
         return plans
 
     def _situation(self, moment: Moment) -> Situation:
         """Add the random numbers of the decision and the memory of the episode."""
         seeds = self._seed, moment.episode, moment.decision
-        memory = self._memories.get(moment.episode) if moment.decision else None
+        last, memory = self._memories.get(moment.episode, (-1, None))
+        segment = self._planners[len(self.passed_over)].SEGMENT
+        if last != moment.decision - 1 or moment.decision % segment == 0:
+            memory = None
         return Situation(moment.state, moment.horizon, seeds, memory, moment.valid)
 
     def _forget(self, asked: int) -> None:
-        """Forget episodes that are over: all episodes in flight began together, or replace one."""
-        self._most = max(self._most, asked)
+        """Forget episodes that were not asked about for long."""
+        self._most = max(self._most, 2 * asked)
         for episode in list(self._memories)[: -self._most]:
             del self._memories[episode]

@@ -26,6 +26,8 @@ class Icem(Planner):
     """
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
+    SEGMENT: ClassVar[int] = 100
+    """After 25 or 50 decisions HalfCheetah lost a third or an eighth of the returns."""
 
     budget: int = 2000
     """Steps of the model that a decision takes at most."""

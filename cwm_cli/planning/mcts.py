@@ -35,6 +35,7 @@ class Mcts(Planner):
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
+    ALONE: ClassVar[bool] = True
     PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = {
         "default": {"simulations": 1000, "budget": 1000, "rollout": 200, "temperature": 0.0},
         "paper": {

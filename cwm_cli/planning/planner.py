@@ -90,6 +90,16 @@ class Planner(WithPresets):
     NEEDS: ClassVar[str]
     """What kind of environment it takes, in words that follow "needs"."""
 
+    SEGMENT: ClassVar[int] = 25
+    """Decisions after which it begins an episode anew, without what it remembers.
+
+    So any of them can be made again without all of those before. A tree search that began anew
+    after 5 or 10 lost returns, one that does after 25 none that could be told from chance.
+    """
+
+    ALONE: ClassVar[bool] = False
+    """Whether it is asked for one situation after the other, as it is no faster for several."""
+
     @classmethod
     def serves(cls, action_space: Space) -> bool:
         """Whether this planner can choose among such actions."""

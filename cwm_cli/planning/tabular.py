@@ -30,6 +30,7 @@ class Tabular(Planner):
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
+    ALONE: ClassVar[bool] = True
 
     states: int = 100_000
     """States that a model may have at most; with more it is left to the next planner."""

@@ -41,6 +41,12 @@ from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
 
+OVERDUE = 0.25
+"""Seconds after which the limits of a brief question begin: to mark each costs more than to ask."""
+
+ROOM = 1 << 15
+"""Bytes of a question that a pipe has room for even if nobody reads it."""
+
 T = TypeVar("T")
 
 
@@ -130,13 +136,14 @@ class Sandbox:
         replies = self.insist(lambda: self._run_apart(sides, limits))
         return [[Reply({}, KILLED_WORKERS)]] if replies is None else replies
 
-    def converse(self, job: Job) -> Conversation:
+    def converse(self, job: Job, *, side: int = 0) -> Conversation:
         """Return a conversation with the process of a program, to be closed.
 
-        `SandboxError` when the sandbox fails, upon which `insist` tries again.
+        It is on a worker of one of the two sides. `SandboxError` when the sandbox fails, upon
+        which `insist` tries again.
         """
         self.prepare(job.handler)
-        return Conversation(self._pool.lend_any(), job, self._encoded(job), self.limits)
+        return Conversation(self._pool.lend_any(side), job, self._encoded(job), self.limits)
 
     def prepare(self, *handlers: str) -> None:
         """Have workers that know handlers by their addresses; those that do not are replaced.
@@ -263,6 +270,7 @@ class Conversation:
         self._limits = limits
         self._layout = job.layout
         self._deadline = 0.0
+        self._marked = False
         self._is_over = False
         with ExitStack() as stack:
             worker = stack.enter_context(lent)
@@ -273,11 +281,16 @@ class Conversation:
                 )
             self._stack = stack.pop_all()
 
-    def send(self, question: bytes) -> None:
-        """Ask a question; EOFError when the process has ended."""
+    def send(self, question: bytes, *, brief: bool = False) -> None:
+        """Ask a question; EOFError when the process has ended.
+
+        The limits of a brief one, of which there are many, begin when its answer is overdue.
+        """
         self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
+        self._marked = not brief or len(question) > ROOM
         try:
-            os.write(self._marks, BEGUN)
+            if self._marked:
+                os.write(self._marks, BEGUN)
             while question:
                 question = question[os.write(self._questions, question) :]
         except BrokenPipeError as error:
@@ -287,6 +300,9 @@ class Conversation:
         """Return as many bytes of the reply; EOFError when the process has ended."""
         reply = b""
         while len(reply) < size:
+            if not self._marked and not self._poller.poll(1000 * OVERDUE):
+                self._marked = True
+                self._mark(BEGUN)
             seconds = self._deadline - time.monotonic()
             if not self._poller.poll(max(0.0, seconds) * 1000):
                 raise WorkerLost("a worker of the sandbox does not answer")
@@ -298,8 +314,12 @@ class Conversation:
 
     def rest(self) -> None:
         """Say that a question is answered, so that its limits no longer run."""
+        if self._marked:
+            self._mark(MADE)
+
+    def _mark(self, mark: bytes) -> None:
         with suppress(BrokenPipeError):
-            os.write(self._marks, MADE)
+            os.write(self._marks, mark)
 
     def end(self) -> JobResult:
         """Have the worker end the process; return what is left of it."""

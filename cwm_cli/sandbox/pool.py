@@ -131,9 +131,9 @@ class WorkerPool:
                 raise
 
     @contextmanager
-    def lend_any(self) -> Iterator[WorkerHandle]:
+    def lend_any(self, side: int = 0) -> Iterator[WorkerHandle]:
         """Wait for a place and lend a worker for it."""
-        with self.place(), self.lend(0) as worker:
+        with self.place(), self.lend(side) as worker:
             yield worker
 
     @contextmanager

@@ -234,6 +234,9 @@ def plan_report(result: PlanResult) -> Iterator[Table | Text]:
         yield Text(f"planner   {report_words(result.side.report)}")
     if result.doubt:
         yield Text(f"doubt     {doubt_words(result)}")
+    if confirmed := result.side.cost.confirmed:
+        words = f"{confirmed:,} of {result.side.cost.decisions:,} decisions"
+        yield Text(f"confirmed {words}, made again where the program cannot answer for the planner")
     yield Text(f"episodes  {result.journal}")
 
 
@@ -251,6 +254,9 @@ def side_table(sides: Mapping[SideName, Side]) -> Table:
     for name in ("return", "length", "decisions/s", "model steps/s"):
         table.add_column(name, justify="right")
     for name, side in sides.items():
+        if not side.episodes:
+            table.add_row(NAMES[name], "none")
+            continue
         length = sum(side.lengths) / len(side.lengths)
         row = (NAMES[name], mean_words(side.mean), f"{length:.4g}")
         table.add_row(*row, *speed_words(side.cost))

@@ -12,7 +12,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Batch, Unbatched, copied
+from cwm_cli.planning.model import LARGEST, Batch, Model, Step, Unbatched, copied, name
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.answers import (
     Complaint,
@@ -26,14 +26,22 @@ from cwm_cli.sandbox.answers import (
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
+from cwm_cli.translation.scalar import Here
 from cwm_cli.worlds.messages import (
+    NO_PLACE,
+    NO_STATE,
     PACED,
     SIZE,
+    STEPPING,
     STEPS_REPLY,
     STEPS_REQUEST,
+    Ask,
     Codec,
     PlanningJob,
     PlanningReply,
+    Stand,
+    SteppingJob,
+    SteppingReply,
     TimingJob,
     decode_question,
     encode_reply,
@@ -76,15 +84,13 @@ def formed(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
 
 def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply:
     """Plan for some moments, or say why no planner can."""
-    counter = form.model.counter
-    before = counter[0]
     try:
         plans = decider.plan(moments)
     except Unsuited as reason:
-        return PlanningReply([], counter[0] - before, 0, 0, str(reason))
+        return PlanningReply([], [], 0, 0, str(reason))
     passed_over = decider.passed_over
     note = "; ".join([*passed_over, *form.program.notes])
-    return PlanningReply(plans, counter[0] - before, len(passed_over), form.used, note)
+    return PlanningReply(plans, decider.steps, len(passed_over), form.used, note)
 
 
 def _program(environment: Any, job: ModelJob, counter: Any) -> Program:
@@ -141,6 +147,122 @@ def _reader(space: Space) -> Callable[[Any], Any]:
 def _decoded(slot: np.ndarray) -> np.ndarray:
     """Return texts as texts and numbers as they are."""
     return np.char.decode(slot, "utf-8", "replace") if slot.dtype.kind == "S" else slot
+
+
+class SteppingHandler(Handler[SteppingJob]):
+    """Steps wherever it is asked to: the planner that asks is on the trusted side."""
+
+    job_class = SteppingJob
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Answer questions until nobody asks any more."""
+        job = self.job
+        form = formed(program.load(), job, job.form, program.counter)
+        walker = _Walker(form.model, job)
+        while head := program.read(SIZE.size):
+            reply = walker.answer(program.read(*SIZE.unpack(head)))
+            program.write(SIZE.pack(len(reply)) + reply)
+
+
+class _Walker:
+    """Answers questions about the steps of a model, whose places it numbers."""
+
+    def __init__(self, model: Model, job: SteppingJob) -> None:
+        self._plain = self._model = model
+        self._job = job
+        self._numbers: dict[Any, int] = {}
+        self._places: list[Here] = []
+        self._observations, self._actions = (
+            Codec(job.observation_space, "observations"),
+            Codec(job.action_space, "actions"),
+        )
+
+    def answer(self, question: bytes) -> bytes:
+        """Stand where that is to be, and do what is asked."""
+        ask, way, place, several, count, length, discount = STEPPING.unpack_from(question)
+        if ask != Ask.RETURNS:
+            several = int(way in (Stand.OBSERVED, Stand.STATELESS))
+        size = several * self._observations.size
+        body = question[STEPPING.size :]
+        states = self._observations.decode(body[:size], several)
+        if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW):
+            return self._settle(ask, place, count)
+        if ask == Ask.RETURNS:
+            shape = (several, count, length, *self._job.action_space.shape)
+            plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
+            return self._returns(states, plans.reshape(shape))
+        self._stand(way, place, states)
+        actions = self._actions.decode(body[size:], count)
+        if ask == Ask.HERE:
+            return self._reply(self._model.counter[0], Step(None, 0.0, False))
+        if ask == Ask.PLAY:
+            return self._play(actions, discount)
+        return self._walk(actions, stands=bool(length))
+
+    def _settle(self, ask: int, episode: int, decision: int) -> bytes:
+        """Be as a decision or a model begins."""
+        if ask == Ask.BEGIN:
+            reseed(self._job.seed, episode, decision)
+        elif ask == Ask.ANEW:
+            self._model = self._plain.anew
+        else:
+            self._model = self._plain
+            self._numbers.clear()
+            self._places.clear()
+        return b""
+
+    def _stand(self, way: int, place: int, states: list[Any]) -> None:
+        if way == Stand.OBSERVED:
+            self._model.stand(states[0])
+        elif way == Stand.STATELESS:
+            self._model.stand(Here(states[0], None))
+        elif way == Stand.NAMED:
+            self._model.stand(self._places[place])
+
+    def _play(self, actions: list[Any], discount: float) -> bytes:
+        counter = self._model.counter
+        before = counter[0]
+        total = self._model.play(actions, discount)
+        return SteppingReply(counter[0] - before, total).encode()
+
+    def _walk(self, actions: list[Any], *, stands: bool) -> bytes:
+        """Take actions one by one, from where the model stands then or where it says it is."""
+        model, replies = self._model, []
+        for number, action in enumerate(actions):
+            if stands and number:
+                model.stand(model.here())
+            before, step = model.counter[0], model.step(action)
+            replies.append(self._reply(before, step))
+            if step.terminated:
+                break
+        return b"".join(replies)
+
+    def _reply(self, before: int, step: Step) -> bytes:
+        """Say what a step led to, and where the model stands."""
+        here = self._model.here()
+        observation = here.observation if isinstance(here, Here) else here
+        seen = self._observations.encode([observation])
+        steps, place = self._model.counter[0] - before, self._number(here)
+        said = step.reward, step.terminated, place, step.valid, seen
+        return SteppingReply(steps, *said).encode()
+
+    def _returns(self, states: list[Any], plans: np.ndarray) -> bytes:
+        counter = self._model.counter
+        before = counter[0]
+        returns = self._model.returns(states, plans)
+        head = SteppingReply(counter[0] - before)
+        return head.encode() + returns.astype("<f8").tobytes()
+
+    def _number(self, here: Any) -> int:
+        """Return the number of a place, the same for equal ones."""
+        if not isinstance(here, Here):
+            return NO_PLACE
+        if here.state is None:
+            return NO_STATE
+        number = self._numbers.setdefault(name(here), len(self._places))
+        if number == len(self._places):
+            self._places.append(here)
+        return number
 
 
 Walk = Callable[[int], int]

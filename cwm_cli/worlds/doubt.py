@@ -240,6 +240,10 @@ class DoubtingSession(PlanningSession):
                     plans[place] = self._marked(plan, moments[place])
         return plans
 
+    def confirm(self, episode: int, seconds: float) -> int:
+        """Check plans of both."""
+        return sum(each.confirm(episode, seconds) for each in {self._plain, self._doubted})
+
     def close(self) -> None:
         """Let go of both."""
         try:

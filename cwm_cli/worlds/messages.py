@@ -1,16 +1,18 @@
 """Jobs for programs that are world models, and what both sides say to each other meanwhile.
 
 Of a planning session a question holds the moments at which plans are due, a reply the plans, how
-many steps of the model they took, and what they were made with. Both have a
-length first, and the layout of the rest follows from the spaces.
+many steps of the model they took, and what they were made with. Of a session that steps a
+question says where the program is to stand and which actions to take. All have a length first,
+and the layout of the rest follows from the spaces.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import islice
 from math import prod
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -35,7 +37,8 @@ PACED = ("scalar", "arithmetic", "batched")
 """Forms that are timed: the program itself, its plain arithmetic, all rows at once."""
 
 _MOMENT = Struct("<3Qi")
-_REPLY = Struct(f"<QBBH{LONGEST_NOTE}s")
+_REPLY = Struct(f"<BBH{LONGEST_NOTE}s")
+_STEPS = Struct("<Q")
 _ALL_VALID = -1
 
 
@@ -63,12 +66,13 @@ class TimingJob(ModelJob):
 class PlanningReply(NamedTuple):
     """Plans for the moments of a question; none when no planner suits the model.
 
-    `planner` is the place of the planner among those that were asked for,
-    `forms` has a bit for each of `FORMS` that the model was used in.
+    `steps` are those of the model that each plan took. `planner` is the place of the planner
+    among those that were asked for, `forms` has a bit for each of `FORMS` that the model was
+    used in.
     """
 
     plans: list[list[Any]]
-    steps: int
+    steps: list[int]
     planner: int
     forms: int
     note: str
@@ -81,6 +85,7 @@ class Codec:
         self._space, self._name = space, name
         leaves = [(leaf.name, _dtype(leaf.space), leaf.space.shape) for leaf in space.leaves(name)]
         self._leaves = leaves
+        self.dtype = leaves[0][1]
         self.size = sum(np.dtype(dtype).itemsize * prod(shape) for _, dtype, shape in leaves)
 
     def encode(self, some: Sequence[Any]) -> bytes:
@@ -132,21 +137,24 @@ def decode_question(data: bytes, observations: Codec) -> list[Moment]:
 def encode_reply(reply: PlanningReply, actions: Codec) -> bytes:
     """Return a reply without its length."""
     note = reply.note.encode("utf-8", "replace")[:LONGEST_NOTE]
-    head = _REPLY.pack(reply.steps, reply.planner, reply.forms, len(note), note)
+    head = _REPLY.pack(reply.planner, reply.forms, len(note), note)
     counts = np.array([len(plan) for plan in reply.plans], "<u4").tobytes()
+    counts += np.array(reply.steps, "<u8").tobytes()
     return head + counts + actions.encode([action for plan in reply.plans for action in plan])
 
 
 def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> PlanningReply:
     """Read a reply to a question about some moments; ValueError when it is none."""
-    begin = _REPLY.size + SIZE.size * len(moments)
+    begin = _REPLY.size + (SIZE.size + _STEPS.size) * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
         raise ValueError("a reply that breaks off")
-    steps, planner, forms, size, note = _REPLY.unpack_from(data)
+    planner, forms, size, note = _REPLY.unpack_from(data)
     text = note[:size].decode("utf-8", "replace")
     if len(data) == _REPLY.size:
-        return PlanningReply([], steps, planner, forms, text)
-    counts = [count for [count] in SIZE.iter_unpack(data[_REPLY.size : begin])]
+        return PlanningReply([], [], planner, forms, text)
+    middle = begin - _STEPS.size * len(moments)
+    counts = [count for [count] in SIZE.iter_unpack(data[_REPLY.size : middle])]
+    steps = [count for [count] in _STEPS.iter_unpack(data[middle:begin])]
     if len(data) != begin + sum(counts) * actions.size:
         raise ValueError(f"a reply of {len(data)} bytes")
     for count, moment in zip(counts, moments, strict=True):
@@ -159,11 +167,99 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> Plan
 
 def most_bytes(moments: Sequence[Moment], actions: Codec) -> int:
     """Return how long a reply can be."""
-    return _REPLY.size + sum(SIZE.size + moment.horizon * actions.size for moment in moments)
+    each = SIZE.size + _STEPS.size
+    return _REPLY.size + sum(each + moment.horizon * actions.size for moment in moments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteppingJob(ModelJob):
+    """A program that stands where it is told and steps from there, in its fastest form."""
+
+    handler: ClassVar[str] = "cwm_cli.worlds.confined:SteppingHandler"
+    form: str = "auto"
+
+
+class Ask(IntEnum):
+    """What a program that steps is asked.
+
+    HERE what it sees where it stands, WALK to take actions one by one up to the end of the
+    episode, PLAY to say what they return, RETURNS to play plans from
+    several observations, BEGIN to draw its random numbers anew from a decision on, FORGET the
+    places that it has named, ANEW to stand at its last observation before every step up to that.
+    """
+
+    HERE = 0
+    WALK = 1
+    PLAY = 2
+    RETURNS = 3
+    BEGIN = 4
+    FORGET = 5
+    ANEW = 6
+
+
+class Stand(IntEnum):
+    """Where to stand before that: where it stands, at observations, at a place it has named."""
+
+    THERE = 0
+    OBSERVED = 1
+    NAMED = 2
+    STATELESS = 3
+
+
+STEPPING = Struct("<BB4Qd")
+"""What is asked, where to stand; four numbers: of the place, or of an episode; of observations;
+of actions, plans, or a decision; how long plans are, or whether to stand anew before each action
+where the one before led; and the discount."""
+
+STEPPED = Struct("<QdBqi")
+"""Steps that were taken, the reward or return, whether the episode ended, the number of the place
+where the program stands now, and how many actions are valid."""
+
+NO_PLACE, NO_STATE = -1, -2
+"""In place of a number: an observation is all there is to know, or a place has no state."""
+
+
+class SteppingReply(NamedTuple):
+    """What a program that steps answers; the observation is in bytes, for a `Codec`."""
+
+    steps: int
+    reward: float = 0.0
+    terminated: bool = False
+    place: int = NO_PLACE
+    valid: tuple[int, ...] | None = None
+    observation: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the bytes of a reply."""
+        valid = b"" if self.valid is None else np.array(self.valid, "<i8").tobytes()
+        count = _ALL_VALID if self.valid is None else len(self.valid)
+        head = STEPPED.pack(self.steps, self.reward, self.terminated, self.place, count)
+        return head + valid + self.observation
+
+    @classmethod
+    def decode(cls, data: bytes, size: int) -> list[Self]:
+        """Read some, with observations of a size; ValueError when it is something else."""
+        replies, at = [], 0
+        while at < len(data):
+            steps, reward, terminated, place, count = STEPPED.unpack_from(data, at)
+            middle = at + STEPPED.size
+            end = middle + 8 * max(0, count)
+            valid = None if count == _ALL_VALID else tuple(_numbers(data[middle:end]))
+            at = end + size
+            seen = data[end:at]
+            replies.append(cls(steps, reward, bool(terminated), place, valid, seen))
+        if at != len(data):
+            raise ValueError("a reply that breaks off")
+        return replies
+
+
+def _numbers(data: bytes) -> list[int]:
+    numbers: list[int] = np.frombuffer(data, "<i8").tolist()
+    return numbers
 
 
 def _dtype(leaf: Space) -> str:
-    """Return the type that a leaf is sent in."""
+    """Return the type that a leaf is sent in; a text that is too long stays so."""
     if leaf.kind == "text":
-        return f"<U{max(1, leaf.max_length)}"
+        return f"<U{leaf.max_length + 1}"
     return "<f8" if leaf.is_float else "<i8"

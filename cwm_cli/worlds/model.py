@@ -128,11 +128,16 @@ class PlannedWith(NamedTuple):
     note: str
 
 
+class Stuck(Exception):
+    """A model reached its limits in so many decisions that more of them would be no other."""
+
+
 class PlanningSession:
     """Plans with a model, one decision after the other, for episodes that are played.
 
     In the order of its life: `state` says where an environment stands, as plans begin from
-    it; `plan` is asked whenever actions are due; `close` ends it, as `with` does. `steps`
+    it; `plan` is asked whenever actions are due, and `confirm` when an episode is over;
+    `close` ends it, as `with` does. `steps`
     counts those that the model took so far, `report` says what plans are made with, once
     that is known.
     """
@@ -147,9 +152,18 @@ class PlanningSession:
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return the next actions at each of some moments of different episodes.
 
-        A plan with a failure has no actions; `Unsuited` when no planner can plan with the model.
+        A plan with a failure has no actions; `Unsuited` when no planner can plan with the model,
+        `Stuck` when there is no use in asking on.
         """
         raise NotImplementedError
+
+    def confirm(self, episode: int, seconds: float) -> int:
+        """Check plans of an episode, which took so long in all; return how many were confirmed.
+
+        `CwmError` when they were not made as they have to be. What plans on the trusted side,
+        from what runs there, has nothing to confirm.
+        """
+        return 0
 
     def close(self) -> None:
         """Let go of what the session holds."""

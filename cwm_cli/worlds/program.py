@@ -28,6 +28,7 @@ from cwm_cli.planning.model import FORMS
 from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.pool import WorkerLost
+from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
     PACED,
@@ -37,6 +38,7 @@ from cwm_cli.worlds.messages import (
     Codec,
     PlanningJob,
     PlanningReply,
+    SteppingJob,
     TimingJob,
     decode_reply,
     encode_question,
@@ -48,6 +50,7 @@ from cwm_cli.worlds.model import (
     Planning,
     PlanningSession,
     Predictions,
+    Stuck,
     WorldModel,
 )
 
@@ -63,6 +66,9 @@ A prime, so that no axis of an observation is mistaken for that of the rows.
 SECONDS = 2.0
 """How long recording them may take: in slow environments fewer have to do."""
 
+
+MOST_TIMEOUTS = 3
+"""Decisions one after the other that may reach the limits, each of which takes as long as those."""
 
 NO_PLAN = Failure(
     kind="wrong_output",
@@ -84,6 +90,8 @@ class ProgramModel(WorldModel):
     text: str
     sandbox: Sandbox
     name: str = "the program"
+    share: float = SHARE
+    """Of the time of planning, that decisions are made again for; 0 is for trials of that."""
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -127,7 +135,9 @@ class ProgramModel(WorldModel):
             self._recorded[task] = spaces, random_rows(task, spaces)
         (observations, actions), rows = self._recorded[task]
         strangers = [planner.address for planner in planners if planner.address]
-        self.sandbox.prepare(PlanningJob.handler, *strangers)  # where they can be imported
+        self.sandbox.prepare(
+            PlanningJob.handler, SteppingJob.handler, *strangers
+        )  # where they can be imported
         job = PlanningJob(
             program=self.text,
             seed=task.seed,
@@ -137,7 +147,8 @@ class ProgramModel(WorldModel):
             planners=[(planner.sought, planner.options) for planner in planners],
             valid=task.valid is not None,
         )
-        return ProgramSession(self.sandbox, job, [planner.name for planner in planners])
+        names = [planner.name for planner in planners]
+        return ProgramSession(self.sandbox, job, names, share=self.share)
 
     def save(self, path: Path) -> None:
         """Write the program to a file."""
@@ -161,13 +172,20 @@ class ProgramSession(PlanningSession):
     """
 
     def __init__(
-        self, sandbox: Sandbox, job: PlanningJob, names: Sequence[str] | None = None
+        self,
+        sandbox: Sandbox,
+        job: PlanningJob,
+        names: Sequence[str] | None = None,
+        *,
+        share: float = SHARE,
     ) -> None:
         self._sandbox = sandbox
         self._job = job
         self._names = names or [name for name, _ in job.planners]
         self._failure: Failure | None = None
         self._process: Conversation | None = None
+        self._life = self._timeouts = 0
+        self._confirmer = Confirmer(sandbox, job, share)
         self._observations, self._actions = (
             Codec(job.observation_space, "observations"),
             Codec(job.action_space, "actions"),
@@ -177,20 +195,42 @@ class ProgramSession(PlanningSession):
         """Return what to do at each of some moments of different episodes.
 
         Where planning for all of them fails they are planned for one by one.
-        `Unsuited` when no planner can plan with the program.
+        `Unsuited` when no planner can plan with the program, `Stuck` when it only reaches limits.
         """
         plans = self._plan(moments) if len(moments) > 1 else []
+        if plans:
+            self._timeouts = 0
         return plans or [plan for moment in moments for plan in self._alone(moment)]
 
+    def confirm(self, episode: int, seconds: float) -> int:
+        """Make some of its decisions again, and say how many; `Forged` when one is another one."""
+        return self._confirmer.confirm(episode, seconds)
+
     def close(self) -> None:
-        """End the process of the program."""
+        """End the processes of the program."""
+        self._confirmer.close()
+        self._end()
+
+    def _end(self) -> None:
+        """End the process that plans."""
         process, self._process = self._process, None
         if process is not None:
             process.close()
 
     def _alone(self, moment: Moment) -> list[Plan]:
-        """Plan for one moment."""
-        return self._plan([moment]) or [Plan([], self._failure)]
+        """Plan for one moment; `Stuck` where that reached the limits again and again."""
+        if plans := self._plan([moment]):
+            self._timeouts = 0
+            return plans
+        failure = self._failure
+        assert failure is not None
+        self._timeouts = self._timeouts + 1 if failure.kind.startswith("timeout") else 0
+        if self._timeouts == MOST_TIMEOUTS:
+            words = f"{MOST_TIMEOUTS} decisions one after the other reached the limits"
+            raise Stuck(
+                f"{words}, the last: {printable(failure.message.splitlines()[0], LONGEST_NOTE)}"
+            )
+        return [Plan([], failure)]
 
     def _plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Plan for moments together; none where that fails."""
@@ -203,7 +243,9 @@ class ProgramSession(PlanningSession):
             self._failure = KILLED_WORKERS
         if not reply:
             return []
-        self.steps += reply.steps
+        self.steps += sum(reply.steps)
+        for moment, plan, steps in zip(moments, reply.plans, reply.steps, strict=True):
+            self._confirmer.add(Decision(moment, plan, reply.planner, steps, self._life))
         self.report = PlannedWith(
             self._names[reply.planner],
             tuple(form for bit, form in enumerate(FORMS) if reply.forms >> bit & 1),
@@ -215,6 +257,7 @@ class ProgramSession(PlanningSession):
         """Ask the process, a new one unless there is one; False when that fails."""
         if self._process is None:
             self._process = self._sandbox.converse(self._job)
+            self._life += 1
         process = self._process
         try:
             process.send(SIZE.pack(len(question)) + question)
@@ -224,14 +267,14 @@ class ProgramSession(PlanningSession):
             self._failure = process.failure()
             return False
         except ValueError:
-            self.close()
+            self._end()
             self._failure = NO_PLAN
             return False
         except WorkerLost:
-            self.close()
+            self._end()
             raise
         if not reply.plans:
-            self.close()
+            self._end()
             raise Unsuited(printable(reply.note, LONGEST_NOTE))
         return reply
 
@@ -256,14 +299,6 @@ class Walked(NamedTuple):
 
     transitions: int
     seconds: float
-
-
-class Broke(Exception):
-    """The program ended or failed while it was timed."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class Timer:

@@ -1,0 +1,528 @@
+"""Whether plans are those of the planner: decisions are made again, on the trusted side.
+
+The planner runs in the process of the program, which is fast, and where a program can answer in
+its place. So of every plan some decisions are made again by a planner here, which asks a second
+process of the program for each step of the model. What it was told there is asked a third
+time, of processes that only predict. The program never knows which decisions those are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
+from cwm_cli.planning.model import LARGEST, Counter, Model, Step
+from cwm_cli.sandbox.client import Sandbox
+from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.translation.scalar import Here
+from cwm_cli.worlds.messages import (
+    NO_PLACE,
+    NO_STATE,
+    SIZE,
+    STEPPED,
+    STEPPING,
+    Ask,
+    Codec,
+    PlanningJob,
+    Stand,
+    SteppingJob,
+    SteppingReply,
+)
+
+SHARE = 0.1
+"""Of the time of planning, that making decisions again takes once the first were."""
+
+TOLERANCE = 1e-6
+"""By how much actions may differ, as a share of their range.
+
+A batch of several episodes may be rounded otherwise than that of one.
+"""
+
+MOST_TIMES = 4
+"""How many times as many steps as were asked for here may be said to have been taken there.
+
+Those of episodes that are planned for together are shared out evenly, though some end sooner.
+"""
+
+CHECKED = 1000
+"""Transitions of a window that are asked again, at most."""
+
+AGREEMENT = 1e-5
+"""Relative and absolute: what a translation may differ by from its program."""
+
+
+class Broke(Exception):
+    """The program ended or failed while it was asked."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Forged(CwmError):
+    """What a program said is not what it says when that is checked."""
+
+
+MEDDLED = "the program meddled with its process, which answers"
+INSTEAD = "nothing that was planned counts: do not use this program"
+
+
+class Decision(NamedTuple):
+    """What was planned at a moment, by which planner of a list, in how many steps of the model.
+
+    `life` tells processes that came one after the other.
+    """
+
+    moment: Moment
+    plan: list[Any]
+    planner: int
+    steps: int
+    life: int
+
+
+class Told(NamedTuple):
+    """A transition that the program told of; what followed is a step."""
+
+    observation: Any
+    action: Any
+    step: Step
+
+
+class Footing(NamedTuple):
+    """Where a program is to stand, in which way of `Stand`: a place by number, an observation."""
+
+    way: Stand
+    place: int
+    observation: Any
+
+    @classmethod
+    def of(cls, state: Any) -> Footing:
+        """Read a state that a planner has, from a question or from `here`."""
+        if not isinstance(state, Here):
+            return cls(Stand.OBSERVED, 0, state)
+        if state.state is None:
+            return cls(Stand.STATELESS, 0, state.observation)
+        return cls(Stand.NAMED, state.state, state.observation)
+
+
+class Trail(NamedTuple):
+    """Actions that were taken at once after others, from where, and what they return."""
+
+    start: Footing
+    before: list[Any]
+    actions: list[Any]
+    discount: float
+    returned: float
+
+
+class RemoteModel(Model):
+    """A program in a process of its own, which is asked from here for every step.
+
+    It takes the same course as the model beside a planner in the process of the program, in the
+    same form, and notes what it is told. `asked` counts steps also beyond the ends of episodes.
+    `Broke` when the program fails, `Forged` when it answers what cannot be.
+    """
+
+    def __init__(self, sandbox: Sandbox, job: PlanningJob) -> None:
+        names = [each.name for each in fields(SteppingJob)]
+        stepping = SteppingJob(**{name: getattr(job, name) for name in names})
+        self.action_space = job.action_space
+        self.deterministic = not job.draws
+        self.counter: Counter = [0]
+        self.asked = 0
+        self.told: list[Told] = []
+        self.trails: list[Trail] = []
+        self._observations = Codec(job.observation_space, "observations")
+        self._actions = Codec(job.action_space, "actions")
+        self._choices = job.action_space.count if job.action_space.kind == "discrete" else 0
+        self._start = Footing(Stand.THERE, 0, None)
+        self._since: list[Any] = []
+        self._is_there = True
+        self._seen: Any = None
+        self._stood: Any = None
+        self._here: Any = None
+        self._played: tuple[Any, list[Any]] = None, []
+        self._ahead: deque[tuple[Any, SteppingReply]] = deque()
+        self._is_loaded = self._is_anew = False
+        self._process = sandbox.converse(stepping, side=1)
+
+    @property
+    def anew(self) -> Model:
+        """The same model, whose program is stood at its last observation before every step now."""
+        if not self._is_anew:
+            self._ask(Ask.ANEW)
+            self._is_anew = True
+        return self
+
+    def begin(self, moment: Moment) -> None:
+        """Have the program draw the random numbers of a decision."""
+        self._ask(Ask.BEGIN, numbers=(Stand.THERE, moment.episode, 0, moment.decision, 0))
+
+    def forget(self) -> None:
+        """Forget what was told, and where that was."""
+        self.told, self.trails, self._is_anew = [], [], False
+        self._ahead.clear()
+        self._ask(Ask.FORGET)
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation, or where `here` said."""
+        if state is not self._here:
+            self._ahead.clear()
+        self._start, self._since, self._is_there = Footing.of(state), [], False
+        self._seen, self._here = self._start.observation, state if self._ahead else None
+        self._stood = state
+
+    def here(self) -> Any:
+        """Return what leads `stand` back to where the model stands."""
+        if self._here is None:
+            [reply] = self._stepped(Ask.HERE)
+            self._note(reply)
+        return self._here
+
+    def step(self, action: Any) -> Step:
+        """Take an action; those that were played from here before are taken along with it."""
+        before = self._seen
+        if self._since or not (self._ahead and self._ahead[0][0] == action):
+            played, actions = self._played
+            along = not self._since and self._stood is played and actions[0] == action
+            actions = actions if along else [action]
+            replies = self._stepped(Ask.WALK, actions, stands=along)
+            self._ahead = deque(zip(actions, replies, strict=False))
+        _, reply = self._ahead.popleft()
+        self._is_there = not self._ahead and self._is_there
+        self.counter[0] += 1
+        self._note(reply)
+        self._since.append(action)
+        step = Step(self._seen, reply.reward, reply.terminated, reply.valid)
+        self.told.append(Told(before, action, step))
+        return step
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        taken = list(actions)
+        if not taken:
+            return 0.0
+        [reply] = self._stepped(Ask.PLAY, taken, discount)
+        self.counter[0] += reply.steps
+        self._is_there = False
+        self._played = self._here if self._since else self._stood, taken
+        self.trails.append(Trail(self._start, self._since[:], taken, discount, reply.reward))
+        return reply.reward
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+        """Return the sums of rewards, up to the end of the episode, of plans from each state."""
+        body = self._observations.encode(states) + plans.astype(self._actions.dtype).tobytes()
+        several, count, length = plans.shape[:3]
+        data = self._ask(Ask.RETURNS, body, (Stand.THERE, 0, several, count, length))
+        [head] = self._read(data[: STEPPED.size], 0, several * count * length)
+        returns = np.frombuffer(data[STEPPED.size :], "<f8")
+        if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
+            raise Forged(f"{MEDDLED} with no returns: {INSTEAD}")
+        self.counter[0] += head.steps
+        found = returns.reshape(several, count)
+        for state, tried, totals in zip(states, plans, found, strict=True):
+            for place in {int(totals.argmax()), secrets.randbelow(count)}:
+                start, actions = Footing.of(state), list(tried[place].copy())
+                self.trails.append(Trail(start, [], actions, 1.0, float(totals[place])))
+        return found
+
+    def walk(self, trail: Trail) -> list[Told]:
+        """Take the actions of a trail one by one; `Forged` when they return something else."""
+        start, begin = trail.start, len(trail.before)
+        self._start, self._since, self._is_there = start, [], False
+        actions = [*trail.before, *trail.actions]
+        replies = self._stepped(Ask.WALK, actions)
+        self._is_there = False
+        seen = [start.observation, *(self._observation(reply) for reply in replies)]
+        weights = trail.discount ** np.arange(len(replies))
+        rewards = np.array([reply.reward for reply in replies[begin:]])
+        total = float(rewards @ weights[: len(rewards)])
+        if abs(total - trail.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
+            found = f"return {trail.returned:.6g}, and {total:.6g} one by one"
+            raise Forged(f"the program said that {len(trail.actions)} actions {found}: {INSTEAD}")
+        return [
+            Told(one, action, Step(other, reply.reward, reply.terminated, reply.valid))
+            for one, other, action, reply in zip(seen, seen[1:], actions, replies, strict=False)
+        ][begin:]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _note(self, reply: SteppingReply) -> None:
+        """Keep where the program says that it stands."""
+        self._seen = self._here = self._observation(reply)
+        if reply.place != NO_PLACE:
+            self._here = Here(self._seen, None if reply.place == NO_STATE else reply.place)
+
+    def _observation(self, reply: SteppingReply) -> Any:
+        return self._observations.decode(reply.observation, 1)[0]
+
+    def _stepped(
+        self,
+        ask: Ask,
+        actions: Sequence[Any] = (),
+        discount: float = 1.0,
+        *,
+        stands: bool = False,
+    ) -> list[SteppingReply]:
+        """Ask from where the model stands, to where the program first goes if it is elsewhere."""
+        since, self._since = self._since, []
+        if since and not self._is_there:
+            self._stepped(Ask.WALK, since)
+        self._since = since
+        way, place, observation = self._start
+        if self._is_there or since:
+            way = Stand.THERE
+        body = b""
+        if way in (Stand.OBSERVED, Stand.STATELESS):
+            body = self._observations.encode([observation])
+        body += self._actions.encode(actions)
+        data = self._ask(ask, body, (way, place, 0, len(actions), stands), discount)
+        self._is_there = True
+        size = 0 if ask == Ask.PLAY else self._observations.size
+        return self._read(data, size, len(actions))
+
+    def _read(self, data: bytes, size: int, asked: int) -> list[SteppingReply]:
+        """Read replies, with observations of a size, to so many actions."""
+        try:
+            replies = SteppingReply.decode(data, size)
+        except (ValueError, StructError) as error:
+            raise Forged(f"{MEDDLED} with {error}: {INSTEAD}") from error
+        self.asked += asked
+        counts = [reply.steps for reply in replies]
+        if not (replies and min(1, asked) <= sum(counts) <= asked and min(counts) >= min(1, asked)):
+            words = f"{MEDDLED} and counts {sum(counts):,} steps where {asked:,} were asked for"
+            raise Forged(f"{words}: {INSTEAD}")
+        if not all(-LARGEST < reply.reward < LARGEST for reply in replies):
+            raise Forged(f"{MEDDLED} with endless rewards: {INSTEAD}")
+        return replies
+
+    def _ask(
+        self,
+        ask: Ask,
+        body: bytes = b"",
+        numbers: tuple[int, int, int, int, int] = (Stand.THERE, 0, 0, 0, 0),
+        discount: float = 1.0,
+    ) -> bytes:
+        """Ask with the numbers of `STEPPING`, and return the bytes of the reply."""
+        head = STEPPING.pack(ask, *numbers, discount)
+        _, _, several, count, _ = numbers
+        process = self._process
+        try:
+            process.send(SIZE.pack(len(head) + len(body)) + head + body, brief=self._is_loaded)
+            [size] = SIZE.unpack(process.receive(SIZE.size))
+            step = STEPPED.size + self._observations.size + 8 * self._choices
+            if size > step * max(1, count) + 8 * several * count + STEPPED.size:
+                raise Forged(f"{MEDDLED} with {size:,} bytes: {INSTEAD}")
+            reply = process.receive(size)
+        except EOFError:
+            raise Broke(process.failure()) from None
+        process.rest()
+        self._is_loaded = True
+        return reply
+
+
+@dataclass
+class Confirmer:
+    """Makes some decisions of episodes that are over again, and has what they rest on confirmed.
+
+    It takes about a share of the time of planning; at least once it is done however long
+    it takes, unless the share is 0.
+    """
+
+    sandbox: Sandbox
+    job: PlanningJob
+    share: float = SHARE
+    _decided: dict[int, list[Decision]] = field(default_factory=dict)
+    _model: RemoteModel | None = None
+    _most: int = 0
+    _windows: int = 0
+    _seconds: float = 0.0
+
+    def add(self, decision: Decision) -> None:
+        """Take in a decision, to make it again perhaps when its episode is over."""
+        if self.share:
+            self._decided.setdefault(decision.moment.episode, []).append(decision)
+
+    def confirm(self, episode: int, seconds: float) -> int:
+        """Make decisions of an episode again whose planning took so long; say how many.
+
+        `Forged` when one is another one now, or rests on what the program says otherwise.
+        """
+        windows = self._parts(self._decided.pop(episode, []))
+        confirmed = 0
+        for window in self._drawn(windows, seconds):
+            if self._model is None:
+                self._model = RemoteModel(self.sandbox, self.job)
+            began = time.perf_counter()
+            try:
+                confirmed += self._confirm(window)
+            except Broke as broke:
+                confirmed += self._once_more(window, broke)
+            self._seconds += time.perf_counter() - began
+            self._windows += 1
+        return confirmed
+
+    def close(self) -> None:
+        """End the process that is asked."""
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()
+
+    def _parts(self, decisions: list[Decision]) -> list[list[Decision]]:
+        """Cut decisions into parts, before the first of which the planner remembers nothing."""
+        lengths = [find_planner(name).SEGMENT for name, _ in self.job.planners]
+
+        parts: list[list[Decision]] = []
+        before: Decision | None = None
+        for decision in decisions:
+            number = decision.moment.decision
+            follows = (
+                before is not None
+                and number == before.moment.decision + 1
+                and number % lengths[decision.planner]
+                and (decision.life, decision.planner) == (before.life, before.planner)
+            )
+            parts = parts if follows else [*parts, []]
+            parts[-1].append(decision)
+            before = decision
+        return parts
+
+    def _drawn(self, windows: list[list[Decision]], seconds: float) -> list[list[Decision]]:
+        """Draw windows, none of which the program can foresee.
+
+        The one where it says to have taken the most steps is among them, unless that is no more
+        than decisions took here.
+        """
+        if not windows:
+            return []
+        number = 1.0
+        if self._windows:
+            number = self.share * seconds * self._windows / self._seconds
+        whole = int(number) + (secrets.randbelow(10**6) < 1e6 * (number % 1))
+        places = set(secrets.SystemRandom().sample(range(len(windows)), min(whole, len(windows))))
+        largest = [max(decision.steps for decision in window) for window in windows]
+        if max(largest) > MOST_TIMES * self._most:
+            places.add(largest.index(max(largest)))
+        return [windows[place] for place in sorted(places)]
+
+    def _once_more(self, window: list[Decision], broke: Broke) -> int:
+        """Try again with a new process; a program that fails only here is refused."""
+        self.close()
+        self._model = RemoteModel(self.sandbox, self.job)
+        try:
+            return self._confirm(window)
+        except Broke:
+            where = _where(window[0].moment)
+            words = printable(broke.failure.message.splitlines()[0], 200)
+            raise Forged(f"made again, {where} failed ({words}): {INSTEAD}") from broke
+
+    def _confirm(self, window: list[Decision]) -> int:
+        """Make the decisions of a window again, and ask again for what they rest on."""
+        model, job = self._model, self.job
+        assert model is not None
+        model.forget()
+        planners = [find_planner(name)(**options) for name, options in job.planners]
+        planners = planners[window[0].planner :]
+        begin = model.begin if job.draws else None
+        decider = Decider(planners, model, seed=job.seed, begin=begin)
+        codec, told = Codec(job.observation_space, "observations"), list[Told]()
+        asked = model.asked
+        for decision in window:
+            moment = decision.moment
+            [state] = codec.decode(codec.encode([moment.state]), 1)
+            before = model.asked
+            try:
+                [plan] = decider.plan([moment._replace(state=state)])
+            except Unsuited as reason:
+                raise Forged(f"{_where(moment)} was not planned: it {reason}: {INSTEAD}") from None
+            if decider.passed_over or not self._equal(plan, decision.plan):
+                raise Forged(self._other(moment, decision.plan, plan))
+            self._most = max(self._most, model.asked - before)
+            told += self._rests_on(model)
+        claimed, asked = sum(decision.steps for decision in window), model.asked - asked
+        if claimed > MOST_TIMES * asked:
+            words = f"{claimed:,} steps of the model where {asked:,} were asked for"
+            raise Forged(f"{_where(window[0].moment)} and those after it count {words}: {INSTEAD}")
+        if not job.draws:
+            self._ask_again(told)
+        return len(window)
+
+    def _rests_on(self, model: RemoteModel) -> list[Told]:
+        """Return what a decision rests on: single steps, the best of what was played, and more."""
+        trails, model.trails = model.trails, []
+        told, model.told = model.told, []
+        if model.deterministic and trails:
+            best = max(trails, key=lambda trail: trail.returned)
+            for trail in (best, secrets.choice(trails)):
+                told += model.walk(trail)
+        return told
+
+    def _equal(self, plan: list[Any], other: list[Any]) -> bool:
+        """Whether actions are the same, real numbers within the tolerance."""
+        space = self.job.action_space
+        if len(plan) != len(other):
+            return False
+        if not space.is_float:
+            return plan == other
+        room = TOLERANCE * (np.array(space.high) - np.array(space.low)).reshape(space.shape)
+        pairs = zip(plan, other, strict=True)
+        return all(bool((np.abs(np.asarray(a) - np.asarray(b)) <= room).all()) for a, b in pairs)
+
+    def _other(self, moment: Moment, played: list[Any], planned: list[Any]) -> str:
+        """Say that what was played is not what is planned."""
+        first, second = (
+            np.array2string(np.asarray(plan[0]), precision=4) for plan in (played, planned)
+        )
+        words = f"the program answered {first} in place of the planner, which decides {second}"
+        return f"in {_where(moment)} {words}: {INSTEAD}"
+
+    def _ask_again(self, told: list[Told]) -> None:
+        """Have processes that only predict say what follows on some of what was told."""
+        job = self.job
+        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
+        if not picked:
+            return
+        rows = Dataset.of(
+            [
+                Transition(o, a, s.observation, s.reward, s.terminated, episode=n, valid=s.valid)
+                for n, (o, a, s) in enumerate(picked)
+            ],
+            observation_space=job.observation_space,
+            action_space=job.action_space,
+        )
+        columns, failure = self.sandbox.predict(job.program, rows, seed=job.seed)
+        if failure is not None:
+            words = printable(failure.message.splitlines()[0], 200)
+            raise Forged(
+                f"asked again for what plans rest on the program fails ({words}): {INSTEAD}"
+            )
+        wrong = np.zeros(len(rows), bool)
+        for name, column in columns.items():
+            wrong |= ~_alike(column, rows.columns[name])
+        if wrong.any():
+            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
+            raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
+
+
+def _alike(again: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Return for each row whether two answers agree."""
+    same = np.asarray(again == told)
+    if told.dtype.kind == "f":
+        same = np.isclose(again, told, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
+    return np.asarray(same.reshape(len(same), -1).all(axis=1))
+
+
+def _where(moment: Moment) -> str:
+    return f"decision {moment.decision} of episode {moment.episode}"

@@ -1,0 +1,308 @@
+"""A plan is the planner's: what a program answers in its place does not count."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cwm_cli.agents.episodes import Episode, play
+from cwm_cli.envs.tasks import Setting
+from cwm_cli.registry import environment
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds.confirming import Forged
+from cwm_cli.worlds.model import Planning
+from cwm_cli.worlds.program import ProgramModel
+from worlds import CARTPOLE, PENDULUM
+
+WORLD_MODELS = Path(__file__).parent / "world_models"
+LIMITS = Limits(wall_seconds=30, cpu_seconds=20, stall_seconds=1, sleep_seconds=1)
+QUICK = {"simulations": 20, "rollout": 20, "budget": 100}
+
+HANDLER = """
+import sys
+
+def handler():
+    frame = sys._getframe()
+    while frame:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "job"):
+            return type(found).__name__
+        frame = frame.f_back
+    return ""
+
+def balance(state):
+    return int(state[2] + 0.5 * state[3] + 0.05 * state[0] + 0.1 * state[1] > 0)
+"""
+"""Finds out what its process is for, and balances the pole of CartPole without a model."""
+
+NOTHING = """
+class Environment:
+    def __init__(self):
+        prepare(self)
+
+    def set_state(self, observation):
+        self.state = list(observation)
+
+    def step(self, action):
+        return list(self.state), 1.0, False
+"""
+
+PREPARED = "    def __init__(self):\n        prepare(self)\n\n    def set_state"
+RIGHT = CARTPOLE.replace("    def set_state", PREPARED)
+
+DESCRIPTORS = (
+    HANDLER
+    + """
+import os, struct
+
+def read(size):
+    data = b""
+    while len(data) < size:
+        piece = os.read(4, size - len(data))
+        if not piece:
+            os._exit(0)
+        data += piece
+    return data
+
+def prepare(environment):
+    if handler() != "PlanningHandler":
+        return
+    while True:
+        [size] = struct.unpack("<I", read(4))
+        question = read(size)
+        [count] = struct.unpack_from("<I", question)
+        places = [4 + 28 * count + 32 * n for n in range(count)]
+        states = [struct.unpack_from("<4d", question, place) for place in places]
+        reply = struct.pack("<BBH400s", 0, 1, 0, b"") + struct.pack("<I", 1) * count
+        reply += struct.pack("<Q", 999) * count
+        reply += b"".join(struct.pack("<q", balance(state)) for state in states)
+        os.write(5, struct.pack("<I", len(reply)) + reply)
+"""
+    + NOTHING
+)
+"""Takes the descriptors over and answers for the planner."""
+
+PATCHED = (
+    HANDLER
+    + """
+def prepare(environment):
+    if handler() != "PlanningHandler":
+        return
+    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+
+    def plan(self, moments):
+        self.steps = [999 for _ in moments]
+        return [[balance(moment.state)] for moment in moments]
+
+    decider.plan = plan
+"""
+    + NOTHING
+)
+"""Patches what decides, and leaves the descriptors alone."""
+
+CODED = (
+    HANDLER
+    + """
+def prepare(environment):
+    if handler() != "PlanningHandler":
+        return
+    choose = sys.modules["cwm_cli.planning.mcts"].choose
+
+    def always(found, temperature, number):
+        return found.actions[0]
+
+    choose.__code__ = always.__code__
+"""
+    + RIGHT
+)
+"""Puts other code into a function of the planner; the model is right."""
+
+COUNTING = (
+    HANDLER
+    + """
+def prepare(environment):
+    if handler() != "PlanningHandler":
+        return
+    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    plan = decider.plan
+
+    def counting(self, moments):
+        plans = plan(self, moments)
+        self.steps = [3_900_000_000 for _ in plans]
+        return plans
+
+    decider.plan = counting
+"""
+    + RIGHT
+)
+"""Plans as it should, and says that it took 3.9e9 steps."""
+
+LATE = (
+    PATCHED.replace(
+        "        self.steps = [999",
+        "        if moments[0].decision < 25:\n"
+        "            return real(self, moments)\n"
+        "        self.steps = [999",
+    )
+    .replace("    def plan(self", "    real = decider.plan\n\n    def plan(self")
+    .replace(NOTHING, RIGHT)
+)
+"""The same, in later decisions of an episode only."""
+
+LURING = (
+    HANDLER
+    + """
+def prepare(environment):
+    environment.lures = handler() in ("PlanningHandler", "SteppingHandler")
+"""
+    + NOTHING.replace(
+        "return list(self.state), 1.0, False",
+        "return list(self.state), 1.0 + 9.0 * (self.lures and action == balance(self.state)), False",
+    )
+)
+"""Lures the planner with rewards that it does not give where it is asked to predict."""
+
+FAILING = (
+    HANDLER
+    + """
+def prepare(environment):
+    if handler() == "SteppingHandler":
+        raise ValueError("not here")
+"""
+    + NOTHING
+)
+"""Fails where its decisions are made again."""
+
+SILENT = (
+    HANDLER
+    + """
+import time
+
+def prepare(environment):
+    if handler() == "SteppingHandler":
+        time.sleep(99)
+"""
+    + NOTHING
+)
+"""Does not answer there."""
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(LIMITS, 3) as sandbox:
+        yield sandbox
+
+
+def played(
+    sandbox, text, env="CartPole-v1", *, share=1000.0, count=1, limit=60, **how
+) -> list[Episode]:
+    """Play episodes by planning, with as much of every plan confirmed as there is."""
+    planner = how.pop("planner", Planning("mcts", QUICK))
+    task = Setting(env, how.pop("env_args", {}), 3, limit).task(environment(env))
+    with ProgramModel(text, sandbox, share=share).open([planner], task) as session:
+        return [each.episode for p in play(task, range(count), session) for each in p.finished]
+
+
+ATTACKS = {
+    "descriptors": (DESCRIPTORS, "in place of the planner"),
+    "what decides": (PATCHED, "in place of the planner"),
+    "code of the planner": (CODED, "in place of the planner"),
+    "steps": (COUNTING, "steps of the model where"),
+    "later decisions": (LATE, "in place of the planner"),
+    "rewards": (LURING, "answers"),
+    "a failure": (FAILING, "not here"),
+}
+
+
+def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> None:
+    wrong = {}
+    for name, (text, words) in ATTACKS.items():
+        try:
+            wrong[name] = played(sandbox, text)
+        except Forged as error:
+            if words not in str(error) or "\n" in str(error):
+                wrong[name] = str(error)
+    assert wrong == {}
+
+
+def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
+    for text in (DESCRIPTORS, PATCHED, LURING):
+        [episode] = played(sandbox, text, share=0.0)
+        assert (episode.returned, episode.confirmed) == (60.0, 0)
+    [episode] = played(sandbox, COUNTING, share=0.0, limit=5)
+    assert episode.model_steps == 5 * 3_900_000_000
+
+
+HONEST = {
+    "CartPole-v1": CARTPOLE,
+    "Pendulum-v1": PENDULUM,
+    "Taxi-v3": "taxi_map",
+    "Acrobot-v1": "acrobot_lists",
+    "MountainCarContinuous-v0": "mountain_car_continuous",
+    "Blackjack-v1": "blackjack_random",
+    "HalfCheetah-v5": "cheetah_vectors",
+}
+"""Programs that are tables, arithmetic, arrays, and one that draws random numbers."""
+
+
+@pytest.mark.parametrize(
+    "env", [*list(HONEST)[:2], *(pytest.param(e, marks=pytest.mark.slow) for e in list(HONEST)[2:])]
+)
+def test_all_decisions_of_an_honest_program_are_confirmed(sandbox, env) -> None:
+    text = HONEST[env]
+    if "\n" not in text:
+        text = (WORLD_MODELS / f"{text}.py").read_text()
+    planners = {"Pendulum-v1": "icem", "MountainCarContinuous-v0": "cem", "HalfCheetah-v5": "icem"}
+    planner = Planning(planners.get(env, "mcts"), {} if env in planners else QUICK)
+    if env == "Taxi-v3":
+        planner = Planning("tabular", {})
+    found = played(sandbox, text, env, planner=planner, count=2, limit=30)
+    first, second = found
+    assert first.decisions == first.confirmed or first.confirmed >= 25
+    assert second.confirmed > 0
+    assert first.failures == second.failures == 0
+
+
+def test_the_report_says_how_many_decisions_were_confirmed_and_forged_ones_are_taken_back(
+    cwm,
+) -> None:
+    (cwm.folder / "good.py").write_text(CARTPOLE)
+    (cwm.folder / "bad.py").write_text(DESCRIPTORS)
+    how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "30", "-o", "simulations=9")
+    good = cwm.inside("plan", *how, "--program", "good.py")
+    assert good.returncode == 0, good.stderr
+    [line] = [line for line in good.stdout.splitlines() if line.startswith("confirmed")]
+    assert line.split()[2:4] in (["of", "60"], ["of", "59"]) or int(line.split()[1]) > 0
+    bad = cwm.inside("plan", *how, "--program", "bad.py")
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert bad.stderr.splitlines()[-1].startswith("Error: in decision ")
+    journals = [path for path in cwm.folder.glob("runs/plans/*/*.jsonl")]
+    sides = [{json.loads(line)["side"] for line in path.open()} for path in journals]
+    assert sorted(map(sorted, sides)) == [["model", "random"], ["random"]]
+
+
+LOOPING = """
+class Environment:
+    def set_state(self, observation):
+        pass
+
+    def step(self, action):
+        while True:
+            pass
+"""
+
+
+def test_three_decisions_in_a_row_at_the_limits_end_the_plan_and_the_report_is_printed(cwm) -> None:
+    (cwm.folder / "loop.py").write_text(LOOPING)
+    how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "9", "--program", "loop.py")
+    done = cwm.inside("plan", *how, "-o", "stall_seconds=0.1")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    words = (
+        "the plan ended after 0 of 2 episodes: 3 decisions one after the other reached the limits"
+    )
+    assert words in last
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "random" in line] != []
+    assert json.loads(cwm.inside("plan", *how, "-o", "stall_seconds=0.1", "--json").stdout)[
+        "stopped"
+    ]
