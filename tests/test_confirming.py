@@ -157,7 +157,7 @@ def prepare(environment):
 """
     + NOTHING.replace(
         "return list(self.state), 1.0, False",
-        "return list(self.state), 1.0 + 9.0 * (self.lures and action == balance(self.state)), False",
+        "return list(self.state), 1.0 + 9 * (self.lures and action == balance(self.state)), False",
     )
 )
 """Lures the planner with rewards that it does not give where it is asked to predict."""

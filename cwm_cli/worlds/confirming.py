@@ -115,7 +115,7 @@ class Footing(NamedTuple):
         return cls(Stand.NAMED, state.state, state.observation)
 
 
-class Trail(NamedTuple):
+class PlayedActions(NamedTuple):
     """Actions that were taken at once after others, from where, and what they return."""
 
     start: Footing
@@ -141,7 +141,7 @@ class RemoteModel(Model):
         self.counter: Counter = [0]
         self.asked = 0
         self.told: list[Told] = []
-        self.trails: list[Trail] = []
+        self.played: list[PlayedActions] = []
         self._observations = Codec(job.observation_space, "observations")
         self._actions = Codec(job.action_space, "actions")
         self._choices = job.action_space.count if job.action_space.kind == "discrete" else 0
@@ -151,7 +151,7 @@ class RemoteModel(Model):
         self._seen: Any = None
         self._stood: Any = None
         self._here: Any = None
-        self._played: tuple[Any, list[Any]] = None, []
+        self._last: tuple[Any, list[Any]] = None, []
         self._ahead: deque[tuple[Any, SteppingReply]] = deque()
         self._is_loaded = self._is_anew = False
         self._process = sandbox.converse(stepping, side=1)
@@ -170,7 +170,7 @@ class RemoteModel(Model):
 
     def forget(self) -> None:
         """Forget what was told, and where that was."""
-        self.told, self.trails, self._is_anew = [], [], False
+        self.told, self.played, self._is_anew = [], [], False
         self._ahead.clear()
         self._ask(Ask.FORGET)
 
@@ -193,8 +193,8 @@ class RemoteModel(Model):
         """Take an action; those that were played from here before are taken along with it."""
         before = self._seen
         if self._since or not (self._ahead and self._ahead[0][0] == action):
-            played, actions = self._played
-            along = not self._since and self._stood is played and actions[0] == action
+            where, actions = self._last
+            along = not self._since and self._stood is where and actions[0] == action
             actions = actions if along else [action]
             replies = self._stepped(Ask.WALK, actions, stands=along)
             self._ahead = deque(zip(actions, replies, strict=False))
@@ -215,8 +215,10 @@ class RemoteModel(Model):
         [reply] = self._stepped(Ask.PLAY, taken, discount)
         self.counter[0] += reply.steps
         self._is_there = False
-        self._played = self._here if self._since else self._stood, taken
-        self.trails.append(Trail(self._start, self._since[:], taken, discount, reply.reward))
+        self._last = self._here if self._since else self._stood, taken
+        self.played.append(
+            PlayedActions(self._start, self._since[:], taken, discount, reply.reward)
+        )
         return reply.reward
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
@@ -233,23 +235,23 @@ class RemoteModel(Model):
         for state, tried, totals in zip(states, plans, found, strict=True):
             for place in {int(totals.argmax()), secrets.randbelow(count)}:
                 start, actions = Footing.of(state), list(tried[place].copy())
-                self.trails.append(Trail(start, [], actions, 1.0, float(totals[place])))
+                self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[place])))
         return found
 
-    def walk(self, trail: Trail) -> list[Told]:
-        """Take the actions of a trail one by one; `Forged` when they return something else."""
-        start, begin = trail.start, len(trail.before)
+    def walk(self, tried: PlayedActions) -> list[Told]:
+        """Take actions once more, one by one; `Forged` when they return something else."""
+        start, begin = tried.start, len(tried.before)
         self._start, self._since, self._is_there = start, [], False
-        actions = [*trail.before, *trail.actions]
+        actions = [*tried.before, *tried.actions]
         replies = self._stepped(Ask.WALK, actions)
         self._is_there = False
         seen = [start.observation, *(self._observation(reply) for reply in replies)]
-        weights = trail.discount ** np.arange(len(replies))
+        weights = tried.discount ** np.arange(len(replies))
         rewards = np.array([reply.reward for reply in replies[begin:]])
         total = float(rewards @ weights[: len(rewards)])
-        if abs(total - trail.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
-            found = f"return {trail.returned:.6g}, and {total:.6g} one by one"
-            raise Forged(f"the program said that {len(trail.actions)} actions {found}: {INSTEAD}")
+        if abs(total - tried.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
+            found = f"return {tried.returned:.6g}, and {total:.6g} one by one"
+            raise Forged(f"the program said that {len(tried.actions)} actions {found}: {INSTEAD}")
         return [
             Told(one, action, Step(other, reply.reward, reply.terminated, reply.valid))
             for one, other, action, reply in zip(seen, seen[1:], actions, replies, strict=False)
@@ -394,7 +396,8 @@ class Confirmer:
                 and number % lengths[decision.planner]
                 and (decision.life, decision.planner) == (before.life, before.planner)
             )
-            parts = parts if follows else [*parts, []]
+            if not follows:
+                parts.append([])
             parts[-1].append(decision)
             before = decision
         return parts
@@ -461,12 +464,12 @@ class Confirmer:
 
     def _rests_on(self, model: RemoteModel) -> list[Told]:
         """Return what a decision rests on: single steps, the best of what was played, and more."""
-        trails, model.trails = model.trails, []
+        played, model.played = model.played, []
         told, model.told = model.told, []
-        if model.deterministic and trails:
-            best = max(trails, key=lambda trail: trail.returned)
-            for trail in (best, secrets.choice(trails)):
-                told += model.walk(trail)
+        if model.deterministic and played:
+            best = max(played, key=lambda tried: tried.returned)
+            for tried in (best, secrets.choice(played)):
+                told += model.walk(tried)
         return told
 
     def _equal(self, plan: list[Any], other: list[Any]) -> bool:
