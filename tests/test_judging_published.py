@@ -1,6 +1,7 @@
 """Where the rules of the published evaluator and ours let different programs pass."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -155,6 +156,14 @@ def test_each_kind_passes_by_the_rules_that_let_it(
         if (ours.passed, published.passed) != ((one.ours,), (one.published,)):
             otherwise[name] = ours, published
     assert otherwise == {}
+
+
+def test_the_page_on_what_was_published_names_just_these_kinds() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "published.md").read_text()
+    _, alone, ours = page.split("rules alone:\n")
+    for text, kinds in ((alone, PUBLISHED_ALONE), (ours, OURS_ALONE)):
+        rows = [line.split("|")[1].strip() for line in text.splitlines() if line[:1] == "|"]
+        assert rows[2:] == list(kinds)
 
 
 def test_the_input_is_as_it_is_stored(sandbox: Sandbox) -> None:
