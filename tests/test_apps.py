@@ -23,7 +23,7 @@ from cwm_cli.runs.listing import report_on
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.search.contracts import Usage
-from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
+from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang, holds
 from processes import wait_until
 
 
@@ -365,6 +365,22 @@ def test_a_cost_limit_is_for_all_problems_together(work):
         with pytest.raises(CwmError, match="known price"):
             work(server, max_cost=1, model="openai/nobody-knows")
         assert len(server.requests) == asked
+
+
+def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
+    sizes = []
+
+    def respond(body):
+        sizes.append(sum(len(message["content"]) for message in body["messages"]))
+        return holds(sizes[0] // 4 - 5)(solver(body))(body)
+
+    with OpenAIServer(respond) as server:
+        done = work(server, total=1, run="r")
+    assert [row["solved"] for row in done.facts["rows"]] == [True]
+    assert "problem 10: the prompt is too long for openai/gpt-4o-mini: shortened" in done.said
+    whole, short = (received.prompt for received in server.requests)
+    assert "Some of the tests" in whole
+    assert "Some of the tests" not in short
 
 
 def shell_arguments(server, data, *more):

@@ -22,7 +22,7 @@ from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
 from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.program import OTHER_STEPS, Timer
 from cwm_litellm.backend import LiteLLM
-from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang
+from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang, holds
 from recordings import FROZEN_LAKE, cartpole, record
 
 
@@ -234,6 +234,32 @@ class TestInquiries:
         assert found.unread.keys() == {0, 1, 2}
         assert found.answers[0] == "It will fall."
         assert found.score.accuracy == 0.0
+
+    def test_no_answer_is_a_wrong_one_and_says_why(self, poles):
+        script = [*[answer(None, finish="content_filter")] * 3, answer("{", finish="length")]
+        with OpenAIServer(script) as server:
+            found = self.ask(server, poles[0], count=2)
+        withheld = "the provider's content filter withheld the answer"
+        assert found.unread == {0: withheld, 1: "the answer was cut off after 10 tokens"}
+        assert (found.score.accuracy, found.refused, found.stopped) == (0.0, {}, "")
+        assert found.spent.tokens == 110 * len(server.requests)
+
+    def test_examples_are_left_out_for_a_model_that_takes_less(self, poles):
+        sizes = []
+
+        def respond(body):
+            sizes.append(sum(len(message["content"]) for message in body["messages"]))
+            return holds(sizes[0] // 4 - 5)(physicist(body))(body)
+
+        with OpenAIServer(respond) as server:
+            found = self.ask(server, poles[0])
+        assert found.score.exact == 1.0
+        [note] = found.notes
+        assert note.startswith("the prompt is too long for openai/gpt-4o-mini: shortened from")
+        assert len(server.requests) == 4
+        shown = [received.prompt.count("next_observation: ") for received in server.requests]
+        assert shown[0] == 3
+        assert max(shown[1:]) < 3
 
     def test_a_model_that_cannot_be_asked_is_asked_once(self, poles):
         with OpenAIServer([WRONG_KEY]) as server:

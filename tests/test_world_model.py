@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import PaperMetric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Verdict
@@ -189,3 +189,36 @@ class TestPrompts:
         names = component_names(space, "observation")
         row = {"b.c": (np.array([[1, 2]]), np.array([[3, 4]]))}
         assert [eval(name, {"observation": row}) for name in names] == [1, 2, 3, 4]
+
+
+def test_what_matters_least_is_left_out_of_a_prompt_that_is_too_long(sandbox):
+    train = record("CartPole-v1", episodes=5)[0]
+    described = "A cart with a pole.\n\n" + "\n\n".join(
+        f"## Part {n}\nLine.\nMore." for n in range(200)
+    )
+    problem = WorldModelProblem(described, train, sandbox, AccuracyMetric.of(train))
+    program = cartpole(gravity=5)
+    verdict = problem.judge(program)
+    move = Move(IMPROVE, 0, program, verdict)
+
+    def worded(room):
+        _, user = problem.shorter(move, room)
+        return user.content
+
+    whole = "\n".join(message.content for message in problem.messages(move))
+    assert worded(len(whole)) in whole
+    lengths = []
+    for room in range(len(whole), 0, -500):
+        text = worded(room)
+        lengths.append(len(text))
+        assert program.strip() in text
+        assert "class Environment:\n    def __init__(self): ..." in text
+        if "(1) " in text:  # examples go first
+            assert "## Part 199" in text
+        if "A cart with a pole." not in text:  # and what the task is about last
+            assert "residual" not in text
+    assert lengths == sorted(lengths, reverse=True)
+    assert any(
+        "## Part 0" in worded(r) and "## Part 199" not in worded(r) for r in range(9000, 3000, -500)
+    )
+    assert len(worded(len(whole) // 2)) <= len(whole) // 2

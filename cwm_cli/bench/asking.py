@@ -126,26 +126,19 @@ class Inquiry:
         try:
             completion = self._complete(request, asked)
         except CwmError as error:
-            self._refuse(number, str(error), asked, at_once=number == 0)
+            asked.refused[number] = str(error)
+            latest = range(number - MOST_REFUSALS + 1, number + 1)
+            if number == 0 or all(row in asked.refused for row in latest):
+                asked.stopped = str(error)
             return
         if completion is None:
             asked.stopped = f"the next answer might exceed --max-cost {self.max_cost:g}"
             return
         asked.usages.append(completion.usage)
         asked.notes += [completion.note] if completion.note else []
-        if completion.lacking and not completion.text:
-            self._refuse(number, completion.lacking, asked)
-            return
         asked.answers[number] = completion.text
         if reason := predicted.take(number, completion.text):
-            asked.unread[number] = reason
-
-    def _refuse(self, number: int, why: str, asked: Asked, *, at_once: bool = False) -> None:
-        """Note why there is no answer, and stop asking where there will be none."""
-        asked.refused[number] = why
-        latest = range(number - MOST_REFUSALS + 1, number + 1)
-        if at_once or all(row in asked.refused for row in latest):
-            asked.stopped = why
+            asked.unread[number] = completion.lacking or reason
 
     def _complete(self, request: Request, asked: Asked) -> Completion | None:
         """Return the answer; none where it might cost too much."""
