@@ -1,6 +1,7 @@
 """What is typed is read as it was meant, and numbers say no more than what is true."""
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, read_options
+from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import Owner, environment, read_options
+from cwm_cli.search.contracts import GENERATE, IMPROVE, Move
 from cwm_cli.text import UNKNOWN, percent, read_value, share
 from recordings import cartpole
 
@@ -150,6 +155,65 @@ def test_read_value_gives_back_what_json_can_hold():
 def poles_npz(cwm, poles):
     poles[0].save(cwm.folder / "p.npz")
     return cwm
+
+
+LAZY = """
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+
+    def step(self, action):
+        return self.observation, {reward}, False
+"""
+
+
+def printed_sums(table):
+    """Compute the headline of each column from the rows under it, as a reader would."""
+    rows = {line.split("  ")[0].strip(): line for line in table.splitlines()}
+    terms = {
+        name: re.findall("([\\d.]+) \N{MULTIPLICATION SIGN} ([\\d.]+)", line)
+        for name, line in rows.items()
+    }
+    summed = [found for name, found in terms.items() if name[:1] in ("=", "+") and found]
+    return [sum(float(a) * float(b) for a, b in column) for column in zip(*summed, strict=True)]
+
+
+def test_the_headline_is_the_sum_of_the_rows_under_it_printed_and_in_json(cwm):
+    for env, reward in (("CliffWalking-v1", -1), ("Blackjack-v1", 0), ("Pendulum-v1", 0)):
+        (cwm.folder / "lazy.py").write_text(LAZY.format(reward=reward))
+        done = cwm.inside("evaluate", "lazy.py", "--env", env, "--json")
+        scores = [json.loads(done.stdout)[part] for part in ("train", "test")]
+        for score, told in zip(scores, printed_sums(done.stderr), strict=True):
+            parts = score["weighed"].values()
+            assert sum(part["weight"] for part in parts) == pytest.approx(1)
+            exact = sum(part["right"] * part["weight"] for part in parts)
+            assert score["accuracy"] == pytest.approx(exact)
+            assert score["accuracy"] == pytest.approx(told, abs=0.003)
+
+
+def test_the_prompt_says_how_rows_are_weighed_but_not_the_published_one(sandbox):
+    data = Dataset.load(default_dataset(environment("CliffWalking-v1"))[0])
+    metric = AccuracyMetric.of(data.train)
+    rewards = data.train.columns["rewards"]
+    common, rare = (int((rewards == value).sum()) for value in (-1.0, -100.0))
+    told = f"by its reward: -100: {common / rare:.3g}, -1: 1."
+    for feedback, times in (("full", 1), ("paper", 0)):
+        problem = WorldModelProblem("A cliff.", data.train, sandbox, metric, feedback=feedback)
+        for action in (GENERATE, IMPROVE):
+            text = "".join(m.content for m in problem.messages(Move(action, program="pass")))
+            assert text.count(told) == times
+    even = AccuracyMetric.of(Dataset.load(default_dataset(environment("Pendulum-v1"))[0]).train)
+    assert even.words(data.train) == "All transitions weigh the same."
+
+
+def test_below_the_floor_nobody_is_sent_to_plan(cwm):
+    (cwm.folder / "answers").mkdir()
+    (cwm.folder / "answers" / "0.md").write_text(f"```python\n{LAZY.format(reward=7)}```")
+    words = ("synthesize", "--env", "CliffWalking-v1", "--backend", "replay", "--model", "answers")
+    done = cwm.inside(*words, "--budget", "1", "--run", "r")
+    assert done.returncode == 0, done.stderr
+    assert "cwm plan" not in done.stdout
+    assert "no better than saying that nothing changes; --run r --budget 2 goes on" in done.stdout
 
 
 def test_evaluate_of_a_program_that_does_not_load_reports_and_exits_1(poles_npz):

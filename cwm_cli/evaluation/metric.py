@@ -22,6 +22,15 @@ MOST_CLASSES = 20
 """With more distinct rewards than this, all rows weigh the same."""
 
 
+class WeighedPart(BaseModel):
+    """How right a part is where rows weigh what they weigh, and how much of the accuracy it is."""
+
+    model_config = ConfigDict(frozen=True)
+
+    right: float
+    weight: float
+
+
 class Score(BaseModel):
     """How right predictions are, in [0, 1].
 
@@ -32,7 +41,7 @@ class Score(BaseModel):
     that says "nothing changes, the most common reward, never terminated" (and
     the most common valid actions), and `normalised` is the accuracy above it
     (None when the floor is 1). `paper` is the published score, where it was
-    asked for.
+    asked for. Over the parts in `weighed`, right times weight adds up to the accuracy.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,6 +56,7 @@ class Score(BaseModel):
     transitions: int
     paper: float | None = None
     valid_actions: float | None = None
+    weighed: dict[str, WeighedPart] | None = None
 
     @property
     def value(self) -> float:
@@ -57,7 +67,8 @@ class Score(BaseModel):
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what was not asked for and what there is not."""
         data: dict[str, Any] = handler(self)
-        optional = [name for name in ("paper", "valid_actions") if getattr(self, name) is None]
+        names = ("paper", "valid_actions", "weighed")
+        optional = [name for name in names if getattr(self, name) is None]
         return {name: value for name, value in data.items() if name not in optional}
 
 
@@ -174,6 +185,10 @@ class Metric:
         """Return what each row weighs, all the same unless a metric says otherwise."""
         return np.ones(len(rows))
 
+    def words(self, rows: Dataset) -> str:
+        """Say how rows are weighed, as far as these show it, to whoever writes a program."""
+        return "All transitions weigh the same."
+
     def floor(self, rows: Dataset) -> float:
         """Return the score of a model that says nothing but the most common."""
         raise NotImplementedError
@@ -268,6 +283,23 @@ class AccuracyMetric(Metric):
         weights: np.ndarray = 1.0 / np.where(seen, counts[nearest], counts[counts > 0].min())
         return weights
 
+    def words(self, rows: Dataset) -> str:
+        """Say what a transition weighs by its reward, as far as these rows show it."""
+        if len(self.classes) > MOST_CLASSES:
+            return super().words(rows)
+        rewards, weights = rows.columns["rewards"], self.weights(rows)
+        first = {c: np.flatnonzero(close(rewards, np.full(len(rows), c))) for c in self.classes}
+        found = {c: weights[places[0]] for c, places in first.items() if len(places)}
+        if len(set(found.values())) < 2:
+            return super().words(rows)
+        least = min(found.values())
+        each = ", ".join(f"{reward:g}: {weight / least:.3g}" for reward, weight in found.items())
+        return (
+            "Transitions are weighed by their reward, each value of which counts the same in "
+            "total. The weight is that of all parts, of the observation and the termination as "
+            f"well. What one transition weighs, by its reward: {each}."
+        )
+
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
         """Score predictions of all rows of a dataset."""
         return self._score_of(match_all(predictions, rows), rows)
@@ -303,7 +335,21 @@ class AccuracyMetric(Metric):
             normalised=None if floor == 1 else (accuracy - floor) / (1 - floor),
             transitions=len(rows),
             valid_actions=None if valid is None else float(valid[~terminal].mean()),
+            weighed=self._weighed(matches, rows),
         )
+
+    def _weighed(self, matches: Matches, rows: Dataset) -> dict[str, WeighedPart]:
+        """Take the accuracy apart; what is seen after the end of an episode has no weight in it."""
+        terminal, weights = rows.columns["terminations"], self.weights(rows)
+        parts = {name: right for name, right in matches._asdict().items() if right is not None}
+        of_a_part = weights / weights.sum() / np.where(terminal, 2, len(parts))
+        found = {}
+        for name, right in parts.items():
+            own = of_a_part if name in ("reward", "terminated") else of_a_part * ~terminal
+            if (weight := float(own.sum())) > 0:
+                lost = float((own * (1.0 - right)).sum()) / weight
+                found[name] = WeighedPart(right=1.0 - lost, weight=weight)
+        return found
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class WorldModelProblem(Problem):
             tools=self.tools,
             names_actions=self.dataset.has_valid_actions,
         )
+        if self.feedback != "paper":
+            interface += f"\n\n{self.metric.words(self.dataset[self.dataset.fitted])}"
         return messages(
             "world_model",
             move,

@@ -17,6 +17,7 @@ from cwm_cli.search.contracts import ROOT, Node, Record
 from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 """The parts of a dataset that a search has scores for, and their titles."""
@@ -194,6 +195,24 @@ def read_answers(folder: Path) -> Iterator[SearchRecord]:
             yield record
 
 
+def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:
+    """Write what the accuracy is the sum of: each part as rows weigh it, times its weight."""
+    weighed = [(score.weighed if score else None) or {} for score in scores.values()]
+    names = dict.fromkeys(name for parts in weighed for name in parts)
+    return [
+        [
+            f"{'+' if place else '='} {name.replace('_', ' ')}",
+            *(
+                f"{share(parts[name].right)} {TIMES} {share(parts[name].weight)}"
+                if name in parts
+                else UNKNOWN
+                for parts in weighed
+            ),
+        ]
+        for place, name in enumerate(names)
+    ]
+
+
 def score_grid(scores: Mapping[str, Score | None]) -> Grid:
     """Compare scores part by part, a column each; what is not known is a dash."""
     names = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
@@ -207,5 +226,6 @@ def score_grid(scores: Mapping[str, Score | None]) -> Grid:
         [name.replace("_", " "), *(share(getattr(score, name, None)) for score in scores.values())]
         for name in (*names, *optional)
     ]
+    cells[1:1] = _sums(scores)
     counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores.values())
     return Grid("", ["", *scores], [*cells, ["transitions", *counts]])
