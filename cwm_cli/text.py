@@ -11,6 +11,10 @@ UNKNOWN = "\N{EN DASH}"
 """What stands in a table for what is not known."""
 
 
+NOISE = 1e-12
+"""What is nearer to nothing is left of a difference of equal numbers."""
+
+
 def clean(text: str, *, limit: int | None = None, newlines: bool = False) -> str:
     """Replace control and format characters (escapes, bells, direction marks) and cut to `limit`.
 
@@ -74,7 +78,7 @@ def share(value: float | None, digits: int = 3) -> str:
     if value is None:
         return UNKNOWN
     rounded = round(value, digits) + 0.0  # no minus before a zero
-    if rounded != value and rounded in (-1.0, 0.0, 1.0):
+    if abs(value) > NOISE and rounded != value and rounded in (-1.0, 0.0, 1.0):
         rounded += math.copysign(10.0**-digits, value - rounded)
     return f"{rounded:.{digits}f}"
 

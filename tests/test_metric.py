@@ -193,7 +193,7 @@ class TestPaper:
         data = dataset([(1, 2, 0, False)])
         keys = ["accuracy", "observation", "reward", "terminated", "exact", "floor"]
         plain = AccuracyMetric.of(data).score(truth(data), data).model_dump()
-        assert [*plain] == [*keys, "normalised", "transitions"]
+        assert [*plain] == [*keys, "normalised", "transitions", "weighed"]
         assert "paper" in json.loads(
             PaperMetric.of(data).score(truth(data), data).model_dump_json()
         )
@@ -241,7 +241,12 @@ class TestForAllData:
         rows = np.arange(len(data)) % len(other)
         said = truth(other[rows])
         score = PaperMetric.of(other).score(said, data)
-        shares = score.model_dump(exclude={"normalised", "transitions", "observation"})
+        assert score.weighed is not None
+        parts = score.weighed.values()
+        assert sum(one.right * one.weight for one in parts) == pytest.approx(score.accuracy)
+        assert sum(one.weight for one in parts) == pytest.approx(1.0)
+        besides = {"normalised", "transitions", "observation", "weighed"}
+        shares = score.model_dump(exclude=besides)
         assert all(0.0 <= share <= 1.0 for share in shares.values())
 
     @unhurried
