@@ -1,7 +1,10 @@
 """Files of every kind, made wrong in thousands of ways: each is read, or refused in one line."""
 
+import json
 import os
+import pickle
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +26,15 @@ from cwm_published.buffer import read_buffer
 from cwm_published.converting import convert
 from mutations import (
     BYTES,
+    MEGABYTES,
+    SECONDS,
     Figures,
     Mutation,
     archive,
     code,
     fuzz,
     lines,
+    no_file,
     opcodes,
     spoil,
     structure,
@@ -142,8 +148,6 @@ def benchmark(shell):
 @pytest.fixture(scope="module")
 def coding(shell):
     """The folder with a run over coding problems."""
-    import json
-
     file = shell.folder / "problems.jsonl"
     file.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS[:2]))
     program = "print(sum(map(int, input().split())))"
@@ -234,10 +238,15 @@ def read_published(_: Path, file: Path) -> None:
 
 @pytest.mark.slow
 def test_published_buffers(tmp_path):
-    import pickle
-
     folder = tmp_path / "published"
     folder.mkdir()
+    for protocol in (0, 2, 5):
+        (folder / f"{protocol}.pkl").write_bytes(published(protocol))
+    tried(folder, ALONE, (*BYTES, *(opcodes,) * 5), read_published)
+
+
+def published(protocol: int) -> bytes:
+    """Return a published buffer."""
     rows = list(record(environment("CartPole-v1"), episodes=2, test_episodes=0, policy="random"))
     starts = {}
     for index, row in enumerate(rows):
@@ -252,6 +261,64 @@ def test_published_buffers(tmp_path):
         "extra_info": [{} for _ in rows],
         "idx": len(rows),
     }
-    for protocol in (0, 2, 5):
-        (folder / f"{protocol}.pkl").write_bytes(pickle.dumps(fields, protocol))
-    tried(folder, ALONE, (*BYTES, *(opcodes,) * 5), read_published)
+    return pickle.dumps(fields, protocol)
+
+
+RUN, PLAN = "search/run", "search/run/plans/*/*"
+COMMANDS = (
+    (("evaluate", RUN), (f"{RUN}/*",)),
+    (("plan", RUN, "--episodes", "3", "--max-steps", "5", "-o", "mcts.simulations=2"), (PLAN,)),
+    (("runs", "show", RUN), (f"{RUN}/*.json*",)),
+    (("runs", "list", "search", "benchmark"), ("search/run/*.json*", "benchmark/run/*.json*")),
+    (("runs", "report", "benchmark/run"), ("benchmark/run/*.json*", "benchmark/run/*/*.json*")),
+    (("runs", "diff", RUN, "benchmark/run"), ("search/run/*.json", "benchmark/run/*.json")),
+    (("runs", "rm", RUN), (f"{RUN}/*",)),
+    (("runs", "export", RUN), (f"{RUN}/*",)),
+    (("runs", "show", "coding/searched"), ("coding/searched/**/*.json*",)),
+    (("data", "show", "cart.npz"), ("cart.npz",)),
+    (("data", "import", "x.pkl", "--env", "CartPole-v1", "--out", "y.npz"), ("x.pkl",)),
+    (("evaluate", f"{RUN}/best.py", "--env", "CartPole-v1"), (f"{RUN}/best.py",)),
+)
+"""What users would do with a file that is wrong, and where it would be."""
+
+
+@pytest.mark.slow
+def test_commands(shell, search, benchmark, coding, tmp_path):
+    (shell.folder / "x.pkl").write_bytes(published(protocol=4))
+    worst = {"seconds": 0.0, "megabytes": 0.0}
+    wrong = []
+    for seed in range(FIRST, FIRST + 3 * len(COMMANDS)):
+        words, names = COMMANDS[seed % len(COMMANDS)]
+        rng = random.Random(seed)
+        folder = tmp_path / str(seed)
+        shutil.copytree(shell.folder, folder, ignore=shutil.ignore_patterns("cache"))
+        files = sorted(path for name in names for path in folder.glob(name) if path.is_file())
+        file = rng.choice(files)
+        if seed % 4 == 3:
+            file.unlink()
+            no_file(rng, file)
+        way = spoil(rng, file, FITTING.get(file.suffix, BYTES)) if seed % 4 != 3 else "no file"
+        way = f"{way} in {file.relative_to(folder)}"
+        process = Shell(folder, shell.packages, {"XDG_CACHE_HOME": str(tmp_path)}).start(*words)
+        said = process.stderr.read() if process.stderr else ""
+        _, status, usage = os.wait4(process.pid, 0)
+        taken = {"seconds": usage.ru_utime + usage.ru_stime, "megabytes": usage.ru_maxrss / 1024}
+        worst = {name: max(worst[name], taken[name]) for name in worst}
+        errors = [line for line in said.splitlines() if line.startswith("Error: ")]
+        code = os.waitstatus_to_exitcode(status)
+        if "Traceback" in said or code not in (0, 1) or (code == 1 and len(errors) > 1):
+            wrong.append(f"seed {seed}, {way}: {' '.join(words)} ended with {code}: {said[-1500:]}")
+        if taken["seconds"] > SECONDS or taken["megabytes"] > MEGABYTES:
+            wrong.append(f"seed {seed}, {way}: {' '.join(words)} took {taken}")
+        shutil.rmtree(folder)
+    print(f"{3 * len(COMMANDS)} commands, the worst took {worst}")  # noqa: T201
+    assert not wrong, "\n\n".join(wrong)
+
+
+FITTING: dict[str, tuple[Mutation, ...]] = {
+    ".npz": (*BYTES, structure, archive, archive),
+    ".pkl": (*BYTES, opcodes, opcodes),
+    ".py": (*BYTES, code, code),
+    ".json": (*BYTES, *(swap,) * 9),
+    ".jsonl": (*BYTES, *(lines,) * 9),
+}

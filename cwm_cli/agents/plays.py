@@ -95,8 +95,9 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         try:
             run = cls.begin(folder, PlayHeader(config=config))
         except OSError as error:
+            reason = (error.strerror or str(error)).lower()
             raise CwmError(
-                f"{folder} cannot be written ({error}): choose another folder"
+                f"{folder} cannot be written ({reason}): choose another folder"
             ) from error
         run._anew = new
         return run

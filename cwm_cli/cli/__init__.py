@@ -96,5 +96,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
             stream.reconfigure(errors="replace")
-    with boundary():
-        command_line()()
+    try:
+        with boundary():
+            command_line()()
+    except typer.Exit as end:  # of what went wrong before there was a command
+        sys.exit(end.exit_code)

@@ -169,6 +169,9 @@ def boundary() -> Iterator[None]:
             raise
         complain(told(error))
         raise typer.Exit(1) from error
+    except MemoryError as error:
+        complain("there is not enough memory: close something else, or use fewer data")
+        raise typer.Exit(1) from error
 
 
 REFUSALS = {
