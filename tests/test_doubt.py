@@ -11,7 +11,10 @@ import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
+from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.evaluation.support import doubting, supported, survey
+from cwm_cli.export.package import package_of
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.doubt import Prospect, Support, doubted, prospect
@@ -242,3 +245,46 @@ def test_points_without_bounds_are_supported_within_the_rows(sandbox):
     support = supported(survey(ProgramModel(still, sandbox), data), data)
     assert support.covers(np.array([0.0, 0.5]), 0) and not support.covers(np.array([1.0, 0.5]), 0)
     assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that nobody took
+
+
+def test_what_the_data_do_not_show_is_told_the_most_important_first():
+    rows = walk("CartPole-v1", [[n % 2, *[1] * 20] for n in range(4)])
+    told = gaps(rows, ("place", "speed", "angle", "spin"))
+    assert "one cause" in told[0] and "other ways to end may exist" in told[0]
+    assert told[1] == "Every reward seen was the same (1)."
+    assert told[2].startswith("No row came near these bounds: place was") and len(told) <= 6
+    one = Dataset(rows.columns | {"actions": np.zeros(len(rows), np.int64)}, *spaces_of(rows))
+    assert "No row takes the action 1." in gaps(one)
+    assert "when an episode ends is not known" in gaps(cliff_rows()[np.arange(5)])[0]
+    assert gaps(rows[np.arange(0)]) == []
+
+
+def spaces_of(rows):
+    return rows.observation_space, rows.action_space
+
+
+def test_lines_with_few_rows_behind_them_are_named(sandbox):
+    rows, program = cliff_rows(), CLIFF.replace("KNOWN", "10")
+    rows = rows[rows.columns["episodes"] < 3]  # with one goal
+    found = survey(ProgramModel(program, sandbox), rows, cells=False)
+    told = " ".join(gaps(rows, found=found, program=program))
+    end = len(program.splitlines())
+    assert f"Few rows are behind a rule: line {end} (1 row)." in told
+    assert "of 192 (observation, action) pairs were recorded" in told
+
+
+def test_a_search_ends_with_what_its_data_do_not_show(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = walk("CartPole-v1", [[n % 2, 1 - n % 2, *[1] * 12] for n in range(8)])
+    found = cwm_cli.synthesize("CartPole-v1", dataset=rows, budget=1, run="poles")
+    assert "other ways to end may exist" in found.gaps[0]
+    assert found.as_json()["gaps"] == found.gaps
+    docstring = " ".join(found.program.read_text().split())
+    assert (
+        "other ways to end may exist" in docstring and "Every reward seen was the same" in docstring
+    )
+    run = SearchRun.load(found.run)
+    assert run.gaps() == list(found.gaps)
+    assert set(found.gaps) <= set(SearchRun.report([run]).notes)
+    card = package_of(run).files["README.md"].decode()
+    assert "## What the data do not show" in card and found.gaps[0] in card

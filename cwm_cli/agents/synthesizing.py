@@ -14,11 +14,16 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cwm_cli.agents.collecting import load_transitions, recorded_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Evaluation, Score, evaluate, unseen
+from cwm_cli.evaluation.gaps import gaps
+from cwm_cli.evaluation.support import survey
+from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
@@ -30,6 +35,10 @@ from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.trails import TrailsJob
+
+FOLLOWED = 2000
+"""Rows at which the best program's ways are followed: enough to tell which lines few go through."""
 
 MODEL_VARIABLE = "CWM_MODEL"
 """The environment variable with the language model that is asked where none is named."""
@@ -62,6 +71,7 @@ class SynthesisResult:
     seconds: float
     scores: Scores
     failure: Failure | None = None
+    gaps: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -293,6 +303,7 @@ class SearchJob:
             seconds=round(time.monotonic() - self.started, 3),
             scores=Scores(*(each and each.score for each in found)),
             failure=failures[0] if failures else None,
+            gaps=self._gaps(best, train),
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -306,6 +317,15 @@ class SearchJob:
             self.run.log(record.note)
             self.notes.append(record.note)
         return record.node
+
+    def _gaps(self, best: Node | None, rows: Dataset) -> tuple[str, ...]:
+        """Say what the rows do not show, and on how few of them rules of the best program rest."""
+        names = documented_names(self.run.header.description, rows.observation_space)
+        if best is None:
+            return tuple(gaps(rows, names))
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), FOLLOWED)).astype(int))]
+        found = survey(ProgramModel(best.program, self.problem.sandbox), some, cells=False)
+        return tuple(gaps(rows, names, found=found, program=best.program))
 
     def _score(self, best: Node | None, rows: Dataset) -> Evaluation | None:
         """Score the best program on some rows, if there are both."""
@@ -377,6 +397,7 @@ def open_job(
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
         _open_run(order, config, guard.protection, folder=folder, new=new) as run,
     ):
+        guard.prepare(TrailsJob.handler)
         problem = WorldModelProblem(
             description=run.header.description,
             dataset=dataset.train,

@@ -150,6 +150,8 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     out = console(json=False)
     if isinstance(run, SearchRun):
         out.print(finished_tree(list(run.nodes())))
+        for gap in run.gaps():
+            out.print(f"unseen  {gap}", highlight=False, markup=False, soft_wrap=True)
     for grid in run.grids():
         out.print(GridTable(grid))
 

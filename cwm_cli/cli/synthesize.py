@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,11 +110,14 @@ def synthesize(
     spent = f"{result.completions} completions, {result.tokens} tokens, cost {cost}"
     outcome = "solved" if result.solved else "not solved"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
+    plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
     if found := _advice(result, backend, model):
         lines["advice"] = found
+    for place, gap in enumerate(result.gaps):
+        out.print(f"{'' if place else 'unseen':<8}{gap}", **plain)
     for name, words in lines.items():
-        out.print(f"{name:<8}{words}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{name:<8}{words}", **plain)
 
 
 def _environment(env: str | None, idx: int | None) -> str:

@@ -10,7 +10,7 @@ observation of `Tuple(Discrete, Box)` becomes `observations.0` and
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isinf, prod
+from math import inf, isinf, prod
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
@@ -60,6 +60,15 @@ class Space:
     def count(self) -> int:
         """Number of values of a discrete space."""
         return int(self.high[0]) - int(self.low[0]) + 1
+
+    @property
+    def cardinality(self) -> float:
+        """How many values there are: infinitely many real numbers, and texts."""
+        if self.kind in ("tuple", "dict"):
+            return prod(child.cardinality for child in self.children)
+        if self.is_float or self.kind == "text":
+            return inf
+        return prod(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
 
     def mask(self, values: Iterable[int]) -> np.ndarray:
         """Return for each value of a discrete space whether it is among some of its values."""

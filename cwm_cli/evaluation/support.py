@@ -15,8 +15,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import TOLERANCE, match
-from cwm_cli.translation.tables import countable
-from cwm_cli.worlds.doubt import DoubtedModel, Mode, Support, doubted, limits, prospect
+from cwm_cli.worlds.doubt import DoubtedModel, Mode, Support, countable, doubted, limits, prospect
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.trails import LOOKUP, TrailsJob, trails
 
@@ -57,14 +56,14 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     return DoubtedModel(model, replace(model, text=text), support)
 
 
-def survey(model: ProgramModel, rows: Dataset) -> ProgramSurvey:
+def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:
     """Ask a program for rows, and follow its ways there and, where they are few, in all cells."""
     predictions = model.predict(rows)
     if predictions.failure is not None:
         return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
     right = _right(predictions.columns, rows)
     columns, count = rows.select("observations", "actions"), len(rows)
-    cells = countable(rows.observation_space, rows.action_space)
+    cells = cells and countable(rows.observation_space, rows.action_space)
     if cells:
         every = every_cell(rows.observation_space, rows.action_space)
         columns = {name: np.concatenate([columns[name], every[name]]) for name in columns}

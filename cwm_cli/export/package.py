@@ -164,6 +164,7 @@ def card(
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
         scores=_scores(run, findings),
+        gaps=_gaps(run),
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
         version=__version__,
         mark=MARK,
@@ -188,6 +189,12 @@ def _scores(run: SearchRun, findings: RunFindings) -> str:
         shares = [share(getattr(score, name)) for name in columns]
         lines.append(f"| {' | '.join([titles[part], *shares, f'{score.transitions:,}'])} |")
     return "\n".join(lines) + "\n" + EXPLAINED.rstrip()
+
+
+def _gaps(run: SearchRun) -> str:
+    """Say what the data do not show, where that was written down."""
+    lines = [f"- {gap}" for gap in run.gaps()]
+    return "\n".join(["## What the data do not show", "", *lines, "", ""]) if lines else ""
 
 
 def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[tuple[str, str]]:

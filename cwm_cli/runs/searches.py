@@ -14,7 +14,7 @@ from cwm_cli.runs import files
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import RESULT, RowsAdded, Run, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record
-from cwm_cli.text import UNKNOWN, share
+from cwm_cli.text import UNKNOWN, clean, share
 
 JOURNAL = "nodes.jsonl"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -125,6 +125,12 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
             hint = "remove it, or continue the run, which writes it anew"
             raise UnreadableError(self.folder / RESULT, "its scores are none", hint) from error
 
+    def gaps(self) -> list[str]:
+        """Say what its data do not show, once it is over."""
+        told = (self.result() or {}).get("gaps")
+        lines = told if isinstance(told, list) else []
+        return [clean(each) for each in lines if isinstance(each, str)]
+
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
         config, nodes = self.config, list(self.nodes())
@@ -152,7 +158,10 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[score_grid(scores)] if scores else [],
-            notes=[f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}"],
+            notes=[
+                f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
+                *runs[0].gaps(),
+            ],
             facts=base.facts,
         )
 

@@ -192,21 +192,7 @@ def countable(observation_space: Space, action_space: Space) -> bool:
     """Whether a table of all observations and actions is small enough to be filled."""
     if action_space.kind != "discrete":
         return False
-    return _size(observation_space) * action_space.count <= MOST_STEPS
-
-
-def _size(space: Space) -> float:
-    """Return how many values a space has."""
-    if space.kind in ("tuple", "dict"):
-        sizes = [_size(child) for child in space.children]
-    elif space.is_float or space.kind == "text":
-        return np.inf
-    else:
-        sizes = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
-    size = 1.0
-    for each in sizes:
-        size *= each
-    return size
+    return observation_space.cardinality * action_space.count <= MOST_STEPS
 
 
 def _values(space: Space) -> Iterator[Any]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DISCOUNT = 0.99
 """What a reward is worth one step later, as by default where it is planned."""
 
+MOST_CELLS = 12_000
+"""Situations and actions that are looked at one by one: a second's work, as for a table."""
+
 Mode = Literal["careful", "curious", "ignore"]
 
 
@@ -256,6 +259,13 @@ class DoubtingSession(PlanningSession):
         if not plan.actions:
             return plan
         return plan._replace(supported=self._support.covers(moment.state, plan.actions[0]))
+
+
+def countable(observation_space: Space, action_space: Space) -> bool:
+    """Whether all situations, with each action, are few enough to be asked for."""
+    if action_space.kind != "discrete":
+        return False
+    return observation_space.cardinality * action_space.count <= MOST_CELLS
 
 
 def numbers(space: Space, value: Any) -> np.ndarray:

@@ -48,7 +48,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "NotIn": lambda value, container: value not in container,
 }
 
-_SITE = 40
+SITE = 40
+"""By how many bits the number of a site stands above that of an arm."""
 _KEY = (1 << 32) - 1
 
 
@@ -135,7 +136,7 @@ class Recorder:
     def arm(self, site: int, value: Any) -> Any:
         """Note whether a condition holds."""
         if isinstance(value, bool | np.bool_):
-            self.events[site << _SITE | bool(value)] = None
+            self.events[site << SITE | bool(value)] = None
         return value
 
     def chain(self, site: int, names: str, *values: Any) -> Any:
@@ -153,19 +154,19 @@ class Recorder:
     def truth(self, site: int, value: Any) -> Any:
         """Note whether something counts as true."""
         if not isinstance(value, np.ndarray):
-            self.events[site << _SITE | bool(value)] = None
+            self.events[site << SITE | bool(value)] = None
         return value
 
     def pick(self, site: int, choose: Callable[..., Any], *values: Any) -> Any:
         """Note which of several values `min` or `max` chooses."""
         chosen = choose(*values)
         place = next((n for n, value in enumerate(values) if value is chosen), 0)
-        self.events[site << _SITE | place] = None
+        self.events[site << SITE | place] = None
         return chosen
 
     def key(self, site: int, key: Any) -> Any:
         """Note a key that is looked up."""
-        self.events[LOOKUP | site << _SITE | crc32(repr(_plain(key)).encode()) & _KEY] = None
+        self.events[LOOKUP | site << SITE | crc32(repr(_plain(key)).encode()) & _KEY] = None
         return key
 
     @staticmethod

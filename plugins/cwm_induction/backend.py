@@ -12,6 +12,7 @@ from pydantic import Field
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
@@ -20,7 +21,14 @@ from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
 from cwm_induction.portfolio import Portfolio
-from cwm_induction.writing.finishing import broken, remarked, renamed, unnamed, unremarked
+from cwm_induction.writing.finishing import (
+    broken,
+    identifier,
+    remarked,
+    renamed,
+    unnamed,
+    unremarked,
+)
 
 UNITS = 4_000
 """Work units for one completion: about 20 seconds of one core."""
@@ -100,6 +108,9 @@ class Induction(Backend):
             f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
             f"its accuracy on them is {share(best.fit)}."
         )
+        called = [identifier(name) for name in names]
+        whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
+        remark = " ".join([remark, *gaps(fit, called if whole else ())])
         program = remarked(broken(renamed(best.program, names)), remark)
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)}."
         return found, program, best.above < HOPELESS and not has_rules(fit)

@@ -208,10 +208,7 @@ def summary(findings: SystemFindings) -> list[str]:
     """Return the paragraphs of the docstring, the first one a sentence on the whole."""
     count = len(findings.samples)
     first = f"A world model induced from {count} transitions alone."
-    paragraphs = [
-        " ".join(_on_changes(findings)),
-        " ".join([_on_the_end(findings), _on_the_reward(findings)]),
-    ]
+    paragraphs = [" ".join(_on_changes(findings)), _on_the_reward(findings)]
     if findings.capped:
         paragraphs.append("The time allowed ran out: given more, more might be found.")
     return [first, *(paragraph for paragraph in paragraphs if paragraph)]
@@ -244,22 +241,11 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
         yield f"{_listed(still)} never changed."
 
 
-def _on_the_end(findings: SystemFindings) -> str:
-    """Say what is known about the end of an episode."""
-    seen = findings.ending.seen
-    if not seen:
-        return "No terminal transition was seen, so when an episode ends is not known."
-    times = "one terminal transition" if seen == 1 else f"{seen} terminal transitions"
-    return f"The rule for the end rests on {times}; other ways to end may exist."
-
-
 def _on_the_reward(findings: SystemFindings) -> str:
     """Say what is known about the reward."""
     reward = findings.reward
-    if reward.is_constant and reward.right == 1:
-        return "Every reward seen was the same."
     if reward.right > 0.98:
-        return "The reward was found exactly."
+        return "" if reward.is_constant else "The reward was found exactly."
     return f"The reward is an approximation, right in {percent(reward.right)} of the transitions."
 
 

@@ -397,22 +397,14 @@ def seen_findings(seen: Transitions) -> list[str]:
 def _seen(seen: Transitions) -> list[str]:
     """Say what was seen and what was not: situations, ends of episodes, rewards."""
     transitions = _count(int(seen.count.sum()), "transition")
-    pairs = len(np.unique(np.column_stack([seen.before, seen.action]), axis=0))
-    sizes = seen.encoding.sizes
-    coverage = f"of {sizes[0] * seen.encoding.actions}" if len(sizes) == 1 else "different"
-    sentences = [
-        f"Induced from {transitions} of {_count(seen.episodes, 'episode')}.",
-        f"{pairs} {coverage} (observation, action) pairs were observed.",
-    ]
+    sentences = [f"Induced from {transitions} of {_count(seen.episodes, 'episode')}."]
     ends = int(seen.count[seen.done == 1].sum())
     if ends:
         verb = "was" if ends == 1 else "were"
         sentences.append(f"{_count(ends, 'terminal transition')} {verb} seen.")
-    else:
-        sentences.append("No terminal transition was seen, so no episode ends here.")
     counts = np.bincount(seen.codes, weights=seen.count).astype(int).tolist()
     if len(counts) == 1:
-        return [*sentences, f"The reward was always {seen.rewards[0]}."]
+        return sentences
     if len(counts) > MOST_LISTED:
         return [*sentences, f"{len(counts)} different rewards were seen."]
     parts = [
