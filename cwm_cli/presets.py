@@ -11,17 +11,15 @@ from typing import Any, ClassVar
 FROM_PRESET: Any = None
 """Default of an option whose value the preset gives."""
 
-PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
-    {
-        "problem.feedback": "paper",
-        "problem.prefill": True,
-        "backend.temperature": 0.6,
-        "backend.top_p": 0.8,
-        "backend.max_tokens": 4096,
-    }
+PUBLISHED_SAMPLING: Mapping[str, Any] = MappingProxyType(
+    {"backend.temperature": 0.6, "backend.top_p": 0.8, "backend.max_tokens": 4096}
 )
-"""How Dainese et al. (2024) asked models of OpenAI: by one counterexample, in an answer that is
-begun for them, and with this sampling."""
+"""How Dainese et al. (2024) sampled from models of OpenAI."""
+
+PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
+    {"problem.feedback": "paper", "problem.prefill": True, **PUBLISHED_SAMPLING}
+)
+"""How their searches asked: by one counterexample, and in an answer that is begun."""
 
 
 class WithPresets:

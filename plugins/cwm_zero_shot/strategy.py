@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from cwm_cli.presets import PUBLISHED_ASKING
+from cwm_cli.presets import PUBLISHED_SAMPLING
 from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 
 
@@ -14,10 +14,13 @@ from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 class ZeroShot(Strategy):
     """Writes every program from scratch and learns nothing from how it fared."""
 
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED_ASKING}
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "paper": PUBLISHED_SAMPLING,
+    }
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem and of the backend."""
+    """Values of what is not set of the backend."""
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Ask for another program."""
