@@ -180,7 +180,10 @@ class TestMujoco:
             program = program.replace("observation[:1]", "0").replace("observation[1:]", "0")
             assert open_sandbox.predict(program, swing).failure is None
 
-    @pytest.mark.parametrize("name", STOCK_MODELS)
+    @pytest.mark.parametrize(
+        "name",
+        ["HalfCheetah-v5", *(pytest.param(n, marks=pytest.mark.slow) for n in [*STOCK_MODELS][1:])],
+    )
     def test_the_models_that_environments_ship_with_step_like_them(self, name, simulating):
         rows = stepped(name)
         metric = AccuracyMetric.of(rows)

@@ -19,7 +19,15 @@ from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
 from cwm_cli.search.threads import waited
 from cwm_cli.text import clean
 from cwm_litellm.backend import Fit
-from cwm_litellm.failures import ANSWERS, Kind, Patience, classify, explain, words_of
+from cwm_litellm.failures import (
+    ANSWERS,
+    Kind,
+    Patience,
+    UnpayableError,
+    classify,
+    explain,
+    words_of,
+)
 from cwm_litellm.transport import until
 
 MOST_TRIES = 3
@@ -73,7 +81,8 @@ class Answer(NamedTuple):
 class Question:
     """A request on its way to an answer; `fit` is what all questions to the model learn from.
 
-    `most_tokens` is what the user allows an answer, None being as many as it takes.
+    `most_tokens` is what the user allows an answer, None being as many as it takes. Where the
+    cost is limited, an attempt of which nobody says what it took counts with the most it may.
     """
 
     model: str
@@ -93,6 +102,8 @@ class Question:
 
     def __post_init__(self) -> None:
         self.messages, self._tokens = self.request.messages, self.most_tokens
+        if self.most_tokens is not None and self.fit.tokens is not None:
+            self._tokens = min(self.most_tokens, self.fit.tokens)
         if self.fit.characters is not None:
             self._shorten(self.fit.characters)
 
@@ -100,27 +111,27 @@ class Question:
         """Ask until there is a whole answer, or no more to be tried."""
         start, best, tries = time.perf_counter(), Answer(), 0
         while tries < MOST_TRIES:
-            if not self._affords():
-                best = best if best.lacking else Answer(lacking="too little is left of --max-cost")
-                break
             try:
                 answer = self._asked(self.request.seed + tries)
-            except (OpenAIError, TimeoutError) as error:
+            except (OpenAIError, TimeoutError, UnpayableError) as error:
                 kind = classify(error)
                 if kind is Kind.TOO_LONG and self._smaller(str(error), shorten=not tries):
                     continue
                 if kind not in ANSWERS and not tries:
                     raise explain(error, self.model, self._attempts) from None
                 if kind not in ANSWERS:
-                    break
+                    break  # what was answered before is better than nothing
                 answer = Answer(lacking=words_of(error, self.model, self._attempts))
             tries += 1
-            best = answer if answer.text or not best.text else best
+            best = answer if answer.text or not best.lacking else best
             if not answer.lacking or (answer.cut and not self._grows()):
                 break
         used = total(self._usages)
         usage = Usage(
-            used.prompt_tokens, used.completion_tokens, used.cost, time.perf_counter() - start
+            prompt_tokens=used.prompt_tokens,
+            completion_tokens=used.completion_tokens,
+            cost=used.cost if self.request.allowance is None else self._spent,
+            seconds=time.perf_counter() - start,
         )
         return Completion(best.text, usage, lacking=best.lacking, note=self._note)
 
@@ -141,6 +152,8 @@ class Question:
 
     def _attempt(self, seed: int) -> Any:
         """Ask once; `timeout` is for the whole answer, however it drips."""
+        if not self._affords():
+            raise UnpayableError
         asked = self.settings | {
             "model": self.model,
             "messages": [message.model_dump() for message in self.messages],
@@ -189,7 +202,7 @@ class Question:
         used = max(self._usages[-1].completion_tokens, self._tokens or LEAST_TOKENS)
         more = most_output(self.model) or GROWTH * used
         self._tokens = min(more, self.fit.tokens or more)
-        return self._tokens > used
+        return self._affords() and self._tokens > used
 
     def _smaller(self, told: str, *, shorten: bool) -> bool:
         """Ask for fewer tokens or, where it is not they that are too many, say less."""

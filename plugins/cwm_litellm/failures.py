@@ -51,12 +51,19 @@ class Kind(StrEnum):
         " lower --parallel or try again later"
     )
     FILTERED = "the content filter of {provider} refused the prompt ({reason})"
+    UNPAYABLE = "another attempt might cost more than --max-cost leaves"
     OVERSIZED = "the answer was longer than any program, and not taken"
     BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
 
 
 TRANSIENT = frozenset({Kind.UNREACHABLE, Kind.TIMEOUT, Kind.RATE_LIMIT, Kind.BROKEN})
-ANSWERS = frozenset({Kind.FILTERED, Kind.OVERSIZED})
+
+
+class UnpayableError(Exception):
+    """The next attempt might cost more than the question may."""
+
+
+ANSWERS = frozenset({Kind.FILTERED, Kind.OVERSIZED, Kind.UNPAYABLE})
 """What is recorded as the answer that it is, for the next question may fare better."""
 
 LESS_OFTEN = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
@@ -136,6 +143,8 @@ def _unsent(error: BaseException) -> Kind | None:
     """Recognise what failed before anything was sent."""
     if isinstance(error, TimeoutError):
         return Kind.TIMEOUT
+    if isinstance(error, UnpayableError):
+        return Kind.UNPAYABLE
     if "LLM Provider NOT provided" in str(error):
         return Kind.NO_PROVIDER
     if _cause(error, httpx.HTTPError) or _cause(error, JSONDecodeError):
