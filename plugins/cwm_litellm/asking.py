@@ -95,6 +95,7 @@ class Question:
     stream: bool = False
     messages: tuple[Message, ...] = field(init=False)
     _tokens: int | None = field(init=False)
+    _limit: int | None = field(default=None, init=False)
     _note: str = field(default="", init=False)
     _usages: list[Usage] = field(default_factory=list, init=False)
     _spent: float = field(default=0.0, init=False)
@@ -160,8 +161,8 @@ class Question:
             "seed": seed,
             "timeout": self.timeout,
         }
-        if self._tokens is not None:
-            asked["max_tokens"] = self._tokens
+        if self._limit is not None:
+            asked["max_tokens"] = self._limit
 
         def ask() -> Any:
             until(time.monotonic() + self.timeout)
@@ -180,36 +181,37 @@ class Question:
 
     def _affords(self) -> bool:
         """Whether an answer can be paid; it is then limited to the tokens that can."""
+        self._limit = self._tokens
         if self.request.allowance is None or (cost := prices(self.model, self.messages)) is None:
             return True
         left = self.request.allowance - self._spent - cost.prompt
         most = [tokens for tokens in (self._tokens, self.fit.tokens) if tokens is not None]
         wanted = min(most or [most_output(self.model) or USUAL_TOKENS])
         payable = wanted if cost.token == 0 else int(left / cost.token + 1e-6)
-        self._tokens = min(wanted, payable)
-        return left >= 0 and self._tokens >= min(wanted, LEAST_TOKENS)
+        self._limit = min(wanted, payable)
+        return left >= 0 and self._limit >= min(wanted, LEAST_TOKENS)
 
     def _worst(self) -> float:
         """Return what an answer costs that takes all of its tokens, 0 where no one asks."""
         if self.request.allowance is None or (cost := prices(self.model, self.messages)) is None:
             return 0.0
-        return cost.prompt + cost.token * (self._tokens or USUAL_TOKENS)
+        return cost.prompt + cost.token * (self._limit or USUAL_TOKENS)
 
     def _grows(self) -> bool:
         """Ask for more tokens than the answer that was cut off had, where that is allowed."""
         if self.most_tokens is not None:
             return False
-        used = max(self._usages[-1].completion_tokens, self._tokens or LEAST_TOKENS)
+        used = max(self._usages[-1].completion_tokens, self._limit or LEAST_TOKENS)
         more = most_output(self.model) or GROWTH * used
         self._tokens = min(more, self.fit.tokens or more)
-        return self._affords() and self._tokens > used
+        return self._affords() and (self._limit or 0) > used
 
     def _smaller(self, told: str, *, shorten: bool) -> bool:
         """Ask for fewer tokens or, where it is not they that are too many, say less."""
         context, prompt = _number(CONTEXT, told), _number(PROMPT, told)
         known = bool(context and prompt)
-        room = context - prompt if known else (self._tokens or 0) // 2
-        if self._tokens is not None and LEAST_TOKENS <= room < self._tokens:
+        room = context - prompt if known else (self._limit or 0) // 2
+        if self._limit is not None and LEAST_TOKENS <= room < self._limit:
             self._tokens = self.fit.tokens = room
             return True
         share = min(FOR_THE_PROMPT * context / prompt, SMALLER) if known else SMALLER
