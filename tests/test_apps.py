@@ -564,6 +564,7 @@ def test_solutions_that_cannot_be_used_are_refused_in_one_line(work, here):
 
 
 WRONG_USAGE = {
+    ("--judge-only", "--run", "d", "--judge", "published"): "has no use for --judge: leave it out",
     (): "coding problems need a language model: add --model PROVIDER/NAME",
     ("--backend", "induction"): "the backend 'induction' works from transitions",
     ("--backend", "litellm"): "needs a model",

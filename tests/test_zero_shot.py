@@ -61,7 +61,7 @@ def asked(verdicts, parallel=1):
     search = Search(Judge(list(verdicts)), ZeroShot(), backend, seed=4, parallel=parallel)
     list(search.run(len(verdicts)))
     requests = sorted(backend.asked, key=lambda request: request.step)
-    return [request._replace(problem=None, tell=unheard) for request in requests]
+    return [request._replace(problem=None, tell=unheard, shorter=None) for request in requests]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
