@@ -1,10 +1,12 @@
-"""What the sandbox costs: 1000 CartPole rows scored in it, warm, and in a plain loop.
+"""What the sandbox costs: 1000 CartPole rows scored in it, warm, in a plain loop, and audited.
 
 All guards are up and the rows are in two processes; the loop calls `set_state` and
-`step` with its inputs at hand, and nothing is compared.
+`step` with its inputs at hand, and nothing is compared. An audit asks for the same rows
+in as many processes as keep rows of an episode apart.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import gymnasium
@@ -15,7 +17,7 @@ from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
-from cwm_cli.sandbox import Sandbox
+from cwm_cli.sandbox import Job, Limits, Reply, Sandbox
 
 ROWS = 1000
 PROGRAM = '''
@@ -55,6 +57,36 @@ def measure(quick: bool) -> Measured:
     more = [1e3 * (ours - theirs) for theirs, ours in zip(*times, strict=True)]
     figures = times.milliseconds("loop", "sandbox") | {"more ms": median(more)}
     return Measured(times.costs, figures, counts)
+
+
+def measure_audit(quick: bool) -> Measured:
+    """Predict and audit the predictions in turn."""
+    dataset = cartpole(ROWS)
+    with CountingSandbox() as sandbox:
+        answers = sandbox.predict(PROGRAM, dataset).columns
+        audit = partial(sandbox.audit, PROGRAM, dataset, answers)
+        rounds = 10 if quick else 100
+        times = in_turn(
+            lambda _: sandbox.predict(PROGRAM, dataset), lambda _: audit(), rounds, warm_up=5
+        )
+        sandbox.processes = 0
+        if failure := audit():
+            raise SystemExit(f"the audit of a right program fails: {failure}")
+        counts = {"processes": sandbox.processes, "calls": calls(audit)}
+    return Measured(times.costs, times.milliseconds("prediction", "audit"), counts)
+
+
+class CountingSandbox(Sandbox):
+    """Counts the processes in which programs are asked for rows."""
+
+    processes = 0
+
+    def run_apart(
+        self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
+    ) -> list[list[Reply]]:
+        """Count, and do the jobs."""
+        self.processes += sum(map(len, sides))
+        return super().run_apart(sides, limits)
 
 
 def cartpole(rows: int) -> Dataset:
@@ -110,6 +142,13 @@ CLAIMS = (
         f"{ROWS} CartPole rows in the sandbox against a plain loop over them",
         measure,
         goal=2.5,
+        is_cost=True,
+    ),
+    Claim(
+        "scoring audit",
+        f"an audit of {ROWS} CartPole rows against predicting them",
+        measure_audit,
+        goal=8,
         is_cost=True,
     ),
 )

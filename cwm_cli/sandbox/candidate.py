@@ -83,7 +83,9 @@ _REHEARSAL, _REHEARSAL_BYTES = _SMALL_JOB.encode(), _SMALL_JOB.layout.size
 """Encoded here, as every process writes to the memory of what it does itself."""
 
 
-def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoReturn:
+def run(
+    requests: socket.socket, ready: int, worker: int, guards: Guards, *, rehearses: bool
+) -> NoReturn:
     """Wait for a job, become the process of its program and end with it.
 
     `worker` is the process that this one must not outlive.
@@ -91,7 +93,8 @@ def run(requests: socket.socket, ready: int, worker: int, guards: Guards) -> NoR
     code = 1
     try:
         os.setsid()
-        _rehearse()
+        if rehearses:
+            _rehearse()
         before = address_space()
         guards.early()
         die_with_parent()

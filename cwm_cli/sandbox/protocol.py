@@ -8,7 +8,6 @@ with the request.
 import json
 import socket
 import sys
-from dataclasses import astuple
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Self
@@ -174,7 +173,7 @@ class JobRequest(NamedTuple):
 
     def send(self, control: socket.socket, descriptors: Descriptors) -> None:
         """Send the request and its files."""
-        message = _REQUEST.pack(_MAGIC, *self[:2], *astuple(self.limits))
+        message = _REQUEST.pack(_MAGIC, *self[:2], *vars(self.limits).values())
         socket.send_fds(control, [message], descriptors.all)
 
     @classmethod

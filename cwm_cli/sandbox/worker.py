@@ -123,7 +123,7 @@ def _started(setup: Setup, end: Endpoint, second: Endpoint | None) -> "Worker":
     if second is not None:
         end, hello = _doubled(end, second, hello)
     hello.send(end.control)
-    make: Callable[[], PreparedProcess] = partial(PreparedProcess, guards)
+    make: Callable[[bool], PreparedProcess] = partial(PreparedProcess, guards)
     if setup.cold:
         make = partial(FreshProcess, setup, environment)
     return Worker(*end, make, leave_nothing=guards.leave_nothing)
@@ -233,7 +233,7 @@ class Worker:
         self,
         control: socket.socket,
         folder: Path,
-        make_process: Callable[[], "PreparedProcess"],
+        make_process: Callable[[bool], "PreparedProcess"],
         *,
         leave_nothing: bool,
     ) -> None:
@@ -249,9 +249,10 @@ class Worker:
         """Wait for a request, and meanwhile clean up and prepare processes."""
         if not self._poller.poll(_PATIENCE_SECONDS * 1000):
             self._clean_up()
-        if not self._prepared or not self._poller.poll(_LEISURE_SECONDS * 1000):
+        hurries = self._poller.poll(_LEISURE_SECONDS * 1000 if self._prepared else 0)
+        if not (hurries and self._prepared):
             while len(self._prepared) < _PREPARED:
-                self._prepared.append(self._make_process())
+                self._prepared.append(self._make_process(not hurries))
         return JobRequest.receive(self._control)
 
     def serve(self, request: JobRequest, files: Descriptors) -> None:
@@ -322,8 +323,11 @@ def _children() -> list[int]:
 class PreparedProcess:
     """A process that waits for its job; `ready` tells once every guard is up."""
 
-    def __init__(self, guards: Guards) -> None:
-        """Fork this process, which keeps what it needs open and nothing else."""
+    def __init__(self, guards: Guards, rehearses: bool) -> None:
+        """Fork this process, which keeps what it needs open and nothing else.
+
+        One that rehearses is quicker once it is asked, by less than that takes.
+        """
         worker = os.getpid()
         self.ready, ready = os.pipe()
         self._requests, requests = socket.socketpair()
@@ -335,7 +339,7 @@ class PreparedProcess:
                 os.closerange(first, descriptor)
                 first = descriptor + 1
             os.closerange(first, MOST_DESCRIPTORS)
-            candidate.run(requests, ready, worker, guards)
+            candidate.run(requests, ready, worker, guards, rehearses=rehearses)
         requests.close()
         os.close(ready)
 
@@ -348,7 +352,7 @@ class PreparedProcess:
 class FreshProcess(PreparedProcess):
     """A new interpreter, where forking one that has loaded numpy is not safe."""
 
-    def __init__(self, setup: Setup, environment: dict[str, str]) -> None:
+    def __init__(self, setup: Setup, environment: dict[str, str], _: bool) -> None:
         """Start it; `environment` has what it takes to find modules and libraries."""
         self.ready, ready = os.pipe()
         self._requests, requests = socket.socketpair()
@@ -374,7 +378,7 @@ def become_program() -> NoReturn:
     guards, _ = prepare_interpreter(Setup.decode(sys.argv[4]))
     control = socket.socket(fileno=requests)
     control.send(b"W")
-    candidate.run(control, ready, worker, guards)
+    candidate.run(control, ready, worker, guards, rehearses=False)
 
 
 def _watch(process: "WatchedProcess", allowance: "_Allowance", page: mmap.mmap) -> EndReason:
