@@ -18,7 +18,7 @@ from openai import OpenAIError  # what all of LiteLLM's errors derive from
 from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
 from cwm_cli.search.threads import waited
 from cwm_cli.text import clean
-from cwm_litellm.backend import Fit
+from cwm_litellm.backend import ModelLimits
 from cwm_litellm.failures import (
     ANSWERS,
     Kind,
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Question:
-    """A request on its way to an answer; `fit` is what all questions to the model learn from.
+    """A request on its way to an answer; `fit` is what all questions to the model learn.
 
     `most_tokens` is what the user allows an answer, None being as many as it takes. Where the
     cost is limited, an attempt of which nobody says what it took counts with the most it may.
@@ -89,7 +89,7 @@ class Question:
     request: Request
     settings: dict[str, Any]
     patience: Patience
-    fit: Fit
+    fit: ModelLimits
     timeout: float
     most_tokens: int | None = None
     stream: bool = False

@@ -63,7 +63,7 @@ def _silence(litellm: Any) -> None:
 
 
 @dataclass
-class Fit:
+class ModelLimits:
     """What a model was found to take, so that not every question fails first."""
 
     characters: int | None = None
@@ -108,7 +108,7 @@ class LiteLLM(Backend):
     """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
     """Most seconds between two attempts."""
-    _fit: Fit = field(default_factory=Fit, init=False, repr=False, compare=False)
+    _fit: ModelLimits = field(default_factory=ModelLimits, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check()
