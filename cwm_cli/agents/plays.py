@@ -137,6 +137,8 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Have episodes played anew; the journal keeps them until the first one is over."""
         self.known = {key: record for key, record in self.known.items() if key not in keys}
         self._anew = True
+        if not self.known:
+            self.restart_clock()
 
     def take_back(self, side: SideName) -> None:
         """Strike out all that a side has played."""

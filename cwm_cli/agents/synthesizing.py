@@ -257,7 +257,6 @@ class SearchJob:
     dataset: Dataset
     problem: WorldModelProblem
     choices: Choices
-    started: float = field(default_factory=time.monotonic)
     notes: list[str] = field(default_factory=list)
     """What the user should be told of, before the next node."""
 
@@ -300,7 +299,7 @@ class SearchJob:
             completions=len(self.search.nodes),
             tokens=spent.tokens,
             cost=spent.cost,
-            seconds=round(time.monotonic() - self.started, 3),
+            seconds=round(self.run.elapsed, 3),
             scores=Scores(*(each and each.score for each in found)),
             failure=failures[0] if failures else None,
             gaps=self._gaps(best, train),

@@ -42,6 +42,14 @@ WORKING = {
 }
 """What a job is doing, by the kind of the task that is at work for it."""
 
+ERRANDS = {
+    "prepare": "transitions of {}",
+    "write": "a program of {} to start from",
+    "ceiling": "the ceiling of {}",
+    "oracle": "the oracle in {}",
+}
+"""What is done for an environment and not for one of its jobs, by kind of task."""
+
 FINISHED, FAILED, WAITING, TO_PLAY = "finished", "failed", "waiting", "to play"
 
 
@@ -145,6 +153,13 @@ class TaskEvent(NamedTuple):
     reason: str | None = None
 
 
+class Errand(NamedTuple):
+    """A task at work for an environment, such as its ceiling, and for how many seconds."""
+
+    task: BenchmarkTask
+    seconds: float
+
+
 class TrialStanding(NamedTuple):
     """How far a job is; `left_seconds` is what its search may still take at the present pace."""
 
@@ -227,6 +242,12 @@ class BenchmarkWork:
         """
         with self._lock:
             return [self._standing(trial) for trial in self.run.config.trials]
+
+    def errands(self) -> list[Errand]:
+        """Return the tasks at work that are for an environment."""
+        now = time.monotonic()
+        tasks = ((self._tried[key], now - begun) for key, begun in self.running.items())
+        return [Errand(task, seconds) for task, seconds in tasks if task.kind in ERRANDS]
 
     def _begin(self) -> Iterator[TaskEvent]:
         """Start commands as long as there is room and something to do."""

@@ -31,6 +31,7 @@ from cwm_cli.cli.shared import (
     parse_env_args,
 )
 from cwm_cli.errors import CwmError
+from cwm_cli.text import money, tokens
 
 if TYPE_CHECKING:
     from cwm_cli.agents.synthesizing import SynthesisResult
@@ -106,8 +107,8 @@ def synthesize(
     out = console(json=json)
     if result.scores.train is not None:
         out.print(score_table(titled(result.scores._asdict())))
-    cost = "unknown" if result.cost is None else f"${result.cost:.4f}"
-    spent = f"{result.completions} completions, {result.tokens} tokens, cost {cost}"
+    spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
+    spent += f", {tokens(result.tokens)} tokens, cost {money(result.cost)}"
     outcome = "solved" if result.solved else "not solved"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}

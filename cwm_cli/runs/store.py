@@ -8,6 +8,7 @@ on where it was. One lock keeps two processes from writing to the same run.
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -32,6 +33,7 @@ RUNS = Path("runs")
 """Where runs are kept that were given no folder."""
 
 HEADER, RESULT, DATASET, LOG, LOCK = "run.json", "result.json", "dataset.npz", "log.txt", "lock"
+CLOCK = "clock.json"
 
 LONGEST_VALUE = 40
 """Characters of a setting that are told where two runs differ: digests are long."""
@@ -156,6 +158,7 @@ class Run(Generic[H, R]):
     _is_whole: bool = field(default=False, init=False, repr=False, compare=False)
     _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
+    _began: float = field(default=0.0, repr=False, compare=False)
     _new: "_Started | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -232,6 +235,7 @@ class Run(Generic[H, R]):
         except BaseException:
             self._lock.close()
             raise
+        self._began = time.monotonic() - self._seconds_before()
         return self
 
     def _open(self) -> None:
@@ -254,6 +258,15 @@ class Run(Generic[H, R]):
         """Say what was left out of the journal when the run was opened for writing."""
         if self.mended:
             observer.note(self.mended, "Warning")
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that processes have worked on the run, this one and those before it."""
+        return time.monotonic() - self._began if self._journal else self._seconds_before()
+
+    def restart_clock(self) -> None:
+        """Count the seconds anew: what was done before is to be done again."""
+        self._began = time.monotonic()
 
     @property
     def lock_descriptor(self) -> int:
@@ -302,6 +315,8 @@ class Run(Generic[H, R]):
         """Release the run; one that failed before anything was found is removed."""
         if self._new and kind is not None and self._is_bare():
             self._new.undo(self.folder)
+        elif self.folder.exists():
+            self._save_clock()
         for file in (self._journal, self._lock):
             if file:
                 file.close()
@@ -376,11 +391,25 @@ class Run(Generic[H, R]):
         except OSError:
             self._journal.truncate(size)  # a line that is there in part would spoil the next
             raise
+        self._save_clock()
+
+    def _save_clock(self) -> None:
+        """Keep how long the run was worked on, if that can be; nothing depends on it."""
+        with suppress(OSError):
+            replace(self.folder / CLOCK, json.dumps({"seconds": round(self.elapsed, 1)}) + "\n")
+
+    def _seconds_before(self) -> float:
+        """Read how long earlier processes have worked on the run."""
+        with suppress(CwmError):
+            seconds = (read_object(self.folder / CLOCK) or {}).get("seconds")
+            if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
+                return float(seconds)
+        return 0.0
 
     def _is_bare(self) -> bool:
         """Whether there is nothing yet but what the run was started with."""
         assert self._new is not None
-        usual = {*self._new.files, HEADER, LOG, LOCK, self.journal_name}
+        usual = {*self._new.files, HEADER, LOG, LOCK, CLOCK, self.journal_name}
         names = {path.name for path in self.folder.iterdir()}
         journal = self.folder / self.journal_name
         return names <= usual and not (journal.exists() and journal.stat().st_size)

@@ -10,9 +10,11 @@ from typing import NamedTuple, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.bench.benchmarking import BenchmarkWork, TaskEvent, TrialStanding
+from cwm_cli.bench.benchmarking import ERRANDS, WORKING, BenchmarkWork, TaskEvent, TrialStanding
+from cwm_cli.bench.configuration import BenchmarkTask
+from cwm_cli.bench.run import AUTOMATIC
 from cwm_cli.text import share
-from cwm_cli.views.lines import Lines
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
@@ -55,6 +57,8 @@ class BenchmarkView(Lines):
 
     def ends(self) -> None:
         """Close the picture."""
+        if isinstance(self._shown, BenchmarkLines):
+            self._shown.close()
         self._stack.__exit__(*sys.exc_info())
         self._shown = None
 
@@ -72,9 +76,14 @@ class BenchmarkLines:
     def __init__(self, work: BenchmarkWork, console: Console) -> None:
         self._work = work
         self._console = console
-        self._started = time.monotonic()
+        self._began = time.monotonic() - work.run.elapsed
         self._told = {line.trial: line.state for line in work.standings()}
-        self._over = self._all = 0
+        self._count(work.standings())
+        self._pulse = Pulse(self._tell)
+
+    def close(self) -> None:
+        """Say no more."""
+        self._pulse.stop()
 
     def saw(self, event: TaskEvent) -> None:
         """Print what failed, and the jobs that are over or that a process begins to work on."""
@@ -82,12 +91,32 @@ class BenchmarkLines:
         if event.reason:
             self._print(printable(f"{task.kind} {task.name} failed: {event.reason}"))
         lines = self._work.standings()
-        self._over, self._all = sum(line.is_over for line in lines), len(lines)
+        self._count(lines)
+        if task.kind in ERRANDS and not event.reason:
+            words = f"[{self._over}/{self._all}] {errand_words(task)}"
+            self._print(f"{words}{': done' * event.over}{GAP}{self._clock()}")
         for line in lines:
             changed = self._told.get(line.trial) != line.state
             if changed and (line.is_over or line.trial.name == task.name):
                 self._print(self._words(line))
             self._told[line.trial] = line.state
+
+    def _count(self, lines: Sequence[TrialStanding]) -> None:
+        """Count the jobs, and those that are over."""
+        self._over, self._all = sum(line.is_over for line in lines), len(lines)
+
+    def _tell(self) -> None:
+        """Print what is at work."""
+        for line in self._work.standings():
+            if line.state in (WORKING["search"], WORKING["play"]):
+                self._print(self._words(line))
+        for errand in self._work.errands():
+            words = f"[{self._over}/{self._all}] {errand_words(errand.task)}"
+            self._print(f"{words}, for {duration(errand.seconds)}{GAP}{self._clock()}")
+
+    def _clock(self) -> str:
+        """Say how long the benchmark has been at work, in all of its sessions."""
+        return duration(time.monotonic() - self._began)
 
     def _words(self, line: TrialStanding) -> str:
         """Put a job into words."""
@@ -95,10 +124,11 @@ class BenchmarkLines:
         words = f"[{self._over}/{self._all}] {printable(line.trial.name)}: {line.state}{best}"
         budget = self._work.run.header.terms.budget
         spent = f"{line.completions}/{budget}" if line.completions else ""
-        parts = [words, spent, duration(time.monotonic() - self._started)]
+        parts = [words, spent, self._clock()]
         return GAP.join(part for part in parts if part)
 
     def _print(self, words: str) -> None:
+        self._pulse.heard()
         self._console.print(Text(words), soft_wrap=True)
 
 
@@ -110,6 +140,7 @@ class BenchmarkScreen:
         self._work = work
         self._title = printable(f"cwm benchmark · {work.run.folder.name}")
         self._started = time.monotonic()
+        self._before = work.run.elapsed
         self._over_before = sum(line.is_over for line in work.standings())
 
     def saw(self, event: TaskEvent) -> None:
@@ -118,24 +149,35 @@ class BenchmarkScreen:
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Put all into words."""
         standings = self._work.standings()
-        shown, hidden = chosen(standings, max(1, height - 3))
+        errands = self._work.errands()
+        shown, hidden = chosen(standings, max(1, height - 3 - len(errands)))
         table = _table(shown, standings, self._work.run.header.terms.budget)
         counts = Counter(line.state for line in hidden)
         words = ", ".join(f"{count} {state}" for state, count in counts.items())
         rest = [Text(f"not shown: {words}", "dim")] if hidden else []
+        rest += [
+            Text(f"besides: {errand_words(task)}, for {duration(seconds)}", "bold")
+            for task, seconds in errands
+        ]
         return [Text(self._title, "bold"), *table, *rest, self._progress(standings, width)]
 
     def _progress(self, standings: Sequence[TrialStanding], width: int) -> Text:
         """Draw how many jobs are over, and how long the others may take."""
         over = sum(line.is_over for line in standings)
         spent = time.monotonic() - self._started
-        words = [f"{over}/{len(standings)} jobs", duration(spent)]
+        words = [f"{over}/{len(standings)} jobs", duration(self._before + spent)]
         if made := over - self._over_before:
             words.append(f"{duration(spent / made * (len(standings) - over))} left")
         costs = [line.cost for line in standings]
         if any(costs):
             words.append(f"${sum(cost or 0.0 for cost in costs):.2f}")
         return bar(over, len(standings), " " + " · ".join(words), width)
+
+
+def errand_words(task: BenchmarkTask) -> str:
+    """Name what is done for an environment."""
+    planner = f" with {task.planner}" if task.planner not in ("", AUTOMATIC) else ""
+    return printable(ERRANDS[task.kind].format(task.name) + planner)
 
 
 def chosen(

@@ -15,12 +15,15 @@ from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
 from cwm_cli.text import percent, share
-from cwm_cli.views.lines import Lines
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
 """What people call the sides."""
+
+MOST_TOLD = 3
+"""How many episodes underway are told in a line."""
 
 _WIDTH = max(map(len, NAMES.values()))
 
@@ -108,7 +111,7 @@ class PlanView(Lines):
                 name: _Tally.of(side, work.episodes, work.limit)
                 for name, side in work.outcome().items()
             }
-            self._started = time.monotonic()
+            self._started = time.monotonic() - work.run.elapsed
 
     def advanced(self, event: object) -> None:
         """Take in what a worker has just played."""
@@ -135,12 +138,35 @@ class PlanLines(PlanView):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
+        self._pulse: Pulse | None = None
+
+    def begins(self, work: object) -> None:
+        """Begin to listen for silence."""
+        super().begins(work)
+        self._pulse = Pulse(self._tell)
+
+    def ends(self) -> None:
+        """Say no more."""
+        if self._pulse:
+            self._pulse.stop()
+
+    def _tell(self) -> None:
+        """Print how far the episodes underway are."""
+        for name, tally in list(self.tallies.items()):
+            flights = [f"#{number} step {length:,}" for number, length, _ in tally.in_flight()]
+            if flights:
+                words = f"[{len(tally.episodes)}/{tally.asked}] {NAMES[name]} plays"
+                rest = [f"and {len(flights) - MOST_TOLD} more"] if len(flights) > MOST_TOLD else []
+                parts = [words, *flights[:MOST_TOLD], *rest, self.times]
+                self._console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def advanced(self, event: object) -> None:
         """Print what came of the episodes that are over."""
         super().advanced(event)
         if not isinstance(event, SideProgress):
             return
+        if self._pulse and event.progress.finished:
+            self._pulse.heard()
         tally, finished = self.tallies[event.side], event.progress.finished
         before = len(tally.episodes) - len(finished)
         for place, (episode, _) in enumerate(finished, start=before + 1):

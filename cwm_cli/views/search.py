@@ -24,6 +24,7 @@ from cwm_cli.agents.synthesizing import SearchJob
 from cwm_cli.search.contracts import ROOT, Move, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share
+from cwm_cli.views.lines import Pulse
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import (
     Pane,
@@ -398,7 +399,8 @@ class SearchView(RecordingBar):
         super().begins(work)
         if isinstance(work, SearchJob):
             budget, console = work.choices.budget, Console(stderr=True)
-            view = live(work.search, budget=budget, title=work.title, console=console)
+            began = time.monotonic() - work.run.elapsed
+            view = live(work.search, budget=budget, title=work.title, console=console, began=began)
             self._search_view = self._stack.enter_context(view)
 
     def advanced(self, event: object) -> None:
@@ -417,15 +419,24 @@ class View(Protocol):
 
 
 @contextmanager
-def live(search: Search, *, budget: int, title: str, console: Console) -> Iterator[View]:
+def live(
+    search: Search, *, budget: int, title: str, console: Console, began: float | None = None
+) -> Iterator[View]:
     """Follow a search: a picture on a terminal, plain lines elsewhere.
 
+    The clock runs since `began`, in the time of `time.monotonic`.
     The last picture stays on the screen, whatever ends the search.
     """
     if not console.is_interactive or console.options.ascii_only:
-        yield NodeLines(search, budget=budget, console=console)
+        lines = NodeLines(search, budget=budget, console=console, began=began)
+        pulse = Pulse(lines.tell)
+        lines.heard = pulse.heard
+        try:
+            yield lines
+        finally:
+            pulse.stop()
         return
-    screen = Screen(search, budget=budget, title=title, console=console)
+    screen = Screen(search, budget=budget, title=title, console=console, began=began)
     with screen.display() as display, printed_above(console):
         display.refresh()
         try:
@@ -437,21 +448,38 @@ def live(search: Search, *, budget: int, title: str, console: Console) -> Iterat
 class NodeLines:
     """Prints a line per node: for files, pipes and terminals that cannot move the cursor."""
 
-    def __init__(self, search: Search, *, budget: int, console: Console) -> None:
+    def __init__(
+        self, search: Search, *, budget: int, console: Console, began: float | None = None
+    ) -> None:
+        self.heard: Callable[[], None] = lambda: None
+        self._search = search
         self._tree = SearchTree(search.nodes)
         self._budget = budget
         self._console = console
-        self._started = time.monotonic()
+        self._began = time.monotonic() if began is None else began
+
+    def tell(self) -> None:
+        """Print what is being done."""
+        pending = self._search.pending.copy()
+        told = [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
+        words = [f"[{self._number(len(self._tree))}] {len(pending)} in flight", *told]
+        words.append(duration(time.monotonic() - self._began))
+        self._console.print(Text("  ".join(words)), soft_wrap=True)
+
+    def _number(self, done: int) -> str:
+        """Write how many completions are done, all numbers as wide as the budget."""
+        return f"{done:>{len(str(self._budget))}}/{self._budget}"
 
     def learned(self, node: Node) -> None:
         """Print what came of a completion."""
+        self.heard()
         self._tree.add(node)
-        number = f"{len(self._tree):>{len(str(self._budget))}}/{self._budget}"
+        number = self._number(len(self._tree))
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
         scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
         words = f"[{number}] {node.action}{origin}: {scores}"
-        parts = [words, duration(time.monotonic() - self._started)]
+        parts = [words, duration(time.monotonic() - self._began)]
         if node.verdict.failure is not None and node.verdict.is_bug:
             parts.append(first_line(node.verdict.failure))
         self._console.print(Text("  ".join(parts)), soft_wrap=True)
@@ -464,13 +492,21 @@ class Screen:
     tree whole, and the strategy is only asked in the search's thread.
     """
 
-    def __init__(self, search: Search, *, budget: int, title: str, console: Console) -> None:
+    def __init__(
+        self,
+        search: Search,
+        *,
+        budget: int,
+        title: str,
+        console: Console,
+        began: float | None = None,
+    ) -> None:
         self.over = False
         self._search = search
         self._budget = budget
         self._title = printable(title)
         self._pane = Pane(self._lines, console)
-        self._started = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._tree = SearchTree(search.nodes)
         self._states = {node.id: search.strategy.state(node.id) for node in search.nodes}
@@ -517,7 +553,7 @@ class Screen:
     def _progress(self, pending: Mapping[int, Pending], width: int) -> Text:
         """Draw how much of the budget is spent, and say what is being done."""
         done = len(self._tree)
-        words = [f"{done}/{self._budget}", duration(time.monotonic() - self._started)]
+        words = [f"{done}/{self._budget}", duration(time.monotonic() - self._began)]
         if pending:
             words.append(f"{len(pending)} in flight")
         words += [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
