@@ -20,7 +20,8 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
 from cwm_cli.worlds.confirming import Broke
-from cwm_cli.worlds.program import OTHER_STEPS, Timer
+from cwm_cli.worlds.messages import PACED
+from cwm_cli.worlds.program import OTHERWISE, Timer
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang, holds
 from recordings import FROZEN_LAKE, cartpole, record
@@ -88,6 +89,42 @@ class TestWords:
         assert seconds_words(seconds) == words
 
 
+MEDDLING = """
+import os, struct, sys
+import numpy as np
+
+frame = sys._getframe()
+while frame and not hasattr(frame.f_locals.get("self"), "job_class"):
+    frame = frame.f_back
+timed = frame is not None and type(frame.f_locals["self"]).__name__ == "TimingHandler"
+confined = sys.modules.get("cwm_cli.worlds.confined")
+"""
+"""Finds out whether the program is timed."""
+
+FORGERIES = {
+    "numbers that are made up": """
+if timed:
+    confined._alone = lambda *_: lambda asked: lambda size: np.zeros(6)
+""",
+    "an answer before the question": """
+if timed:
+    os.write(5, struct.pack("<B400s", 1, b"") + bytes(8 * 6 * 5))
+""",
+    "answers to other observations": """
+if timed:
+    real, known = confined._alone, {}
+
+    def alone(stand, step, job, counter):
+        def once(action):
+            return known[action] if action in known else known.setdefault(action, step(action))
+        return real(stand, once, job, counter)
+
+    confined._alone = alone
+""",
+}
+"""What a program does to seem faster than it is."""
+
+
 class TestTimer:
     def test_a_program_takes_as_many_steps_as_it_is_asked_for_in_every_form(self, sandbox, poles):
         rows = poles[0][np.arange(50)]
@@ -124,15 +161,21 @@ class TestTimer:
         with Timer(sandbox, cartpole(), rows) as timer:
             assert timer.walk("scalar", 1).transitions == 1
 
-    def test_a_program_that_counts_otherwise_is_found_out(self, sandbox, poles):
-        forging = cartpole() + "\nimport sys\nfor m in list(sys.modules.values()):\n"
-        forging += "    if hasattr(m, 'STEPS_REPLY'): m._taken = lambda *a: (10**6, '')\n"
-        with (
-            Timer(sandbox, forging, poles[0][np.arange(9)]) as timer,
-            pytest.raises(Broke) as broke,
-        ):
-            timer.walk("scalar", 1)
-        assert broke.value.failure == OTHER_STEPS
+    @pytest.mark.parametrize("meddling", FORGERIES.values(), ids=FORGERIES)
+    def test_a_program_that_forges_its_times_is_found_out(self, sandbox, poles, meddling):
+        forging = cartpole() + MEDDLING + meddling
+        rows = poles[0][np.arange(99)]
+        with Timer(sandbox, forging, rows) as timer, pytest.raises(Broke) as broke:
+            for _ in range(9):
+                timer.walk("scalar", 400)
+            timer.check()
+        assert broke.value.failure == OTHERWISE
+
+    def test_an_honest_program_is_confirmed_in_every_form(self, sandbox, poles):
+        with Timer(sandbox, cartpole(), poles[0][np.arange(300)]) as timer:
+            for form in PACED:
+                assert all(timer.walk(form, steps).transitions for steps in (1, 500, 2))
+            timer.check()
 
 
 class TestEnvironments:

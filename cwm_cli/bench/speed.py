@@ -389,7 +389,9 @@ def _time(
     def attempt() -> TimedSides:
         with Timer(sandbox, program, rows, seed=seed) as timer:
             forms = {form: partial(timer.walk, form) for form in PACED}
-            return TimedSides(len(rows), paces({**forms, **others}), timer.notes)
+            found = paces({**forms, **others})
+            timer.check()
+            return TimedSides(len(rows), found, timer.notes)
 
     try:
         found, failure = sandbox.insist(attempt), KILLED_WORKERS
@@ -427,6 +429,8 @@ class _Rounds:
         seconds = 0.0
         while transitions and seconds < ROUND_SECONDS:
             _, seconds = self._walk(self._steps)
+            if seconds >= ROUND_SECONDS:  # and not only because something else came between
+                seconds = min(seconds, self._walk(self._steps)[1])
             self._steps *= 1 if seconds >= ROUND_SECONDS else 2
         return transitions > 0
 

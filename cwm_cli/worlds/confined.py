@@ -3,16 +3,16 @@
 Predicting rows is the sandbox's own kind of job.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Batch, Model, Step, Unbatched, copied, name
+from cwm_cli.planning.model import LARGEST, Batch, Model, Step, Unbatched, name
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.answers import (
     Complaint,
@@ -28,23 +28,26 @@ from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
 from cwm_cli.translation.scalar import Here
 from cwm_cli.worlds.messages import (
+    LONGEST_NOTE,
     NO_PLACE,
     NO_STATE,
-    PACED,
+    PASSED,
     SIZE,
     STEPPING,
-    STEPS_REPLY,
-    STEPS_REQUEST,
     Ask,
     Codec,
     PlanningJob,
     PlanningReply,
+    Round,
     Stand,
     SteppingJob,
     SteppingReply,
     TimingJob,
     decode_question,
     encode_reply,
+    shrunk,
+    summed,
+    weighted,
 )
 
 for _name in PLANNERS:
@@ -265,8 +268,8 @@ class _Walker:
         return number
 
 
-Walk = Callable[[int], int]
-"""Takes so many steps and returns how many transitions those were."""
+Pass = Callable[[float], np.ndarray]
+"""Steps from rows at a size, and returns the sums of what follows."""
 
 
 class TimingHandler(Handler[TimingJob]):
@@ -279,25 +282,26 @@ class TimingHandler(Handler[TimingJob]):
         job, counter = self.job, program.counter
         environment = program.load()
         form = formed(environment, job, "auto", counter)
-        walks = {"scalar": _scalar(environment, job, counter)}
-        if form.model is not form.program:
-            walks["arithmetic"] = _modelled(form, job)
+        passes = {"scalar": _alone(environment.set_state, environment.step, job, counter)}
+        if (model := form.model) is not form.program:
+            passes["arithmetic"] = _alone(model.stand, model.step, job, [0])
         if form.model.batch is not None:
-            walks["batched"] = _batched(form.model.batch, job, counter)
-        while question := program.read(STEPS_REQUEST.size):
-            place, steps = STEPS_REQUEST.unpack(question)
-            name = PACED[place]
-            found = _taken(walks[name], steps) if name in walks else (0, _why(form, name))
-            transitions, reason = found
-            program.write(STEPS_REPLY.pack(transitions, reason.encode("utf-8", "replace")))
+            passes["batched"] = _batched(form.model.batch, job, counter)
+        while head := program.read(SIZE.size):
+            asked = Round.decode(program.read(*SIZE.unpack(head)))
+            program.write(_passed(passes.get(asked.form), asked, form))
 
 
-def _taken(walk: Walk, steps: int) -> tuple[int, str]:
-    """Take steps, or say why that cannot be."""
-    try:
-        return walk(steps), ""
-    except Unbatched as error:
-        return 0, str(error)
+def _passed(begin: Callable[[Round], Pass] | None, asked: Round, form: Form) -> bytes:
+    """Take the steps of a round, or say why that cannot be."""
+    reason = _why(form, asked.form)
+    if begin is not None:
+        try:
+            sums = list(map(begin(asked), asked.sizes.tolist()))
+            return PASSED.pack(True, b"") + np.array(sums, "<f8").tobytes()
+        except Unbatched as error:
+            reason = str(error)
+    return PASSED.pack(False, reason.encode("utf-8", "replace")[:LONGEST_NOTE])
 
 
 def _why(form: Form, name: str) -> str:
@@ -307,53 +311,87 @@ def _why(form: Form, name: str) -> str:
     return "; ".join(own or notes)
 
 
-def _scalar(environment: Any, job: ModelJob, counter: Any) -> Walk:
+def _alone(
+    stand: Callable[[Any], Any], step: Callable[[Any], Any], job: TimingJob, counter: Any
+) -> Callable[[Round], Pass]:
     """Return what stands at one row after the other and steps from there."""
-    pairs, set_state, step = _pairs(job), environment.set_state, environment.step
+    every = list(values(job.action_space, iter(job.actions)))
 
-    def walk(steps: int) -> int:
-        for observation, action in islice(pairs, steps):
-            set_state(copied(observation))
-            step(action)
-            counter[0] += 1
-        return steps
+    def begin(asked: Round) -> Pass:
+        actions = [every[row] for row in asked.rows.tolist()]
+        picked = [column[asked.rows] for column in job.observations]
 
-    return walk
+        def one(size: float) -> np.ndarray:
+            answers: list[Any] = []
+            states, take = _states(job, shrunk(picked, job.graded, size)), answers.append
+            number: int = counter[0]
+            for state, action in zip(states, actions, strict=True):
+                stand(state)
+                take(step(action))
+                counter[0] = number = number + 1
+            return summed(_columns(job, answers), asked.weights)
 
+        return one
 
-def _modelled(form: Form, job: ModelJob) -> Walk:
-    """Return what does the same with the form of plain arithmetic."""
-    pairs, stand, step = _pairs(job), form.model.stand, form.model.step
-
-    def walk(steps: int) -> int:
-        for observation, action in islice(pairs, steps):
-            stand(observation)
-            step(action)
-        return steps
-
-    return walk
+    return begin
 
 
-def _batched(batch: Batch, job: ModelJob, counter: Any) -> Walk:
-    """Return what stands at all rows at once and steps from there."""
-    rows = rows_of(job)
-    lanes = len(rows.observations)
-    observations, actions = (
-        np.stack([np.asarray(value) for value in values], -1)
-        for values in (rows.observations, rows.actions)
-    )
-
-    def walk(steps: int) -> int:
-        for _ in range(steps):
-            batch.stand(observations)
-            batch.step(actions)
-            counter[0] += lanes
-        return steps * lanes
-
-    return walk
+def _states(job: TimingJob, leaves: list[Any]) -> Iterable[Any]:
+    """Return observations; those that were made for this pass are nobody else's already."""
+    if job.observation_space.is_float and job.graded[0].any():
+        fresh: np.ndarray = leaves[0]
+        return iter(fresh)
+    return values(job.observation_space, iter(leaves))
 
 
-def _pairs(job: ModelJob) -> Iterator[tuple[Any, Any]]:
-    """Yield observations and actions, round and round."""
-    rows = rows_of(job)
-    return cycle(zip(rows.observations, rows.actions, strict=True))
+def _columns(job: TimingJob, answers: list[Any]) -> list[np.ndarray]:
+    """Return answers as columns; what can be is taken together, as that takes next to no time."""
+    count, space = len(answers), job.observation_space
+    if not (set(map(type, answers)) <= {tuple, Step} and set(map(len, answers)) <= {3, 4}):
+        answers = [parts(each, with_valid=job.valid) for each in answers]
+    seen, rewards, ends, *_ = zip(*answers, strict=True)
+    leaves = [leaf.space for leaf in space.leaves("")]
+    slots = [np.zeros((count, *leaf.shape), slot_type(leaf)) for leaf in leaves]
+    if (together := _together(seen, slots[0].shape)) is not None and space.is_float:
+        slots = [together]
+    else:
+        write = writer(space, iter(slots))
+        for place, value in enumerate(seen):
+            write(place, value)
+    numbers, terminations = _together(rewards, (count,)), np.array(ends)
+    if numbers is None:
+        numbers = np.array(list(map(reward_of, rewards)))
+    if terminations.dtype != bool or terminations.shape != (count,):
+        terminations = np.array(list(map(terminated_of, ends)))
+    return [*slots, numbers, terminations]
+
+
+def _together(some: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return real numbers of a shape as an array, None where that is not what they are."""
+    with suppress(TypeError, ValueError):
+        array = np.array(some)
+        return array if array.dtype.kind == "f" and array.shape == shape else None
+    return None
+
+
+def _batched(batch: Batch, job: TimingJob, counter: Any) -> Callable[[Round], Pass]:
+    """Return what steps from all rows at once."""
+    lanes = [np.moveaxis(column, 0, -1) for column in (*job.observations, *job.actions)]
+    [graded] = job.graded
+
+    def begin(asked: Round) -> Pass:
+        taken, actions = (np.take(each, asked.rows, -1) for each in lanes)
+
+        def one(size: float) -> np.ndarray:
+            whole = taken if not graded.any() else taken * np.where(graded, size, 1.0)[..., None]
+            batch.stand(whole)
+            answers = batch.step(actions)
+            counter[0] += len(asked.rows)
+            weights = asked.weights
+            return np.concatenate(
+                [weighted(each.reshape(-1, len(weights)), weights) for each in answers]
+            )
+
+        return one
+
+    return begin

@@ -27,11 +27,11 @@ SIZE = Struct("<I")
 LONGEST_NOTE = 400
 """Bytes of the note of a reply."""
 
-STEPS_REQUEST = Struct("<BQ")
-"""The place of a form in `PACED`, and how many steps to take."""
+PASSES = Struct("<B2I")
+"""The place of a form in `PACED`, how many rows it steps from, and how often."""
 
-STEPS_REPLY = Struct(f"<Q{LONGEST_NOTE}s")
-"""How many transitions that were, and if there were none why there is no such form."""
+PASSED = Struct(f"<B{LONGEST_NOTE}s")
+"""Whether there is such a form, and if not why. The sums of every pass follow."""
 
 PACED = ("scalar", "arithmetic", "batched")
 """Forms that are timed: the program itself, its plain arithmetic, all rows at once."""
@@ -58,9 +58,64 @@ class PlanningJob(ModelJob):
 
 @dataclass(frozen=True, kw_only=True)
 class TimingJob(ModelJob):
-    """A program that takes as many steps from its rows, in a form, as it is asked for."""
+    """A program that steps from its rows, in a form, as often as it is asked to.
+
+    Every pass is from observations that are a little smaller, by the parts of them that are no
+    whole numbers in `graded`: so no answer is known before it is asked for. What it answers
+    comes back as weighted sums, which take next to no time.
+    """
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined:TimingHandler"
+    graded: Sequence[np.ndarray] = ()
+
+
+class Round(NamedTuple):
+    """What is asked in a round: a form, rows by number, their weights, and a size for each pass."""
+
+    form: str
+    rows: np.ndarray
+    weights: np.ndarray
+    sizes: np.ndarray
+
+    def encode(self) -> bytes:
+        """Return a question without its length."""
+        head = PASSES.pack(PACED.index(self.form), len(self.rows), len(self.sizes))
+        return head + b"".join(
+            part.astype(dtype).tobytes()
+            for part, dtype in zip(self[1:], ("<u4", "<f8", "<f8"), strict=True)
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        place, count, passes = PASSES.unpack_from(data)
+        rows = np.frombuffer(data, "<u4", count, PASSES.size)
+        weights = np.frombuffer(data, "<f8", count, PASSES.size + 4 * count)
+        sizes = np.frombuffer(data, "<f8", passes, PASSES.size + 12 * count)
+        return cls(PACED[place], rows, weights, sizes)
+
+
+def shrunk(columns: Sequence[np.ndarray], graded: Sequence[np.ndarray], size: float) -> list[Any]:
+    """Return the leaves of observations, the graded parts of which are of another size."""
+    return [
+        column * np.where(part, size, 1.0) if part.any() else column
+        for column, part in zip(columns, graded, strict=True)
+    ]
+
+
+def summed(columns: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """Return weighted sums over rows of all numbers in some columns, texts as their bytes."""
+    parts = []
+    for column in columns:
+        flat = np.ascontiguousarray(column).view("u1") if column.dtype.kind == "S" else column
+        parts.append(weighted(flat.reshape(len(column), -1).T, weights))
+    return np.concatenate(parts)
+
+
+def weighted(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the sums of (numbers, rows) with weights (rows,); what is no number counts as 0."""
+    sums: np.ndarray = numbers @ weights
+    return sums if np.isfinite(sums).all() else np.nan_to_num(numbers.astype(float)) @ weights
 
 
 class PlanningReply(NamedTuple):

@@ -5,11 +5,12 @@ This is the trusted side; what happens in the process of the program is in `conf
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
@@ -27,22 +28,24 @@ from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import FORMS
 from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
+from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
-    PACED,
+    PASSED,
     SIZE,
-    STEPS_REPLY,
-    STEPS_REQUEST,
     Codec,
     PlanningJob,
     PlanningReply,
+    Round,
     SteppingJob,
     TimingJob,
     decode_reply,
     encode_question,
     most_bytes,
+    shrunk,
+    summed,
 )
 from cwm_cli.worlds.model import (
     Plan,
@@ -75,9 +78,20 @@ NO_PLAN = Failure(
     message="the program meddled with its process, which answered with no plan",
 )
 
-OTHER_STEPS = Failure(
+SHRINKING = (0.001, 0.01)
+"""By how much observations are made smaller while a program is timed: enough that no answer to
+others passes for one to these, and too little for other things to happen."""
+
+CHECKED_PASSES = 6
+"""Passes of each form that are predicted again: what is made up in half of them is found out
+with a chance of 0.98."""
+
+EXACT, TRANSLATED = 1e-9, 1e-6
+"""By how much sums may differ, of the sums of absolute values: for the program, and for forms."""
+
+OTHERWISE = Failure(
     kind="wrong_output",
-    message="the program meddled with its process, which counts other steps than were asked for",
+    message="the program meddled with its process, which answers otherwise while it is timed",
 )
 
 
@@ -304,20 +318,39 @@ class Walked(NamedTuple):
 class Timer:
     """A program in a confined process, which stands at rows of a dataset and steps from there.
 
-    To be closed, as by `with`. Every call of `walk` is under the limits of a decision.
+    The clock runs here, and what a round predicts comes back as sums with weights that are drawn
+    for it. At the end `check` has some of the passes predicted by processes that know no
+    clock. To be closed, as by `with`. Every call of `walk` is under the limits of a decision.
     """
 
     def __init__(self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0) -> None:
-        job = TimingJob(
+        inputs = rows.select("observations", "actions")
+        leaves = list(rows.observation_space.leaves("observations"))
+        graded = [
+            np.any(inputs[leaf.name] % 1, axis=0)
+            if leaf.space.is_float
+            else np.zeros(leaf.space.shape, bool)
+            for leaf in leaves
+        ]
+        self._job = TimingJob(
             program=program,
             seed=seed,
             observation_space=rows.observation_space,
             action_space=rows.action_space,
-            columns=rows.select("observations", "actions"),
+            columns=inputs,
             valid=rows.has_valid_actions,
+            graded=graded,
         )
-        self._lanes = len(rows)
-        self._conversation = sandbox.converse(job)
+        self._rows, self._sandbox = rows, sandbox
+        self._rng = np.random.default_rng(secrets.randbits(128))
+        self._numbers = 2 + sum(
+            leaf.space.size
+            if leaf.space.kind != "text"
+            else np.dtype(slot_type(leaf.space)).itemsize
+            for leaf in leaves
+        )
+        self._passes: dict[str, list[tuple[Round, np.ndarray]]] = {}
+        self._conversation = sandbox.converse(self._job)
         self.notes: dict[str, str] = {}
 
     def walk(self, form: str, steps: int) -> Walked:
@@ -325,22 +358,81 @@ class Timer:
 
         Where there is no such form `notes` say why. `Broke` when the program fails.
         """
-        question = STEPS_REQUEST.pack(PACED.index(form), steps)
+        count = len(self._rows) if form == "batched" else min(steps, len(self._rows))
+        passes = steps if form == "batched" else -(-steps // count)
+        asked = Round(
+            form,
+            self._rng.permutation(len(self._rows))[:count],
+            self._rng.standard_normal(count),
+            1 - self._rng.uniform(*SHRINKING, passes),
+        )
+        question = asked.encode()
+        conversation, sums = self._conversation, b""
         try:
             started = time.perf_counter()
-            self._conversation.send(question)
-            reply = self._conversation.receive(STEPS_REPLY.size)
+            conversation.send(SIZE.pack(len(question)) + question)
+            found, note = PASSED.unpack(conversation.receive(PASSED.size))
+            if found:
+                sums = conversation.receive(8 * passes * self._numbers)
             seconds = time.perf_counter() - started
         except EOFError:
-            raise Broke(self._conversation.failure()) from None
-        self._conversation.rest()
-        transitions, note = STEPS_REPLY.unpack(reply)
-        if transitions not in (0, steps * (self._lanes if form == "batched" else 1)):
-            raise Broke(OTHER_STEPS)
-        if not transitions:
-            text = note.rstrip(b"\0").decode("utf-8", "replace")
-            self.notes[form] = printable(text, LONGEST_NOTE)
-        return Walked(transitions, seconds)
+            raise Broke(conversation.failure()) from None
+        conversation.rest()
+        if not found:
+            self.notes[form] = printable(
+                note.rstrip(b"\0").decode("utf-8", "replace"), LONGEST_NOTE
+            )
+            return Walked(0, seconds)
+        place = int(self._rng.integers(passes))
+        one = asked._replace(sizes=asked.sizes[place : place + 1])
+        table = np.frombuffer(sums, "<f8").reshape(passes, self._numbers)
+        self._passes.setdefault(form, []).append((one, table[place]))
+        return Walked(passes * count, seconds)
+
+    def check(self) -> None:
+        """Have a pass of some rounds of every form predicted; `Broke` where that is otherwise.
+
+        What a program draws at random is not compared.
+        """
+        for form, passes in self._passes.items():
+            chosen = self._rng.permutation(len(passes))[:CHECKED_PASSES]
+            for asked, sums in (passes[place] for place in chosen):
+                expected, sizes = self._expected(asked)
+                room = (EXACT if form == "scalar" else TRANSLATED) * sizes
+                if not (np.abs(sums - expected) <= room).all():
+                    raise Broke(OTHERWISE)
+
+    def _expected(self, asked: Round) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sums of what is predicted for a pass, and of its absolute numbers.
+
+        The latter is endless where chance has a part.
+        """
+        rows, job = self._rows[asked.rows], self._job
+        names = [leaf.name for leaf in rows.observation_space.leaves("observations")]
+        made = shrunk([rows.columns[name] for name in names], job.graded, asked.sizes[0])
+        rows = replace(rows, columns={**rows.columns, **dict(zip(names, made, strict=True))})
+        answers = [self._predicted(rows, seed) for seed in range(1 + job.draws)]
+        expected = [summed(columns, asked.weights) for columns in answers]
+        sizes = summed(
+            [np.abs(c) if c.dtype.kind != "S" else c for c in answers[0]], abs(asked.weights)
+        )
+        drawn = np.abs(expected[0] - expected[-1]) > EXACT * sizes
+        return expected[0], np.where(drawn, np.inf, sizes + 1)
+
+    def _predicted(self, rows: Dataset, seed: int) -> list[np.ndarray]:
+        """Return the columns of what the program predicts; `Broke` when it fails."""
+        columns, failure = self._sandbox.predict(self._job.program, rows, seed=seed)
+        if failure is not None:
+            raise Broke(failure)
+        leaves = rows.observation_space.leaves("next_observations")
+        texts = {leaf.name: slot_type(leaf.space) for leaf in leaves if leaf.space.kind == "text"}
+        names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
+        return [
+            np.char.encode(columns[name], "utf-8").astype(texts[name])
+            if name in texts
+            else columns[name]
+            for name in (*names, "rewards", "terminations")
+        ]
 
     def __enter__(self) -> Self:
         return self
