@@ -21,7 +21,7 @@ from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
 
-Rules = Literal["ours", "published"]
+JudgeRules = Literal["ours", "published"]
 """By which rules a program is judged."""
 
 LIMITS = Limits(
@@ -78,7 +78,7 @@ def judge(
     sandbox: Sandbox,
     *,
     seed: int = 0,
-    rules: Rules = "ours",
+    rules: JudgeRules = "ours",
 ) -> Judgement:
     """Run a program on some tests of a task, as many at a time as the sandbox has workers.
 

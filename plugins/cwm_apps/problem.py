@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from cwm_apps.judging import Rules, judge
+from cwm_apps.judging import JudgeRules, judge
 from cwm_apps.reading import read, shipped
 from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
@@ -32,7 +32,7 @@ class CodingProblem(Problem):
     task: CodingTask
     sandbox: Sandbox
     seed: int = field(default=0, metadata={"option": False})
-    rules: Rules = "ours"
+    rules: JudgeRules = "ours"
     """By which rules programs are judged (`--judge`); published ones let other programs pass."""
     prompt: Literal["reasoned", "vanilla", "plan-and-solve"] = "reasoned"
     """How a program is asked for: with tests and with what to think about first; as published by

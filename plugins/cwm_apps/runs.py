@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cwm_apps.judging import Rules
+from cwm_apps.judging import JudgeRules
 from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
@@ -51,9 +51,9 @@ class CodingConfig(BaseModel):
     seed: int = 0
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> JudgeRules:
         """By which rules programs are judged."""
-        rules: Rules = self.options.get("problem", {}).get("rules", "ours")
+        rules: JudgeRules = self.options.get("problem", {}).get("rules", "ours")
         return rules
 
 

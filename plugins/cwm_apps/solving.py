@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cwm_apps.judging import LIMITS, Rules
+from cwm_apps.judging import LIMITS, JudgeRules
 from cwm_apps.problem import CodingProblem
 from cwm_apps.progress import CodingProgress, ProblemState
 from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_solutions
@@ -78,7 +78,7 @@ def solve(
     max_cost: float | None = None,
     api_base: str | None = None,
     temperature: float | None = None,
-    judge: Rules | None = None,
+    judge: JudgeRules | None = None,
     allow_gap: Sequence[str] = (),
     run: Path | str | None = None,
     new: bool = False,
@@ -155,7 +155,7 @@ def judge_solutions(
     difficulty: str = ALL,
     options: Options = (),
     seed: int = 0,
-    judge: Rules | None = None,
+    judge: JudgeRules | None = None,
     allow_gap: Sequence[str] = (),
     run: Path | str | None = None,
     new: bool = False,

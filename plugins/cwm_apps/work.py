@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cwm_apps.judging import Rules, judge
+from cwm_apps.judging import JudgeRules, judge
 from cwm_apps.problem import CodingProblem
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, ProblemState
 from cwm_apps.reading import Malformed, Tasks
@@ -465,7 +465,7 @@ class _Finished(NamedTuple):
 
 
 def passed_tests(
-    program: str, task: CodingTask, sandbox: Sandbox, *, seed: int, rules: Rules
+    program: str, task: CodingTask, sandbox: Sandbox, *, seed: int, rules: JudgeRules
 ) -> dict[str, int]:
     """Run a program on all tests; count those that it passes, as an outcome has them."""
     passed = judge(program, task, task.tests, sandbox, seed=seed, rules=rules).passed
