@@ -189,6 +189,11 @@ class TestPaper:
         assert score.accuracy == pytest.approx(1 - 1 / 2 / 3)
         assert score.paper == pytest.approx(1 - 1 / 31 / 3)
 
+    def test_a_prompt_says_that_rare_rewards_count_as_much_however_many_there_are(self):
+        data = dataset([(1, 2, n // 2, False) for n in range(60)])
+        assert "All transitions weigh the same" in AccuracyMetric.of(data).words(data)
+        assert "Every exact value" in PaperMetric.of(data).words(data)
+
     def test_the_published_score_is_only_written_where_it_was_asked_for(self):
         data = dataset([(1, 2, 0, False)])
         keys = ["accuracy", "observation", "reward", "terminated", "exact", "floor"]

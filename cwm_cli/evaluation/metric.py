@@ -362,6 +362,12 @@ class PaperMetric(AccuracyMetric):
     total however many there are, and some of the valid actions are enough.
     """
 
+    def words(self, rows: Dataset) -> str:
+        """Say what a transition weighs by its reward."""
+        if len(self.classes) <= MOST_CLASSES:
+            return super().words(rows)
+        return "Every exact value of the reward counts the same in total, however rare it is."
+
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
         """Score predictions of all rows of a dataset."""
         stored = _stored(rows)
