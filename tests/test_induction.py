@@ -31,7 +31,7 @@ from cwm_induction.writing.statements import (
     EmissionError,
     ProgramDraft,
     Statement,
-    check_gaps,
+    check_names,
     ordered,
 )
 
@@ -163,12 +163,12 @@ class TestEmission:
 
     def test_a_name_that_nothing_sets_is_refused(self):
         with pytest.raises(EmissionError, match="nothing sets speed"):
-            check_gaps([Statement("a = speed + 1")], (), ["a"])
+            check_names([Statement("a = speed + 1")], (), ["a"])
 
     def test_a_name_that_only_one_branch_sets_is_refused(self):
         statements = [Statement("a = 1"), Statement("if a > 0:\n    b = 1")]
         with pytest.raises(EmissionError, match="nothing sets b"):
-            check_gaps(statements, (), ["b"])
+            check_names(statements, (), ["b"])
 
     def test_a_loop_may_go_on_from_what_came_before_it(self):
         loop = Statement("q = start\nfor part in range(2):\n    q = q + part")
