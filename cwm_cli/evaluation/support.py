@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -49,11 +50,15 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     if support is None:
         return None
     if mode == "ignore":
-        return DoubtedModel(model, model, support)
+        return DoubtedModel(model, model, model, support)
     best = mode == "curious"
     seen = prospect(rows, best=best)
-    text = doubted(model.text, support, seen, best=best, valid=rows.has_valid_actions)
-    return DoubtedModel(model, replace(model, text=text), support)
+    change = partial(doubted, model.text, support, best=best, valid=rows.has_valid_actions)
+    changed = replace(model, text=change(seen))
+    if support.cells is not None:
+        return DoubtedModel(model, changed, model, support)
+    outside = replace(model, text=change(seen._replace(ends=False)))  # where ways back are sought
+    return DoubtedModel(model, changed, outside if seen.ends else changed, support)
 
 
 def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:

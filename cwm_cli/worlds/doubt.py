@@ -190,16 +190,17 @@ if hasattr(Environment, "set_state"):
 
 @dataclass(frozen=True)
 class DoubtedModel(WorldModel):
-    """A program, and the same one ended where no row supports it, for planning.
+    """A program, and the same one changed where no row supports it, for planning.
 
-    Where nothing supports any step from where an episode really stands, there is nothing to
-    choose by but the program's word.
+    Where nothing supports any step from where an episode really stands, an end of all plans would
+    leave nothing to choose by: there plans are made in `otherwise`.
     """
 
     kind = "program"
 
     plain: WorldModel
     doubted: WorldModel
+    otherwise: WorldModel
     support: Support
 
     def describe(self) -> str:
@@ -212,47 +213,49 @@ class DoubtedModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
         """Begin to plan with both."""
-        plain = self.plain.open(planners, task)
-        alike = self.doubted is self.plain
+        otherwise = self.otherwise.open(planners, task)
+        alike = self.doubted is self.otherwise
         return DoubtingSession(
-            plain, plain if alike else self.doubted.open(planners, task), self.support
+            otherwise, otherwise if alike else self.doubted.open(planners, task), self.support
         )
 
 
 class DoubtingSession(PlanningSession):
-    """Plans with a doubted program, and where it is of no help with the plain one.
+    """Plans with a doubted program, and where it is of no help with another one.
 
     Every plan is marked by whether its first step is supported.
     """
 
-    def __init__(self, plain: PlanningSession, doubted: PlanningSession, support: Support) -> None:
-        self._plain, self._doubted, self._support = plain, doubted, support
+    def __init__(
+        self, otherwise: PlanningSession, doubted: PlanningSession, support: Support
+    ) -> None:
+        self._otherwise, self._doubted, self._support = otherwise, doubted, support
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return what to do at each of some moments of different episodes."""
         helped = [self._support.helps(each.state, each.valid) for each in moments]
         plans: list[Plan] = [Plan([], None)] * len(moments)
-        for session, which in ((self._doubted, True), (self._plain, False)):
+        for session, which in ((self._doubted, True), (self._otherwise, False)):
             places = [place for place, helps in enumerate(helped) if helps is which]
             if places:
                 before = session.steps
                 made = session.plan([moments[place] for place in places])
                 self.steps += session.steps - before
-                self.report = self._doubted.report or self._plain.report
+                self.report = self._doubted.report or self._otherwise.report
                 for place, plan in zip(places, made, strict=True):
                     plans[place] = self._marked(plan, moments[place])
         return plans
 
     def confirm(self, episode: int, seconds: float) -> int:
         """Check plans of both."""
-        return sum(each.confirm(episode, seconds) for each in {self._plain, self._doubted})
+        return sum(each.confirm(episode, seconds) for each in {self._otherwise, self._doubted})
 
     def close(self) -> None:
         """Let go of both."""
         try:
             self._doubted.close()
         finally:
-            self._plain.close()
+            self._otherwise.close()
 
     def _marked(self, plan: Plan, moment: Moment) -> Plan:
         """Say of a plan whether its first step is supported."""
