@@ -259,6 +259,9 @@ def test_the_time_is_for_all_of_an_answer_however_it_drips(header):
         assert len(server.requests) == 2
 
 
+LONGER = "the answer was longer than any program, and not taken as a whole"
+
+
 @pytest.mark.parametrize("model", [PRICED, "hosted_vllm/llama", "deepseek/deepseek-chat"])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 def test_an_answer_without_end_is_not_taken(model, kind, monkeypatch):
@@ -268,8 +271,14 @@ def test_an_answer_without_end_is_not_taken(model, kind, monkeypatch):
         completion = ask(server, model)
         assert len(server.requests) == 3
     assert completion.text == ""
-    assert completion.lacking == "the answer was longer than any program, and not taken"
+    assert completion.lacking == LONGER
     assert len(taken) < 3 * 32
+
+
+def test_of_a_long_answer_no_more_is_kept_than_a_program_needs():
+    with OpenAIServer([answer("x" * (2 << 20))]) as server:
+        completion = ask(server)
+    assert (len(completion.text), completion.lacking) == (1 << 20, LONGER)
 
 
 def test_an_answer_that_unpacks_to_more_is_not_unpacked():

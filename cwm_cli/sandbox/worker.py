@@ -195,10 +195,11 @@ def _compile_in_one_thread(mujoco: Any) -> None:
     """Have MuJoCo compile textures and meshes one after the other: the models are the same."""
     read, compiler = mujoco.MjModel.from_xml_string, '<compiler usethread="false"/>'
 
-    def from_xml_string(xml: str, *more: Any, **named: Any) -> Any:
+    def from_xml_string(xml: str | bytes, *more: Any, **named: Any) -> Any:
         """Load a model from the text of an XML file."""
-        before, end, after = xml.rpartition("</mujoco>")  # what comes last holds
-        return read(f"{before}{compiler}{end}{after}" if end else xml, *more, **named)
+        text = xml.decode() if isinstance(xml, bytes) else xml
+        before, end, after = text.rpartition("</mujoco>")  # what comes last holds
+        return read(f"{before}{compiler}{end}{after}" if end else text, *more, **named)
 
     mujoco.MjModel.from_xml_string = staticmethod(from_xml_string)
     if hasattr(mujoco, "MjSpec"):  # since 3.2

@@ -52,6 +52,9 @@ FOR_THE_PROMPT = 0.75
 SHORTEST_PROMPT = 500
 """Characters below which a prompt asks for nothing any more."""
 
+LONGEST_TEXT = 1 << 20
+"""Characters of an answer that are kept: all that any model writes, and four programs' worth."""
+
 CONTEXT = re.compile(
     r"(?:context[ _](?:length|window|size|limit)|tokens allowed|configured limit)[^\d]{0,24}(\d+)"
     r"|> (\d+) maximum"
@@ -239,14 +242,15 @@ def read(response: Any) -> Answer:
     if not response.choices:
         return Answer(lacking="the provider sent no answer")
     choice = response.choices[0]
-    text = choice.message.content or ""
+    whole = choice.message.content or ""
+    text = whole[:LONGEST_TEXT]
     if choice.finish_reason == "length":
         used = response.usage.completion_tokens
         return Answer(text, f"the answer was cut off after {used:,} tokens", cut=True)
     if choice.finish_reason == "content_filter":
         return Answer(text, "the provider's content filter withheld the answer")
     if text.strip():
-        return Answer(text)
+        return Answer(text, Kind.OVERSIZED.value if len(whole) > len(text) else "")
     fields = getattr(choice.message, "provider_specific_fields", None) or {}
     if refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):
         return Answer(lacking=f"the model refuses to answer ({clean(refusal, limit=160)})")

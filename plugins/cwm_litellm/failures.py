@@ -52,7 +52,7 @@ class Kind(StrEnum):
     )
     FILTERED = "the content filter of {provider} refused the prompt ({reason})"
     UNPAYABLE = "another attempt might cost more than --max-cost leaves"
-    OVERSIZED = "the answer was longer than any program, and not taken"
+    OVERSIZED = "the answer was longer than any program, and not taken as a whole"
     BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
 
 
