@@ -1,6 +1,8 @@
 """No score counts that was not confirmed where there is nothing to look answers up in."""
 
+import sys
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -193,6 +195,17 @@ def test_rollouts_that_begin_near_each_other_are_asked_for_apart():
     for episodes, places in model.asked:
         for episode in (0, 1):
             assert (np.diff(np.sort(places[episodes == episode])) >= APART).all()
+
+
+def test_all_rollouts_share_the_time(monkeypatch):
+    data = dataset_of(spaces.Discrete(100), 50)
+    columns = {"observations": np.arange(50), "next_observations": np.arange(1, 51)}
+    columns["episodes"] = np.zeros(50, int)
+    data, model = replace(data, columns=data.columns | columns), Listening()
+    clock = SimpleNamespace(monotonic=lambda: float(len(model.asked)))
+    monkeypatch.setattr(sys.modules["cwm_cli.evaluation.rollouts"], "time", clock)
+    assert rollouts(model, data, 1, [1, 5, 20], seconds=10) == [(1, 0.0), (5, 0.0), (20, None)]
+    assert len(model.asked) == 11
 
 
 @dataclass

@@ -167,6 +167,15 @@ class TestMujoco:
             < 0.5
         )
 
+    def test_a_solver_that_starts_where_it_ended_last_is_forgiven_its_last_bits(
+        self, swing, simulating
+    ):
+        warm = SWINGING.replace("        mujoco.mj_resetData(self.model, self.data)\n", "")
+        model = ProgramModel(warm, simulating)
+        found = [model.predict(swing, seed=seed).columns["next_observations"] for seed in (1, 2)]
+        assert (found[0] != found[1]).any(), "what came before makes no difference"
+        assert evaluate(model, swing, AccuracyMetric.of(swing)).score.exact == 1.0
+
     @pytest.mark.parametrize("way", ["by its path", "by including it"])
     def test_the_model_of_an_environment_cannot_be_read(self, swing, simulating, asset, way):
         included = f"from_xml_string('<mujoco><include file=\"{asset}\"/></mujoco>')"

@@ -106,7 +106,9 @@ def evaluate(
         rolled: list[Rollout] = []
         if rollout_count and chosen and not failure:
             rows = chosen.get("test", next(iter(chosen.values())))
-            rolled = rollouts(model, rows, rollout_count, seed=seed)
+            rolled = rollouts(
+                model, rows, rollout_count, seed=seed, seconds=sandbox.limits.wall_seconds
+            )
     train, test = (found[part].score if part in found else None for part in parts)
     return EvaluationResult(Scores(train, test, None), failure, rolled, measure, chosen, found)
 

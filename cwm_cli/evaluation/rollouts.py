@@ -1,6 +1,8 @@
 """How far a world model drifts from the recording when it lives on its own predictions."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,12 +10,15 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.prediction import APART
 
 if TYPE_CHECKING:
-    from cwm_cli.worlds import WorldModel
+    from cwm_cli.worlds import Predictions, WorldModel
 
 HORIZONS = (1, 5, 20, 100)
+
+TOO_SLOW = Failure(kind="timeout_wall", message="its rollouts took too long in all")
 
 
 class Rollout(NamedTuple):
@@ -30,6 +35,7 @@ def rollouts(
     horizons: Sequence[int] = HORIZONS,
     *,
     seed: int = 0,
+    seconds: float = math.inf,
 ) -> list[Rollout]:
     """Return the open-loop error of a world model after each of `horizons` steps.
 
@@ -42,7 +48,7 @@ def rollouts(
     at its start, further ones anywhere in it; a rollout whose recording ends
     before k steps does not count for k, and a horizon that none reaches is
     left out. The error is None from where a program raised on its own
-    predictions, or predicted something that is not finite.
+    predictions, or predicted something that is not finite, or had taken `seconds`.
 
     Rollouts that begin near each other are never asked for together: the start of one would
     tell where another one that began before it should be.
@@ -50,21 +56,25 @@ def rollouts(
     lasting = _lasting(dataset)
     starts = _starts(dataset, count, np.random.default_rng([seed, count]))
     reached = [steps for steps in sorted(horizons) if (lasting[starts] >= steps).any()]
-    lived = [
-        _lived(model, dataset, wave, lasting[wave], reached, seed)
-        for wave in _waves(dataset, starts)
-    ]
+    deadline = time.monotonic() + seconds
+
+    def predict(asked: Dataset) -> "Predictions":
+        found = model.predict(asked, seed=seed)
+        in_time = time.monotonic() <= deadline
+        return found if in_time else replace(found, columns={}, failure=TOO_SLOW)
+
+    waves = _waves(dataset, starts)
+    lived = [_lived(predict, dataset, wave, lasting[wave], reached) for wave in waves]
     parts = {steps: [errors[steps] for errors in lived if steps in errors] for steps in reached}
     return [Rollout(steps, _mean(errors)) for steps, errors in parts.items()]
 
 
 def _lived(
-    model: "WorldModel",
+    predict: Callable[[Dataset], "Predictions"],
     dataset: Dataset,
     starts: np.ndarray,
     lasting: np.ndarray,
     horizons: Sequence[int],
-    seed: int,
 ) -> dict[int, np.ndarray | None]:
     """Return the errors of rollouts at each horizon that one reaches, None once they broke."""
     reached = [steps for steps in horizons if (lasting >= steps).any()]
@@ -75,7 +85,7 @@ def _lived(
         starts, lasting = starts[alive], lasting[alive]
         rows = dataset[starts + step - 1]
         own = {name: column[alive] for name, column in columns.items()}
-        found = model.predict(replace(rows, columns=rows.columns | own), seed=seed)
+        found = predict(replace(rows, columns=rows.columns | own))
         if found.failure is not None:
             break
         if step in errors:

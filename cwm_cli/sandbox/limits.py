@@ -29,7 +29,8 @@ class Limits:
     found at once only in an honest one. What holds for all is the sum: the processes in which
     the rows of a dataset are answered share the time by their rows, and those in which the
     answers are confirmed have it once more for each worker, as each loads the program. Whoever
-    asks for several datasets asks for no more once a program has run out of time.
+    asks for several datasets asks for no more once a program has run out of time, and all
+    rollouts of a program together may take as long as one process by the clock.
     """
 
     wall_seconds: float = 60.0

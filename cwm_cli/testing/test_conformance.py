@@ -204,6 +204,7 @@ def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
     assert isinstance(candidate, str)
     bad = [problem.judge(text) for text in ("", candidate, "\0", "raise SystemExit")]
     assert all(0 <= verdict.score < 1 and verdict.failure is not None for verdict in bad)
+    assert problem.confirm(candidate, bad[1]).rank == bad[1].rank
     for action in problem.moves:
         move = Move(action, 0, candidate, bad[1]) if action != GENERATE else Move(action)
         messages = problem.messages(move)
@@ -317,6 +318,16 @@ def test_a_world_model_predicts_every_row_alike_whatever_its_order(
     if found.shape == "certain":
         for column, values in found.columns.items():
             np.testing.assert_allclose(values[order], turned.columns[column], rtol=1e-9, atol=1e-9)
+
+
+@every("world model")
+def test_a_world_model_confirms_what_it_predicts(name: str, material: Material) -> None:
+    model, rows = make("world model", name, material), material.dataset.test
+    found = model.predict(rows, seed=1)
+    confirmed = model.audit(rows, found, seed=1).checked(rows)
+    assert confirmed.failure is None
+    for column, values in found.columns.items():
+        np.testing.assert_array_equal(values, confirmed.columns[column])
 
 
 @every("world model")
