@@ -152,7 +152,7 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
     """Yield what the core and each plugin provide of one kind."""
     check_hooks()
     if kind in CORE:
-        yield Plugin("core", _named(distribution("cwm-cli")), None), _resolve(CORE[kind])
+        yield Plugin("core", _core(), None), _resolve(CORE[kind])
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, HOOKS[kind], None)
         if hook is not None:
@@ -424,6 +424,12 @@ def _resolve(entry: Any) -> Any:
 def _package(entry: EntryPoint) -> str:
     """Name the distribution of an entry point."""
     return _named(entry.dist) if entry.dist else "unknown package"
+
+
+@cache
+def _core() -> str:
+    """Name the distribution of the core."""
+    return _named(distribution("cwm-cli"))
 
 
 @cache

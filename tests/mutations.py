@@ -30,6 +30,9 @@ from cwm_cli.errors import CwmError
 SECONDS, MEGABYTES = 10, 500
 """What a reader may take for a file, however wrong it is."""
 
+WAITING = 6
+"""How many times as long one waits for a reader that waits itself, or for other processes."""
+
 ENOUGH = 3 << 30
 """Bytes of addresses for a process that reads: more than it may take, so that it is told apart."""
 
@@ -435,11 +438,14 @@ def _limited() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise _TooLongError
 
+    signal.signal(signal.SIGPROF, stop)
     signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(WAITING * SECONDS)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
 
 
