@@ -29,6 +29,7 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.loop import Search
+from cwm_cli.text import share
 from cwm_simulated.backend import Simulated
 
 STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
@@ -179,7 +180,7 @@ def _table(curves: Sequence[Curve], laboratory: Laboratory) -> Iterator[str]:
     yield f"{'completions':12}" + "".join(f"{place:>21}" for place in columns) + f"{'solved':>19}"
     for line in curves:
         cells = (line.cell(place - 1) for place in columns)
-        solved = "{:.2f} ({:.2f} to {:.2f})".format(*line.solved)
+        solved = "{} ({} to {})".format(*(share(part, 2) for part in line.solved))
         yield f"{line.name:12}" + "".join(f"{cell:>21}" for cell in cells) + f"  {solved}"
 
 

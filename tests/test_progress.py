@@ -1,14 +1,30 @@
 """What is being done is always said, and the clock goes on where a run does."""
 
 import json
+import os
+import pty
 import re
+import select
+import struct
+import sys
+import termios
 import threading
+from fcntl import ioctl
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
+from cwm_cli.agents.comparison import Side
+from cwm_cli.agents.episodes import Episode, PlanningCost
+from cwm_cli.evaluation.metric import Score, WeighedPart
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.text import tokens
 from cwm_cli.views import lines
 from cwm_cli.views.lines import Pulse
+from cwm_cli.views.planning import side_table
+from cwm_cli.views.tables import score_table
+from cwm_cli.views.terminal import spent_words
 from recordings import cartpole
 
 
@@ -34,6 +50,60 @@ def test_whoever_hears_something_waits_anew(monkeypatch):
         pulse.heard()
     pulse.stop()
     assert told == []
+
+
+def test_no_number_is_broken_at_80_columns_whatever_is_compared():
+    costs = PlanningCost(decisions=123_456, failures=0, model_steps=98_765_432_100, seconds=7.0)
+    returns = (-123_456.789, -98.7654321)
+    episodes = [
+        Episode(number=n, returned=returned, length=98_765, cost=costs)
+        for n, returned in enumerate(returns)
+    ]
+    sides = {name: Side(episodes) for name in ("model", "oracle", "random")}
+    part = WeighedPart(right=0.12345, weight=0.33333)
+    score = Score(
+        accuracy=0.1234,
+        observation=0.9876,
+        reward=0.9765,
+        terminated=0.9999,
+        exact=0.5,
+        floor=0.6,
+        normalised=-12.345,
+        transitions=1_234_567,
+        weighed=dict.fromkeys(("observation", "reward", "terminated", "valid_actions"), part),
+    )
+    parts = ("train", "held-out", "of it not in train")
+    for table in (side_table(sides), score_table(dict.fromkeys(parts, score))):
+        console = Console(file=StringIO(), width=80)
+        console.print(table)
+        printed = console.file.getvalue()
+        assert [cell for line in table.grid.cells for cell in line if cell not in printed] == []
+
+
+def test_folders_of_runs_are_printed_whole_on_a_terminal_of_80_columns(answers):
+    folder = "a-folder-with-a-name-that-is-as-long-as-they-are-20261122-195241"
+    assert answers.inside(*SEARCH, "--run", f"runs/{folder}", "--budget", "1").returncode == 0
+    child, descriptor = pty.fork()
+    if child == 0:
+        os.chdir(answers.folder)
+        os.execve(sys.executable, [sys.executable, "-m", "cwm_cli", "runs", "list"], os.environ)
+    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    output = b""
+    while select.select([descriptor], [], [], 60)[0]:
+        try:
+            output += os.read(descriptor, 65536)
+        except OSError:
+            break
+    os.waitpid(child, 0)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", output.decode()).splitlines()
+    assert lines[0] == f"runs/{folder}"
+    assert lines[1].startswith("  search  CartPole-v1 gif-mcts answers  1 completion  best ")
+
+
+def test_tokens_are_written_alike_wherever_they_are():
+    assert spent_words(1_234_567, None) == ["1,234,567 tokens", "cost unknown"]
+    assert spent_words(0, 0.0) == []
+    assert tokens(1_234_567) == "1,234,567"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
-    from cwm_cli.runs.report import RunReport
+    from cwm_cli.runs.report import RunReport, RunSummary
 
 
 def export(
@@ -82,13 +82,13 @@ def list_(
 
     Example: cwm runs list
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import UnreadableRun, list_runs
+    from cwm_cli.runs.report import Grid
     from cwm_cli.runs.store import RUNS
+    from cwm_cli.views.tables import GridTable, fits
     from cwm_cli.views.terminal import printable
 
     places = folder or [RUNS]
@@ -100,23 +100,27 @@ def list_(
         where = " and ".join(map(str, places))
         typer.echo(f"there are no runs in {where}: start one with `cwm synthesize`")
         return
-    names = ("kind", "about", "done", "result")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("run", overflow="fold", min_width=20)  # so that the folder can be copied
-    for name in names:
-        table.add_column(name, overflow="fold")
-    damaged = [run for run in found if isinstance(run, UnreadableRun)]
-    for run in found:
-        if not isinstance(run, UnreadableRun):
-            about = " ".join(filter(None, (run.environment, run.strategy, run.answers)))
-            cells = (run.run, run.kind, about, run.done, run.result)
-            table.add_row(*(Text(printable(cell)) for cell in cells))
+    about = [
+        (run.run, run.kind, _about(run), run.done, run.result)
+        for run in found
+        if not isinstance(run, UnreadableRun)
+    ]
     out = console(json=False)
-    if len(damaged) < len(found):
-        out.print(table)
+    grid = Grid("", ("run", "kind", "about", "done", "result"), about, words=5)
+    if about and fits(grid, out.width):
+        out.print(GridTable(grid))
+    else:  # the folder whole, so that it can be copied, and the rest below it
+        for name, *rest in about:
+            out.print(Text(printable(name), "bold"), soft_wrap=True)
+            out.print(Text("  " + "  ".join(printable(words) for words in rest if words)))
     complaints = (run.reason if isinstance(run, UnreadableRun) else run.damage for run in found)
     for complaint in filter(None, complaints):
         out.print(Text(printable(complaint), "red"), soft_wrap=True)
+
+
+def _about(run: RunSummary) -> str:
+    """Name what a run is about in a few words."""
+    return " ".join(filter(None, (run.environment, run.strategy, run.answers)))
 
 
 @runs.command("show")
@@ -187,8 +191,12 @@ def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False
         emit_json(found.as_json())
         return
     parts = {"settings": found.settings, "results": found.results}
+
+    def plain(value: object) -> str:
+        return f"{value:.9g}" if isinstance(value, float) else str(value)
+
     for title, some in parts.items():
-        cells = [[change.name, str(change.before), str(change.now)] for change in some]
+        cells = [[change.name, plain(change.before), plain(change.now)] for change in some]
         if cells:
             grid = Grid(title, ["", *found.runs], cells, words=3)
             console(json=False).print(GridTable(grid))

@@ -15,6 +15,9 @@ from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
 PLACES = ("run", "program")
 """What of a result says only where it is."""
 
+DERIVED = ".weighed."
+"""In the names of parts of a score that only take its accuracy apart."""
+
 
 @dataclass(frozen=True)
 class UnreadableRun:
@@ -110,4 +113,5 @@ def compare(first: Path, second: Path) -> RunDifferences:
         {name: value for name, value in (run.result() or {}).items() if name not in PLACES}
         for run in runs
     ]
-    return RunDifferences((str(first), str(second)), changes(*settings), changes(*results))
+    changed = [one for one in changes(*results) if DERIVED not in one.name]
+    return RunDifferences((str(first), str(second)), changes(*settings), changed)

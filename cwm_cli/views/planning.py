@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.runs.report import Grid
 from cwm_cli.text import percent, share
 from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.model import PlannedWith
 
@@ -245,7 +245,7 @@ def _side(name: SideName, tally: _Tally) -> Text:
     return line
 
 
-def plan_report(result: PlanResult) -> Iterator[Table | Text]:
+def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
     """Say what the sides came to, with what plans were made, and where the episodes are."""
     yield side_table(result.sides)
     if result.asked == "oracle":
@@ -274,19 +274,17 @@ def doubt_words(result: PlanResult) -> str:
     return f"{result.doubt}; {share} of the decisions rest on what no row supports"
 
 
-def side_table(sides: Mapping[SideName, Side]) -> Table:
+def side_table(sides: Mapping[SideName, Side]) -> GridTable:
     """Compare the sides, a row each."""
-    table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("return", "length", "decisions/s", "model steps/s"):
-        table.add_column(name, justify="right")
+    heads = ["", "return", "length", "decisions/s", "model steps/s"]
+    cells = []
     for name, side in sides.items():
-        if not side.episodes:
-            table.add_row(NAMES[name], "none")
-            continue
-        length = sum(side.lengths) / len(side.lengths)
-        row = (NAMES[name], mean_words(side.mean), f"{length:.4g}")
-        table.add_row(*row, *speed_words(side.cost))
-    return table
+        row = [NAMES[name], "none", "", "", ""]
+        if side.episodes:
+            length = sum(side.lengths) / len(side.lengths)
+            row[1:] = mean_words(side.mean), f"{length:.4g}", *speed_words(side.cost)
+        cells.append(row)
+    return GridTable(Grid("", heads, cells))
 
 
 def mean_words(mean: Mean) -> str:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich import box
 from rich.bar import Bar
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
+from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
 from cwm_cli.views.recording import RecordingBar
+from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import first_line, printable
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 WIDEST_BAR = 40
 BESIDE = 38
 """Columns for the figures beside a bar."""
+
+LONGEST_NAME = 40
+"""Columns for the name of a model beside its scores."""
 
 MOST_UNREAD = 3
 """How many answers that could not be read are shown."""
@@ -132,7 +136,7 @@ def _scale(low: int, high: int, width: int) -> str:
     return first + last.rjust(width - len(first))
 
 
-def _scores(found: SpeedResult, model: str) -> Table:
+def _scores(found: SpeedResult, model: str) -> GridTable:
     """Compare how right the sides are on the same transitions; all: right in every part."""
     asked = found.language_model
     sides = {
@@ -140,12 +144,9 @@ def _scores(found: SpeedResult, model: str) -> Table:
         ENVIRONMENT: found.environment,
         model: asked.score if asked else None,
     }
-    table = Table("right on", box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("transitions", *PARTS.values(), "accuracy"):
-        table.add_column(title, justify="right")
-    for name, score in sides.items():
-        table.add_row(Text(name), *_shares(score))
-    return table
+    heads = ["right on", "transitions", *PARTS.values(), "accuracy"]
+    cells = [[printable(name, LONGEST_NAME), *_shares(score)] for name, score in sides.items()]
+    return GridTable(Grid("", heads, cells))
 
 
 def _shares(score: Score | None) -> Iterator[str]:

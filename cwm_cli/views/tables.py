@@ -67,8 +67,7 @@ class GridTable:
 
 def chunks(grid: Grid, width: int) -> list[list[int]]:
     """Share the columns out, so that each share fits into a width with the columns of words."""
-    lines = [grid.heads, *grid.cells]
-    widths = [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
+    widths = _widths(grid)
     words = list(range(grid.words))
     room = width - sum(widths[: grid.words])
     shares: list[list[int]] = [[]]
@@ -80,6 +79,17 @@ def chunks(grid: Grid, width: int) -> list[list[int]]:
         shares[-1].append(place)
         left -= widths[place]
     return [words + share for share in shares]
+
+
+def fits(grid: Grid, width: int) -> bool:
+    """Tell whether all columns of a table fit into a width side by side."""
+    return sum(_widths(grid)) <= width
+
+
+def _widths(grid: Grid) -> list[int]:
+    """Return how wide each column is, with what lies between it and the next."""
+    lines = [grid.heads, *grid.cells]
+    return [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
 
 
 def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
-from cwm_cli.views.lines import Lines
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
+MOST_NAMED = 3
+"""How many problems in flight are named in a line."""
 
 
 class CodingView(Lines):
@@ -31,6 +33,7 @@ class CodingView(Lines):
         self._erase = erase
         self._showing = ExitStack()
         self._display: Live | None = None
+        self._pulse: Pulse | None = None
 
     def begins(self, work: object) -> None:
         """Show how far the problems are."""
@@ -41,10 +44,22 @@ class CodingView(Lines):
             self._display = self._showing.enter_context(pane.display())
             self._showing.enter_context(printed_above(self._console))
             self._display.refresh()
+        else:
+            self._pulse = Pulse(self._tell)
+
+    def _tell(self) -> None:
+        """Print what is in flight."""
+        counts, working = self._progress.counts(), self._progress.working()
+        names = [_name(problem) for problem in working[:MOST_NAMED]]
+        rest = [f"and {len(working) - MOST_NAMED} more"] if len(working) > MOST_NAMED else []
+        words = f"[{counts.over}/{counts.problems}] at work on {', '.join([*names, *rest])}"
+        self._console.print(Text(words), soft_wrap=True)
 
     def advanced(self, event: object) -> None:
         """Print how a problem ended where there is no picture, which draws itself."""
         assert isinstance(event, ProblemState)
+        if self._pulse and event.is_over:
+            self._pulse.heard()
         if event.is_over and self._display is None:
             counts = self._progress.counts()
             words = f"[{counts.over}/{counts.problems}] {_name(event)}: {_ending(event)}"
@@ -52,6 +67,8 @@ class CodingView(Lines):
 
     def ends(self) -> None:
         """Leave the last picture, unless all problems are over."""
+        if self._pulse:
+            self._pulse.stop()
         counts = self._progress.counts()
         if self._display:
             self._display.transient = self._erase and counts.over == counts.problems
