@@ -122,6 +122,9 @@ ALIKE = {
         [1],
         "f",
     ),
+    "an array of one": called("import numpy as np; return np.array([n])", [1], "")._replace(
+        ours=True, published=True
+    ),
     "in a list of its own": called("return n + 1", [2], "")._replace(ours=True, published=True),
     "wrong": Kind("print(4)", "3", False, False),
     "no input left": Kind("for _ in range(9): input()", "3", False, False),

@@ -218,7 +218,8 @@ def _encoded(value: Any) -> Any:
         return {"dict": [[_encoded(key), _encoded(part)] for key, part in value.items()]}
     if isinstance(value, list):
         return list(map(_encoded, value))
-    return value.item() if isinstance(value, np.generic) else value
+    one = isinstance(value, np.ndarray) and value.size == 1  # the truth of several is unknown
+    return value.tolist() if one or isinstance(value, np.generic) else value
 
 
 def _write(answers: int, text: str) -> None:
