@@ -210,7 +210,9 @@ def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
         messages = problem.messages(move)
         assert messages
         assert all(message.content.strip() for message in messages)
-        assert messages == problem.messages(move)
+        assert messages == problem.messages(move) == problem.shorter(move, 10**6)
+        sizes = [sum(len(m.content) for m in said) for said in (problem.shorter(move, 1), messages)]
+        assert sizes == sorted(sizes)
     node = Node(0, 0, ROOT, GENERATE, candidate, bad[1], "", Usage())
     problem.keep(material.folder, node)
     assert (material.folder / problem.file).stat().st_size > 0
