@@ -27,7 +27,7 @@ from cwm_cli.runs.store import (
     remove,
 )
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import Node, Record, Usage, Verdict
+from cwm_cli.search.contracts import Node, Problem, Record, Usage, Verdict
 
 CONFIG = SearchConfig(
     env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}
@@ -203,6 +203,23 @@ with SearchRun.load(Path({folder!r})) as run:
     except OSError as error:
         print(error)
 """
+
+
+@pytest.mark.parametrize("name", ["lock", "log.txt", JOURNAL, ".best.py.part", ".result.json.part"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
+    (run.folder / name).unlink(missing_ok=True)
+    os.mkfifo(run.folder / name)
+    node = record(3).node
+    try:
+        with SearchRun.load(run.folder) as opened:
+            opened.log("hello")
+            opened.save_best(node)
+            opened.save_result({})
+            Problem().keep(run.folder, node)
+    except CwmError as error:
+        assert "it is a pipe" in str(error)
+        assert not name.endswith(".part")
+    remove(run.folder)
 
 
 def test_two_processes_never_work_on_one_run(run):

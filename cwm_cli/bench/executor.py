@@ -103,6 +103,7 @@ class LocalProcesses(Executor):
         """Start a process; it reads nothing, and prints to its log."""
         self._leash = self._leash or os.pipe()
         command.log.parent.mkdir(parents=True, exist_ok=True)
+        command.log.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
         with command.log.open("wb") as output:
             process = subprocess.Popen(
                 command.words,

@@ -303,6 +303,7 @@ class Problem:
     def keep(self, folder: Path, best: Node) -> None:
         """Write the best candidate so far down, the whole file or nothing of it."""
         partial = folder / f".{self.file}.part"
+        partial.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
         partial.write_text(best.program, encoding="utf-8", errors="replace")
         partial.replace(folder / self.file)
 
