@@ -225,6 +225,12 @@ def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> No
     assert wrong == {}
 
 
+@pytest.mark.slow
+def test_a_program_that_does_not_answer_where_decisions_are_made_again_is_no_wait(sandbox) -> None:
+    with pytest.raises(Forged, match="made again, decision"):
+        played(sandbox, SILENT, limit=9)
+
+
 def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
     for text in (DESCRIPTORS, PATCHED, LURING):
         [episode] = played(sandbox, text, share=0.0)

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
 from cwm_cli.planning.model import LARGEST, Counter, Model, Step
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.sandbox.pool import SandboxError
 from cwm_cli.translation.scalar import Here
 from cwm_cli.worlds.messages import (
     NO_PLACE,
@@ -370,8 +371,8 @@ class Confirmer:
             began = time.perf_counter()
             try:
                 confirmed += self._confirm(window)
-            except Broke as broke:
-                confirmed += self._once_more(window, broke)
+            except (Broke, SandboxError):
+                confirmed += self._once_more(window)
             self._seconds += time.perf_counter() - began
             self._windows += 1
         return confirmed
@@ -420,13 +421,13 @@ class Confirmer:
             places.add(largest.index(max(largest)))
         return [windows[place] for place in sorted(places)]
 
-    def _once_more(self, window: list[Decision], broke: Broke) -> int:
+    def _once_more(self, window: list[Decision]) -> int:
         """Try again with a new process; a program that fails only here is refused."""
         self.close()
         self._model = RemoteModel(self.sandbox, self.job)
         try:
             return self._confirm(window)
-        except Broke:
+        except Broke as broke:
             where = _where(window[0].moment)
             words = printable(broke.failure.message.splitlines()[0], 200)
             raise Forged(f"made again, {where} failed ({words}): {INSTEAD}") from broke
@@ -499,8 +500,9 @@ class Confirmer:
             return
         rows = Dataset.of(
             [
-                Transition(o, a, s.observation, s.reward, s.terminated, episode=n, valid=s.valid)
+                Transition(o, a, s.observation, s.reward, s.terminated, episode=n, valid=allowed)
                 for n, (o, a, s) in enumerate(picked)
+                for allowed in [(s.valid or ()) if job.valid else None]
             ],
             observation_space=job.observation_space,
             action_space=job.action_space,
@@ -509,8 +511,10 @@ class Confirmer:
         if failure is not None:
             words = printable(failure.message.splitlines()[0], 200)
             raise Forged(
-                f"asked again for what plans rest on the program fails ({words}): {INSTEAD}"
+                f"the program fails when it is asked again what follows ({words}): {INSTEAD}"
             )
+        if VALID in columns:
+            columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
         wrong = np.zeros(len(rows), bool)
         for name, column in columns.items():
             wrong |= ~_alike(column, rows.columns[name])
