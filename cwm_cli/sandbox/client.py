@@ -186,19 +186,17 @@ class Sandbox:
             passed = time.monotonic() - began
             left[side] = left[side].less(used=done.used, slept=done.slept, passed=passed)
 
-        turns = [
-            (number % len(sides), job, self._encoded(job))
-            for number, job in enumerate(chain.from_iterable(zip_longest(*sides)))
-            if job
-        ]
+        turns = enumerate(chain.from_iterable(zip_longest(*sides)))
+        checks_source = self.protection.checks_source  # finding out may take a place
         with self._pool.place(), ExitStack() as stacks:
             several = len(sides) > 1 and stacks.enter_context(self._pool.another_place())
-            for side, job, encoded in turns:
+            for side, job in ((number % len(sides), job) for number, job in turns if job):
                 while at_work and (not several or side in [busy for busy, *_ in at_work]):
                     finish()
                 if any(done[-1].failure for done in replies if done):
                     break
                 stack = stacks.enter_context(ExitStack())
+                encoded = job.encode(checks_source=checks_source)  # while others are at work
                 begun = self._begun(job, encoded, side, limits=left[side])
                 at_work.append((side, time.monotonic(), stack, stack.enter_context(begun)))
             while at_work:

@@ -37,7 +37,7 @@ class Limits:
     """Seconds that a program may take by the clock."""
 
     cpu_seconds: float = 10.0
-    """Seconds of CPU time that a program may take."""
+    """Seconds of CPU time that a program may take for the rows of a dataset."""
 
     stall_seconds: float = 1.0
     """Seconds of CPU time that loading a program or a single step may take."""
