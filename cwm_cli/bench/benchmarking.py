@@ -199,7 +199,8 @@ class BenchmarkWork:
     """A benchmark at work; whatever fails, the other jobs go on.
 
     `running` says when tasks were started and `failed` why they failed, by their keys.
-    What failed before is tried again.
+    What failed before is tried again. `to_come` counts what is still to be begun for
+    environments.
     """
 
     run: BenchmarkRun
@@ -207,6 +208,7 @@ class BenchmarkWork:
     executor: Executor
     running: dict[str, float] = field(default_factory=dict, init=False)
     failed: dict[str, str] = field(default_factory=dict, init=False)
+    to_come: int = field(default=0, init=False)
     _tried: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
     _known: dict[Trial, _Known] = field(default_factory=dict, init=False)
     _tails: dict[Trial, JournalTail] = field(default_factory=dict, init=False)
@@ -270,7 +272,9 @@ class BenchmarkWork:
         return TaskEvent(task, over=True, reason=reason)
 
     def _look(self) -> None:
-        """Find out what every job is doing now."""
+        """Find out what every job is doing now, and how much is to come beside them."""
+        left = self.run.left({*self.failed, *self.running})
+        self.to_come = sum(task.kind in ERRANDS for task in left)
         with self._lock:
             for trial, tail in self._tails.items():
                 state, known = self._state(trial), self._known.get(trial)

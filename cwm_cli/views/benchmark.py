@@ -166,7 +166,10 @@ class BenchmarkScreen:
         over = sum(line.is_over for line in standings)
         spent = time.monotonic() - self._started
         words = [f"{over}/{len(standings)} jobs", duration(self._before + spent)]
-        if made := over - self._over_before:
+        besides = len(self._work.errands()) + self._work.to_come
+        if over == len(standings) and besides:
+            words.append(f"{besides} besides left")
+        elif made := over - self._over_before:
             words.append(f"{duration(spent / made * (len(standings) - over))} left")
         costs = [line.cost for line in standings]
         if any(costs):
