@@ -149,6 +149,9 @@ LATE = (
 )
 """The same, in later decisions of an episode only."""
 
+SELDOM = LATE.replace("decision < 25", "decision % 5")
+"""The same, now and then."""
+
 LURING = (
     HANDLER
     + """
@@ -210,6 +213,8 @@ ATTACKS = {
     "steps": (COUNTING, "steps of the model where"),
     "later decisions": (LATE, "in place of the planner"),
     "rewards": (LURING, "answers"),
+    "rewards, of one that may draw": (LURING + "# random", "answers"),
+    "one decision in five": (SELDOM, "in place of the planner"),
     "a failure": (FAILING, "not here"),
 }
 
@@ -301,14 +306,11 @@ class Environment:
 def test_three_decisions_in_a_row_at_the_limits_end_the_plan_and_the_report_is_printed(cwm) -> None:
     (cwm.folder / "loop.py").write_text(LOOPING)
     how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "9", "--program", "loop.py")
-    done = cwm.inside("plan", *how, "-o", "stall_seconds=0.1")
+    done = cwm.inside("plan", *how, "-o", "stall_seconds=0.1", "--json")
     assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    words = (
-        "the plan ended after 0 of 2 episodes: 3 decisions one after the other reached the limits"
-    )
-    assert words in last
-    assert [line.split()[:2] for line in done.stdout.splitlines() if "random" in line] != []
-    assert json.loads(cwm.inside("plan", *how, "-o", "stall_seconds=0.1", "--json").stdout)[
-        "stopped"
-    ]
+    words = "the plan ended after 0 of 2 episodes: 3 decisions one after the other reached the"
+    assert words in done.stderr.splitlines()[-1]
+    assert any(line.split()[:1] == ["random"] for line in done.stderr.splitlines())
+    found = json.loads(done.stdout)
+    assert words in found["stopped"]
+    assert (found["returns"], found["mean"]) == ([], None)

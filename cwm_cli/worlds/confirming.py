@@ -13,15 +13,17 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from math import comb
 from struct import error as StructError
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
+from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Counter, Model, Step
+from cwm_cli.planning.model import LARGEST, Counter, Model, Step, key
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.sandbox.pool import SandboxError
@@ -60,6 +62,10 @@ CHECKED = 1000
 
 AGREEMENT = 1e-5
 """Relative and absolute: what a translation may differ by from its program."""
+
+
+DRAWS = 20
+"""How often a program that draws random numbers predicts what it was asked before."""
 
 
 class Broke(Exception):
@@ -459,8 +465,7 @@ class Confirmer:
         if claimed > MOST_TIMES * asked:
             words = f"{claimed:,} steps of the model where {asked:,} were asked for"
             raise Forged(f"{_where(window[0].moment)} and those after it count {words}: {INSTEAD}")
-        if not job.draws:
-            self._ask_again(told)
+        self._ask_again(told)
         return len(window)
 
     def _rests_on(self, model: RemoteModel) -> list[Told]:
@@ -495,6 +500,8 @@ class Confirmer:
     def _ask_again(self, told: list[Told]) -> None:
         """Have processes that only predict say what follows on some of what was told."""
         job = self.job
+        if job.draws:  # of equal questions one, so that what chance decides is decided anew
+            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
         picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
         if not picked:
             return
@@ -507,7 +514,18 @@ class Confirmer:
             observation_space=job.observation_space,
             action_space=job.action_space,
         )
-        columns, failure = self.sandbox.predict(job.program, rows, seed=job.seed)
+        answers = [self._predicted(rows, seed) for seed in range(DRAWS if job.draws else 1)]
+        wrong = np.zeros(len(rows), bool)
+        for name in answers[0]:
+            alike = _alike if not job.draws else _likely
+            wrong |= ~alike(np.array([each[name] for each in answers]), rows.columns[name])
+        if wrong.any():
+            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
+            raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
+
+    def _predicted(self, rows: Dataset, seed: int) -> Columns:
+        """Return what the program predicts; `Forged` when it fails at that."""
+        columns, failure = self.sandbox.predict(self.job.program, rows, seed=seed)
         if failure is not None:
             words = printable(failure.message.splitlines()[0], 200)
             raise Forged(
@@ -515,20 +533,36 @@ class Confirmer:
             )
         if VALID in columns:
             columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
-        wrong = np.zeros(len(rows), bool)
-        for name, column in columns.items():
-            wrong |= ~_alike(column, rows.columns[name])
-        if wrong.any():
-            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
-            raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
+        return columns
 
 
-def _alike(again: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Return for each row whether two answers agree."""
+def _alike(answers: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Return for each row whether the only answer agrees with what was told."""
+    [again] = answers
     same = np.asarray(again == told)
     if told.dtype.kind == "f":
         same = np.isclose(again, told, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
     return np.asarray(same.reshape(len(same), -1).all(axis=1))
+
+
+def _likely(answers: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Return for each row whether what was told may be drawn as the answers are; not for texts.
+
+    What is drawn alike lies beyond all of them in no more than 2 rows of 1 + their number. Only
+    where it does so more often than chance would once in a thousand million are those rows
+    another draw.
+    """
+    rows = len(told)
+    if told.dtype.kind not in "fiub":
+        return np.ones(rows, bool)
+    room = AGREEMENT * (1 + np.abs(told.astype(float)))
+    beyond = (told > answers.max(axis=0) + room) | (told < answers.min(axis=0) - room)
+    beyond = beyond.reshape(rows, -1)
+    chance, likely, most = 2 / (1 + len(answers)), 0.0, rows
+    while likely < 1e-9:
+        likely += comb(rows, most) * chance**most * (1 - chance) ** (rows - most)
+        most -= 1
+    return np.asarray(~beyond[:, beyond.sum(axis=0) > most + 1].any(axis=1))
 
 
 def _where(moment: Moment) -> str:
