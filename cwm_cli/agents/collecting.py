@@ -21,14 +21,14 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 import numpy as np
 
 from cwm_cli.agents.policies import Act, Policy, Stage
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import Dataset, Transition, is_fitted
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, environment, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 
-COLLECTOR_VERSION = 3
+COLLECTOR_VERSION = 4
 """Raised whenever the same request would be recorded differently."""
 
 
@@ -337,10 +337,10 @@ def make_policy(asked: Mapping[str, Any]) -> Policy:
 def _play(stage: Stage, asked: Mapping[str, Any], progress: Progress) -> Iterator[Recorded]:
     """Record every episode."""
     policy = make_policy(asked)
-    earlier: list[Transition] = []
+    parts: dict[tuple[int, bool], list[Transition]] = {}
     for episode in episodes(asked):
-        if episode.place == 0:
-            earlier = []
+        part = episode.split, bool(is_fitted(np.array(episode.place)))
+        earlier = parts.setdefault(part, [])
         recorded = _recorded(stage, policy, episode, earlier, progress)
         earlier += recorded.rows
         progress(episode.number + 1)

@@ -1,12 +1,14 @@
 """Who acts while data are collected: the contract of policies, and those that are built in.
 
 A `Policy` begins every episode of a `Stage`, the environment that is recorded with a copy to plan
-in; `random` draws actions, `planner` and `curated` plan them for reward, or for what was not seen.
+in; `random` draws actions, `planner` and `curated` plan them for reward, for what was not seen, or
+to where observations come to their limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -27,7 +29,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import PLANNERS, Decider, Moment, find_planner, serving
 from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
-from cwm_cli.planning.model import Counter, Model, Step, countable, key
+from cwm_cli.planning.model import Counter, Model, Named, Step, countable, key
 from cwm_cli.planning.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 Act = Callable[[Any, int], Any]
 """Chooses an action, given the observation and the number of steps before."""
 
-Aim = Literal["reward", "novelty"]
+Aim = Literal["reward", "novelty", "extremes"]
 
 ENDLESS = 30.0
 """Steps that the end of an episode counts for where it is new.
@@ -48,10 +50,10 @@ MISSING = 100.0
 """Steps that it counts for as long as no episode has come to an end."""
 
 
-SEARCH: Mapping[Aim, int] = {"reward": 1000, "novelty": 1000}
+SEARCH: Mapping[Aim, int] = {"reward": 1000, "novelty": 1000, "extremes": 1000}
 """Model steps of a decision among discrete actions."""
 
-SAMPLES: Mapping[Aim, int] = {"reward": 500, "novelty": 100}
+SAMPLES: Mapping[Aim, int] = {"reward": 500, "novelty": 100, "extremes": 100}
 """Model steps of a decision of real numbers; with more, no more novelty is found."""
 
 FEWEST = 12
@@ -62,6 +64,15 @@ MOST = 10_000
 
 ROLLOUTS = 5
 """Rollouts that a decision takes at least."""
+
+WALKS = 3
+"""Random walks from the start of an episode, which tell how far each number goes by itself."""
+
+STILL = 1e-9
+"""A number that changes by less, relative to its size, does not change: its digits do."""
+
+RESERVE = 2
+"""Steps to spare at which an episode turns to an end that no episode has shown."""
 
 
 @dataclass
@@ -162,15 +173,18 @@ class Way(NamedTuple):
     """What the actions of an episode are planned for, and how well.
 
     `reward` is as much of it as possible, `novelty` is to see what no earlier
-    episode of the split has seen. `effort` is the share of the budget that is
-    spent. A share `chance` of the actions is random. As long as no episode of
-    the split has come to an end, up to so many `starts` are tried for one that does.
+    episode of the split has seen, `extremes` to drive every number of the
+    observation to one of its ends, the `corner` says which. `effort` is the share
+    of the budget that is spent. A share `chance` of the actions is random. As long
+    as no episode of the split has come to an end, up to so many `starts` are tried
+    for one that does.
     """
 
     aim: Aim
     effort: float = 1.0
     chance: float = 0.0
     starts: int = 1
+    corner: int = 0
 
 
 class PlannedPolicy(Policy):
@@ -212,17 +226,19 @@ class PlannerPolicy(PlannedPolicy):
 
 @dataclass
 class CuratedPolicy(PlannedPolicy):
-    """Goes from random to good: budgets rise, and what is rare is looked for.
+    """Goes from random to good and to the limits: budgets rise, and what is rare is looked for.
 
-    Random actions alone hardly meet goals, and good ones hardly failures; who looks for what was
-    not seen yet meets both, at the edges of what can be reached. Of ten trajectories the fourth,
-    the seventh and the tenth are never fitted to: there is a good one and a novel one among the
-    others.
+    Random actions alone hardly meet goals, and good ones hardly failures. Who drives what is
+    observed as far up and down as it goes meets the limits and ends of an environment, and who
+    looks for what was not seen yet its goals. Of ten trajectories the fourth, the seventh and the
+    tenth are never fitted to: both they and the others are driven up and down.
     """
 
     def way(self, place: int) -> Way | None:
-        """Return the way of a place, over and over."""
-        return CURATED[place % len(CURATED)]
+        """Return the way of a place, over and over; each round has two more corners."""
+        turn, number = divmod(place, len(CURATED))
+        way = CURATED[number]
+        return way and way._replace(corner=way.corner + 2 * turn)
 
 
 CURATED: Sequence[Way | None] = (
@@ -230,12 +246,12 @@ CURATED: Sequence[Way | None] = (
     Way("reward", effort=0.02, chance=0.2),
     None,
     Way("reward", effort=0.1, chance=0.1),
-    None,
+    Way("extremes", corner=0),
     Way("reward"),
-    None,
-    Way("novelty", starts=3),
-    None,
-    Way("novelty", starts=3),
+    Way("extremes", corner=1),
+    Way("novelty", starts=8),
+    Way("extremes", corner=1),
+    Way("extremes", corner=0),
 )
 """What the episodes of `curated` are planned for, by place."""
 
@@ -257,26 +273,97 @@ def planned_acts(
     """Return how an episode is planned, in words, and what plans its actions.
 
     Plans for reward are made for the whole episode, as it would be played, and those for
-    novelty for what is recorded of it. What `earlier` transitions showed is not new.
+    novelty and extremes for what is recorded of it. What `earlier` transitions showed is not
+    new. Where observations tell the states there are, every action is tried everywhere instead.
     """
-    model: Model = copy if way.aim == "reward" else _curious(copy, earlier)
-    begin = None if copy.deterministic else _chances(copy, seed)
+    if way.aim != "reward" and isinstance(copy, Remembering):
+        return "coverage", covering_acts(stage, copy, seed, earlier)
+    model, begin = (
+        _aimed(stage, way, copy, earlier),
+        None if copy.deterministic else _chances(copy, seed),
+    )
     decider = Decider(_planners(copy, way), model, seed=seed, begin=begin)
     limit = step_limit(stage.env, None if way.aim == "reward" else stage.max_steps)
     draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
 
     def act(observation: Any, before: int) -> Any:
+        state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
+        if isinstance(model, Driven):
+            if before == 0:
+                space = deepcopy(stage.env.action_space)
+                space.seed(seed)
+                model.measure(state, observation, valid, space, stage.max_steps)
+            state = model.reached(state, observation)
         if rng.random() < way.chance:
             return draw(observation, before)
-        state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
         moment = Moment(0, before, state, max(1, limit - before), valid)
         return _typed(decider.plan([moment])[0][0], stage.env.action_space)
 
     return _name(way, _budget(copy, way)), act
 
 
-def _curious(copy: Simulator | Remembering, earlier: Sequence[Transition]) -> Curious:
-    """Return a copy that rewards what is unlike all that earlier transitions showed."""
+def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
+    """Go to the nearest action that was not tried where it is, and to an end at last."""
+    tried = {(key(row.observation), row.action) for row in earlier}
+    rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
+
+    def act(observation: Any, before: int) -> Any:
+        state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
+        action = _untried(copy, state, valid, tried, stage.max_steps - before, rng)
+        action = draw(observation, before) if action is None else action
+        tried.add((key(observation), action))
+        return action
+
+    return act
+
+
+def _untried(
+    copy: Remembering,
+    state: Named,
+    valid: Sequence[int] | None,
+    tried: Collection[tuple[Any, int]],
+    left: int,
+    rng: np.random.Generator,
+) -> int | None:
+    """Return the first action on the way to the nearest that was not tried where it is.
+
+    Those that end the episode come last, while there are just steps enough for them.
+    """
+    low, high = int(copy.action_space.low[0]), int(copy.action_space.high[0])
+    every = range(low, high + 1)
+    nearest: int | None = None
+    end: tuple[int, int] | None = None
+    waiting, met = deque([(state, valid or every, 1, None)]), {state}
+    while waiting and len(met) < MOST and (nearest is None or end is None):
+        state, valid, depth, first = waiting.popleft()
+        if depth > left:
+            break
+        for action in rng.permutation(valid).tolist():
+            copy.stand(state)
+            step = copy.step(action)
+            way, new = action if first is None else first, (state.name, action) not in tried
+            if step.terminated:
+                end = end or ((way, depth) if new else None)
+                continue
+            if new and nearest is None:
+                nearest = way
+            if (here := copy.here()) not in met:
+                met.add(here)
+                waiting.append((here, step.valid or every, depth + 1, way))
+    if end and (nearest is None or end[1] + RESERVE > left):
+        return end[0]
+    return nearest
+
+
+def _aimed(
+    stage: Stage, way: Way, copy: Simulator | Remembering, earlier: Sequence[Transition]
+) -> Model:
+    """Return what plans are made in: a copy whose rewards are what the way aims at."""
+    if way.aim == "reward":
+        return copy
+    numbers = space_of(stage.env.observation_space).leaves("")
+    if way.aim == "extremes" and any(leaf.space.is_float for leaf in numbers):
+        return Driven(copy, way.corner)
     seen = Seen([each for row in earlier for each in (row.observation, row.next_observation)])
     return Curious(copy, seen, ended=any(row.terminated for row in earlier))
 
@@ -371,6 +458,65 @@ class Curious(Model):
         observation, _, terminated, valid = self._simulator.step(action)
         novelty = self._seen.novelty(observation)
         return Step(observation, novelty * (self._end if terminated else 1.0), terminated, valid)
+
+
+class Driven(Model):
+    """A simulator that rewards each number of the observation for going farther than it has.
+
+    Each goes up or down, as the corner says, and counts in units of how far it goes by itself,
+    in random walks. The first corner has all up, the second all down, the next two every other
+    one, then pairs, and so on: any two numbers meet in each way. A state is that of the simulator
+    with how far each number has gone.
+    """
+
+    def __init__(self, simulator: Simulator | Remembering, corner: int) -> None:
+        self._simulator = simulator
+        self._corner = corner
+        self._scale = self._far = self._shown = np.empty(0)
+        self.action_space = simulator.action_space
+        self.deterministic = simulator.deterministic
+        self.counter: Counter = simulator.counter
+
+    def measure(
+        self, state: Any, observation: Any, valid: Any, actions: gym.Space[Any], steps: int
+    ) -> None:
+        """Find out where an episode starts, and how far each number goes from there by itself."""
+        found = [np.array(_told(observation).numbers)]
+        for _ in range(WALKS):
+            self._simulator.stand(state)
+            allowed = valid
+            for _ in range(steps):
+                step = self._simulator.step(random_action(actions, allowed))
+                found.append(np.array(_told(step.observation).numbers))
+                allowed = step.valid
+                if step.terminated:
+                    break
+        span, size = np.ptp(found, axis=0), np.abs(found).max(axis=0)
+        numbers = np.arange(len(span)) & self._corner // 2
+        signs = [(-1) ** (int(number).bit_count() + self._corner) for number in numbers]
+        self._scale = np.array(signs) / np.where(span > STILL * (1 + size), span, 1 + size)
+        self._shown = self._scale * found[0]
+
+    def reached(self, state: Any, observation: Any) -> Any:
+        """Return the state of an episode that has reached an observation."""
+        self._shown = np.maximum(self._shown, self._scale * _told(observation).numbers)
+        return state, self._shown
+
+    def stand(self, state: Any) -> None:
+        """Stand at a state."""
+        inner, self._far = state
+        self._simulator.stand(inner)
+
+    def here(self) -> Any:
+        """Return the state in which the simulator is, with how far each number has gone."""
+        return self._simulator.here(), self._far
+
+    def step(self, action: Any) -> Step:
+        """Take an action; what is new of the way of each number is its reward."""
+        observation, _, terminated, valid = self._simulator.step(action)
+        before = self._far
+        self._far = np.maximum(before, self._scale * _told(observation).numbers)
+        return Step(observation, float((self._far - before).sum()), terminated, valid)
 
 
 class _Told(NamedTuple):

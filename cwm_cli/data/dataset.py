@@ -35,6 +35,13 @@ DONE = "dones"
 """Column of an imported file whose one mark for an end stands at limits of time, too."""
 
 
+def is_fitted(places: np.ndarray) -> np.ndarray:
+    """Whether trajectories are fitted to, by their places, counted from 0."""
+    position = (places + 1) * VALIDATION_SHARE
+    mask: np.ndarray = np.floor(position + 1e-9) <= np.floor(position - VALIDATION_SHARE + 1e-9)
+    return mask
+
+
 class Transition(NamedTuple):
     """One step of an environment: what was seen, what was done, what followed.
 
@@ -167,11 +174,8 @@ class Dataset:
 
         70 % of the trajectories, spread evenly, the first among them always.
         """
-        numbers, rank = np.unique(self.columns["episodes"], return_inverse=True)
-        position = np.arange(1, len(numbers) + 1) * VALIDATION_SHARE
-        held_back = np.floor(position + 1e-9) > np.floor(position - VALIDATION_SHARE + 1e-9)
-        mask: np.ndarray = ~held_back[rank.reshape(-1)]
-        return mask
+        _, rank = np.unique(self.columns["episodes"], return_inverse=True)
+        return is_fitted(rank.reshape(-1))
 
     def select(self, *names: str) -> Columns:
         """Return the columns of the given fields, such as `observations` and `actions`."""
