@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cwm_cli.agents.collecting import record, shipped_name
+from cwm_cli.agents.collecting import shipped_name
+from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.registry import environment
 

@@ -7,15 +7,18 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collecting import default_dataset, record
+from cwm_cli.agents.collecting import collect, default_dataset
+from cwm_cli.agents.recording import Recorded, Recording, Underway, record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.runs.observer import Observer
 from cwm_gymnasium import cwm_environments
 
 SMALL = [
@@ -189,7 +192,7 @@ def test_the_metadata_say_how_the_data_were_made() -> None:
         "max_steps": 100,
         "seed": 5,
         "versions": dict(spec.versions()),
-        "collector": 3,
+        "collector": 4,
     }
 
 
@@ -208,19 +211,98 @@ def test_nested_observations_that_are_changed_in_place_are_recorded(
     assert any(row.action["push"].any() for row in rows)
 
 
-def test_progress_counts_episodes_and_the_share_of_the_one_that_is_played() -> None:
-    counted: list[float] = []
-    record(
-        find("CartPole-v1"),
-        policy="random",
-        episodes=2,
-        test_episodes=1,
-        max_steps=2,
-        progress=counted.append,
+class Heard(Observer):
+    """Keeps what it is told, and interrupts once so many episodes are over."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.events: list[Any] = []
+        self.most = most
+
+    def advanced(self, event: object) -> None:
+        """Keep what happened."""
+        self.events.append(event)
+        if sum(isinstance(each, Recorded) for each in self.events) >= self.most:
+            raise KeyboardInterrupt
+
+
+def test_an_observer_hears_of_each_step_and_each_episode() -> None:
+    heard = Heard()
+    recording = Recording(
+        find("CartPole-v1"), policy="random", episodes=2, test_episodes=1, max_steps=2
     )
-    assert [done for done in counted if done == int(done)] == [1, 2, 3]
-    assert counted == sorted(counted)
-    assert len(counted) == 9
+    recording.play(heard)
+    over = [event.number for event in heard.events if isinstance(event, Recorded)]
+    assert over == [0, 2, 1]  # train and test take turns
+    shares = [event.share for event in heard.events if isinstance(event, Underway)]
+    assert len(shares) == 6
+    assert all(0 < share < 1 for share in shares)
+
+
+def test_what_was_recorded_before_an_interruption_is_kept_and_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"max_steps": 9, "episodes": 9, "test_episodes": 9}
+    whole, broken = tmp_path / "whole.npz", tmp_path / "broken.npz"
+    collect("FrozenLake-v1", out=whole, **options)
+    with pytest.raises(KeyboardInterrupt):
+        collect("FrozenLake-v1", out=broken, observer=Heard(7), **options)
+    kept = Dataset.load(broken)
+    assert len(set(kept.columns["episodes"])) == len(kept.metadata["policies"]) == 7
+    assert len(kept.metadata["missing"]) == 11
+    assert len(kept.train) > 0 < len(kept.test)
+    heard = Heard()
+    collect("FrozenLake-v1", out=broken, observer=heard, **options)
+    assert sum(isinstance(event, Recorded) for event in heard.events) == 11
+    assert broken.read_bytes() == whole.read_bytes()
+
+
+def test_a_cached_recording_that_was_interrupted_is_gone_on_with(cache: Path) -> None:
+    spec = find("Blackjack-v1")
+    with pytest.raises(KeyboardInterrupt):
+        default_dataset(spec, policy="random", observer=Heard(3))
+    heard = Heard()
+    path, there = default_dataset(spec, policy="random", observer=heard)
+    assert not there
+    assert sum(isinstance(event, Recorded) for event in heard.events) == 17
+    assert default_dataset(spec, policy="random") == (path, True)
+
+
+@pytest.mark.slow
+def test_the_file_is_the_same_however_many_processes_play(tmp_path: Path) -> None:
+    for name in ("FrozenLake-v1", "Pendulum-v1"):
+        contents = {
+            content(record(find(name), workers=workers, max_steps=4, test_episodes=5), tmp_path)
+            for workers in (1, 3)
+        }
+        assert len(contents) == 1, name
+
+
+@pytest.mark.slow
+def test_a_recording_stops_when_its_time_is_over_and_keeps_whole_episodes(cwm) -> None:
+    (cwm.packages / "post_office.py").write_text(POSTBOX)
+    command = ["collect", "--env", "post_office:Postbox-v0", "--env-arg", "seconds=0.05"]
+    command += ["--policy", "random", "--max-steps", "4", "--test-episodes", "90", "--out", "p.npz"]
+    result = cwm(*command, "--max-seconds", "1.5")
+    assert result.returncode == 0
+    dataset = Dataset.load(cwm.folder / "p.npz")
+    numbers, lengths = np.unique(dataset.columns["episodes"], return_counts=True)
+    assert set(lengths) == {4}
+    words = f"{len(numbers)} of 100 episodes are in p.npz; the same command goes on"
+    assert words in result.stderr
+    nothing = cwm(*command, "--max-seconds", "0", "--force")
+    assert nothing.returncode == 1
+    assert "no train episode was over in time" in nothing.stderr
+
+
+def test_what_is_recorded_is_said_in_a_line_per_episode_where_nobody_watches(cwm) -> None:
+    result = cwm.inside(
+        *("collect", "--env", "Blackjack-v1", "--policy", "random"),
+        *("--episodes", "3", "--test-episodes", "2"),
+    )
+    lines = result.stderr.splitlines()
+    assert lines[0] == "recording Blackjack-v1: 5 of 5 episodes"
+    assert [line.split()[0] for line in lines[1:]] == [f"[{n}/5]" for n in range(1, 6)]
+    assert all("random: return " in line for line in lines[1:])
 
 
 def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
@@ -317,7 +399,6 @@ def test_collect_says_what_it_recorded(cwm) -> None:
     spread = f"returns from {min(returns):g} to {max(returns):g}, {returns.mean():.4g} in the mean"
     summary = f"{len(dataset)} transitions in 5 episodes, {spread}: Blackjack-v1.npz"
     assert result.stdout == f"{summary}\n"
-    assert result.stderr == ""
 
 
 def test_collect_prints_one_json_object(cwm) -> None:
@@ -332,7 +413,9 @@ def test_collect_prints_one_json_object(cwm) -> None:
     assert (facts["transitions"], facts["episodes"]) == (len(dataset), 20)
     assert sum(facts["returns"]) == dataset.columns["rewards"].sum()
     assert dataset.metadata["env_args"] == {"is_rainy": True}
-    assert result.stderr == "Note: Gymnasium no longer makes Taxi-v3: using Taxi-v4\n"
+    note, *lines = result.stderr.splitlines()
+    assert note == "Note: Gymnasium no longer makes Taxi-v3: using Taxi-v4"
+    assert len(lines) == 21
 
 
 def test_collect_never_replaces_another_file_unasked(cwm) -> None:

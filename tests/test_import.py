@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cwm_cli.agents.collecting import record
+from cwm_cli.agents.recording import record
 from cwm_cli.cli import app
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError

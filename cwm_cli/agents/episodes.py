@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -248,17 +248,20 @@ def _number(reward: Any) -> float:
     return values.item()
 
 
-class WorkerProgress(NamedTuple):
+T = TypeVar("T")
+
+
+class WorkerProgress(NamedTuple, Generic[T]):
     """Progress, and the number of the worker that made it."""
 
     worker: int
-    progress: Progress
+    progress: T
 
 
-WorkerStream = Generator[WorkerProgress, None, None]
+WorkerStream = Generator[WorkerProgress[Progress], None, None]
 
 
-def dealt(numbers: Sequence[int], workers: int) -> list[Sequence[int]]:
+def dealt(numbers: Sequence[T], workers: int) -> list[Sequence[T]]:
     """Deal episodes out, to no more workers than there are episodes."""
     count = min(workers, len(numbers))
     return [numbers[worker::count] for worker in range(count)]
@@ -273,7 +276,7 @@ def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = No
         with closing(streams[0]) as stream:
             yield from (WorkerProgress(0, progress) for progress in stream)
         return
-    heard: SimpleQueue[WorkerProgress | Future[None]] = SimpleQueue()
+    heard: SimpleQueue[WorkerProgress[Progress] | Future[None]] = SimpleQueue()
     stop = Event()
 
     def listen(worker: int, stream: Stream) -> None:
@@ -298,7 +301,9 @@ def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = No
             raise
 
 
-def in_processes(makers: Sequence[Callable[[], Iterator[Progress]]]) -> WorkerStream:
+def in_processes(
+    makers: Sequence[Callable[[], Iterator[T]]],
+) -> Generator[WorkerProgress[T], None, None]:
     """Play each in a process of its own, for environments that would keep each other waiting.
 
     A maker is sent to its process, where it is called. `CwmError` and `Unsuited` come back.
@@ -314,14 +319,14 @@ def in_processes(makers: Sequence[Callable[[], Iterator[Progress]]]) -> WorkerSt
             ready = wait(list(workers))
             for reader in [reader for reader in workers if reader in ready]:
                 number, process = workers[reader]
-                progress = _received(reader, process)
+                progress: T | None = _received(reader, process)
                 if progress is None:
                     del workers[reader]
                 else:
                     yield WorkerProgress(number, progress)
 
 
-def _started(maker: Callable[[], Iterator[Progress]]) -> tuple[Connection, SpawnProcess]:
+def _started(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
     """Start a process that plays; Ctrl-C is left to this one."""
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
@@ -336,7 +341,7 @@ def _started(maker: Callable[[], Iterator[Progress]]) -> tuple[Connection, Spawn
     return reader, process
 
 
-def _work(maker: Callable[[], Iterator[Progress]], writer: "Connection[Any, Any]") -> None:
+def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]") -> None:
     """Play, and send all progress; this runs in the process that was started."""
     sys.stdout = sys.stderr  # what environments print is no result
     try:
@@ -350,7 +355,7 @@ def _work(maker: Callable[[], Iterator[Progress]], writer: "Connection[Any, Any]
         pass  # nobody listens any more
 
 
-def _received(reader: Connection, process: SpawnProcess) -> Progress | None:
+def _received(reader: Connection, process: SpawnProcess) -> Any:
     """Receive progress, None after the last; an error of the process is raised here."""
     try:
         item = reader.recv()
@@ -363,5 +368,4 @@ def _received(reader: Connection, process: SpawnProcess) -> Progress | None:
         ) from error
     if isinstance(item, Exception):
         raise item
-    assert item is None or isinstance(item, Progress)
     return item

@@ -13,7 +13,9 @@ from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from operator import le
+from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 Act = Callable[[Any, int], Any]
 """Chooses an action, given the observation and the number of steps before."""
 
-Aim = Literal["reward", "novelty", "extremes"]
+Aim = Literal["reward", "extremes"]
 
 ENDLESS = 30.0
 """Steps that the end of an episode counts for where it is new.
@@ -50,11 +52,11 @@ MISSING = 100.0
 """Steps that it counts for as long as no episode has come to an end."""
 
 
-SEARCH: Mapping[Aim, int] = {"reward": 1000, "novelty": 1000, "extremes": 1000}
+SEARCH = 1000
 """Model steps of a decision among discrete actions."""
 
-SAMPLES: Mapping[Aim, int] = {"reward": 500, "novelty": 100, "extremes": 100}
-"""Model steps of a decision of real numbers; with more, no more novelty is found."""
+SAMPLES: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
+"""Model steps of a decision of real numbers; with more, nothing goes farther."""
 
 FEWEST = 12
 """Model steps that such a decision takes at least."""
@@ -75,18 +77,37 @@ RESERVE = 2
 """Steps to spare at which an episode turns to an end that no episode has shown."""
 
 
+Copies = Literal["measured", "cheap", "dear"]
+
+DEAR = 2e-3
+"""Seconds of the processor for a step in a copy from which on nothing is planned unasked.
+
+A decision of a thousand such steps would take two seconds and more.
+"""
+
+MEASURED = 20
+"""Steps that are timed."""
+
+TRIES = 5
+"""Random episodes of which the best stands in for one that cannot be planned."""
+
+LENGTHS = 6
+"""Mean lengths of repeated actions are 1, 2, 4, ..., so many of them: none serves every task."""
+
+
 @dataclass
 class Stage:
     """An environment that is recorded, and what is needed to plan in a copy of it.
 
     `opening` says how copies are made, or `note` why nothing can be planned, once that was
-    found out.
+    found out; `copies` whether they are cheap or dear.
     """
 
     spec: EnvironmentSpec
     env_args: Mapping[str, Any]
     seed: int
     max_steps: int
+    copies: Copies = "measured"
     note: str = ""
     opening: Opening | None = None
     task: Task = field(init=False)
@@ -106,23 +127,75 @@ class Stage:
         own = replace(self)
         with closing(own.env):
             yield own
-        self.note, self.opening = own.note, own.opening
+        self.copies, self.note, self.opening = own.copies, own.note, own.opening
 
     @cached_property
     def simulator(self) -> Simulator | Remembering | None:
-        """A copy to plan in, None where no planner serves the actions or there is no exact copy."""
+        """A copy to plan in, None where no planner serves the actions or no copy is exact or cheap.
+
+        How long copies take is measured once, and first without one: to find out how an
+        environment is copied takes many steps.
+        """
         if self.note:
             return None
-        reason = "no planner serves its actions"
         planners = {name: find_planner(name) for name in PLANNERS}
-        if serving(planners, space_of(self.env.action_space, "actions")):
+        if not serving(planners, space_of(self.env.action_space, "actions")):
+            self._pass_over("no planner serves its actions")
+            return None
+        if self.copies == "measured" and _step_seconds(self.task) > DEAR:
+            self.copies = "dear"
+        if self.copies != "dear":
             try:
                 self.opening = self.opening or Opening.of(self.spec, self.env_args)
-                return self.opening.simulator(self.seed)
+                copy = self.opening.simulator(self.seed)
             except CwmError:
-                reason = "it cannot be saved and restored to plan with it"
-        self.note = f"episodes of {self.spec.id} are random: {reason}"
+                self._pass_over("it cannot be saved and restored to plan with it")
+                return None
+            if self.copies == "measured":
+                self.copies = "dear" if _copy_seconds(self.task, copy) > DEAR else "cheap"
+            if self.copies == "cheap":
+                return copy
+        self._pass_over("its steps or copies take long (-o policy.copies=cheap plans all the same)")
         return None
+
+    def _pass_over(self, reason: str) -> None:
+        """Say why nothing is planned."""
+        best = f"are the best of {TRIES} random ones where they would be planned"
+        self.note = f"episodes of {self.spec.id} {best}: {reason}"
+
+
+def _step_seconds(task: Task) -> float:
+    """Return what a random step takes of the processor, the quickest of some."""
+    with closing(task.make()) as env:
+        env.action_space.seed(task.seed)
+        env.reset(seed=task.seed)
+        return _quickest(lambda: env.step(random_action(env.action_space, task.allowed(env))), env)
+
+
+def _copy_seconds(task: Task, copy: Simulator | Remembering) -> float:
+    """Return what a step takes with saving and restoring, the quickest of some."""
+    with closing(task.make()) as env:
+        env.action_space.seed(task.seed)
+        state = copy.state_of(env, env.reset(seed=task.seed)[0])
+        action = random_action(env.action_space, task.allowed(env))
+
+        def tried() -> tuple[Any, ...]:
+            copy.stand(state)
+            return *copy.step(action)[:3], False, copy.here()
+
+        return _quickest(tried, env)
+
+
+def _quickest(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> float:
+    """Time steps by the processor's clock, which other work does not slow down as much."""
+    seconds = []
+    for _ in range(MEASURED):
+        began = process_time()
+        _, _, terminated, truncated, _ = step()
+        seconds.append(process_time() - began)
+        if terminated or truncated:
+            env.reset()
+    return min(seconds)
 
 
 class Policy:
@@ -131,11 +204,18 @@ class Policy:
     A dataclass whose fields are its options (`-o policy.KEY=VALUE`), with
     their meaning in the docstring under each. In the order of an episode:
 
-    - `starts` says how many starts are tried for an episode that comes to an
-      end, as long as none of its split has.
+    - `prepare` finds out, once for all episodes, what has to be known of the
+      environment.
+    - `looks_back` says whether an episode depends on `earlier` rows. Others
+      may be recorded in any order, by several processes, and are shown none.
+    - `starts` says how many starts are tried.
     - `begin` returns the words that the data keep for how the episode is
       played, and the function that chooses its actions. The same place, seed
       and earlier rows give the same actions.
+    - `worth` compares what came of the starts: the first that is worth most is
+      kept, one that is worth infinitely much at once.
+
+    Earlier rows are those of the split that serve the same, to be fitted to or not.
 
     Example::
 
@@ -147,8 +227,15 @@ class Policy:
                 return f"always {self.action}", lambda observation, step: self.action
     """
 
-    def starts(self, place: int) -> int:
-        """Return how many starts are tried at a place of the split, counted from 0."""
+    def prepare(self, stage: Stage) -> None:
+        """Find out what all episodes have in common, and leave it in the stage."""
+
+    def looks_back(self, stage: Stage, place: int) -> bool:
+        """Whether the episode at a place of the split, counted from 0, depends on earlier rows."""
+        return True
+
+    def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
+        """Return how many starts are tried at a place."""
         return 1
 
     def begin(
@@ -157,10 +244,24 @@ class Policy:
         """Begin the episode at a place of the split, after the earlier episodes of the split."""
         raise NotImplementedError
 
+    def worth(
+        self,
+        stage: Stage,
+        place: int,
+        rows: Sequence[Transition],
+        earlier: Sequence[Transition],
+    ) -> float:
+        """Return how much the rows of an episode are worth, among those of other starts."""
+        return 0.0
+
 
 @dataclass
 class RandomPolicy(Policy):
     """Draws every action, from those that are allowed."""
+
+    def looks_back(self, stage: Stage, place: int) -> bool:
+        """Draw whatever came before."""
+        return False
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
@@ -172,11 +273,11 @@ class RandomPolicy(Policy):
 class Way(NamedTuple):
     """What the actions of an episode are planned for, and how well.
 
-    `reward` is as much of it as possible, `novelty` is to see what no earlier
-    episode of the split has seen, `extremes` to drive every number of the
-    observation to one of its ends, the `corner` says which. `effort` is the share
-    of the budget that is spent. A share `chance` of the actions is random. As long
-    as no episode of the split has come to an end, up to so many `starts` are tried
+    `reward` is as much of it as possible, `extremes` is to drive every number of
+    the observation to one of its ends, the `corner` says which; where there are no
+    real numbers it is to see what no earlier episode has seen. `effort` is the
+    share of the budget that is spent. A share `chance` of the actions is random.
+    As long as no earlier episode came to an end, up to so many `starts` are tried
     for one that does.
     """
 
@@ -187,27 +288,68 @@ class Way(NamedTuple):
     corner: int = 0
 
 
+@dataclass
 class PlannedPolicy(Policy):
-    """Plans actions in a copy of the environment; where there is none they are random."""
+    """Plans actions in a copy of the environment.
+
+    Where there is none the best of a few random episodes is taken, so that none takes more than
+    ten times as long as a random one.
+    """
+
+    copies: Copies = "measured"
+    """Whether a copy is cheap enough to plan in: as it was measured on this machine, or as told."""
 
     def way(self, place: int) -> Way | None:
         """Return what the episode at a place is planned for, None if its actions are random."""
         raise NotImplementedError
 
-    def starts(self, place: int) -> int:
+    def prepare(self, stage: Stage) -> None:
+        """Find out whether there is a copy to plan in."""
+        if stage.copies == "measured":
+            stage.copies = self.copies
+        _ = stage.simulator
+
+    def looks_back(self, stage: Stage, place: int) -> bool:
+        """Whether the episode is to show what no other has, or an end if none has."""
+        way = self.way(place)
+        if way is None or way.aim == "reward":
+            return False
+        return way.starts > 1 or not _drives(stage, way, stage.simulator)
+
+    def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
         """Return how many starts the way of the place wants."""
         way = self.way(place)
-        return way.starts if way else 1
+        if way is None:
+            return 1
+        ended = any(row.terminated for row in earlier)
+        return TRIES if stage.note else 1 if ended else way.starts
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
         """Plan, or draw where nothing can be planned."""
         way = self.way(place)
-        copy = stage.simulator if way else None
-        if way is None or copy is None:
+        if way is None:
             return "random", random_acts(stage, seed)
-        return planned_acts(stage, way, copy, seed, earlier)
+        if stage.simulator is None:
+            return f"{way.aim}, best of {TRIES}", repeating_acts(stage, seed)
+        return planned_acts(stage, way, stage.simulator, seed, earlier)
+
+    def worth(
+        self,
+        stage: Stage,
+        place: int,
+        rows: Sequence[Transition],
+        earlier: Sequence[Transition],
+    ) -> float:
+        """Return infinity for an episode that ended, or what a random one came to by its aim."""
+        way = self.way(place)
+        if way is None or not stage.note:
+            return inf if rows[-1].terminated else 0.0
+        if way.aim == "reward" or not earlier:
+            return sum(row.reward for row in rows)
+        seen = Seen.of(earlier)
+        return sum(seen.novelty(row.next_observation) for row in rows)
 
 
 @dataclass
@@ -226,12 +368,12 @@ class PlannerPolicy(PlannedPolicy):
 
 @dataclass
 class CuratedPolicy(PlannedPolicy):
-    """Goes from random to good and to the limits: budgets rise, and what is rare is looked for.
+    """Goes from random to good, and to the limits.
 
     Random actions alone hardly meet goals, and good ones hardly failures. Who drives what is
-    observed as far up and down as it goes meets the limits and ends of an environment, and who
-    looks for what was not seen yet its goals. Of ten trajectories the fourth, the seventh and the
-    tenth are never fitted to: both they and the others are driven up and down.
+    observed as far up and down as it goes meets the limits and ends of an environment. Of ten
+    trajectories the fourth, the seventh and the tenth are never fitted to: both they and the
+    others are driven up and down.
     """
 
     def way(self, place: int) -> Way | None:
@@ -244,13 +386,13 @@ class CuratedPolicy(PlannedPolicy):
 CURATED: Sequence[Way | None] = (
     None,
     Way("reward", effort=0.02, chance=0.2),
-    None,
-    Way("reward", effort=0.1, chance=0.1),
     Way("extremes", corner=0),
+    Way("reward", effort=0.1, chance=0.1),
+    Way("extremes", corner=1),
     Way("reward"),
     Way("extremes", corner=1),
-    Way("novelty", starts=8),
-    Way("extremes", corner=1),
+    Way("extremes", corner=0, starts=6),
+    Way("extremes", corner=1, starts=6),
     Way("extremes", corner=0),
 )
 """What the episodes of `curated` are planned for, by place."""
@@ -263,6 +405,21 @@ def random_acts(stage: Stage, seed: int) -> Act:
     return lambda *_: random_action(space, stage.task.allowed(stage.env))
 
 
+def repeating_acts(stage: Stage, seed: int) -> Act:
+    """Draw actions that are repeated, for longer or shorter in different episodes."""
+    draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
+    mean, last = 2 ** rng.integers(LENGTHS), list[Any]()
+
+    def act(observation: Any, before: int) -> Any:
+        allowed = stage.task.allowed(stage.env)
+        barred = allowed is not None and last and last[-1] not in allowed
+        if not last or barred or rng.random() * mean < 1:
+            last[:] = [draw(observation, before)]
+        return last[-1]
+
+    return act
+
+
 def planned_acts(
     stage: Stage,
     way: Way,
@@ -272,8 +429,8 @@ def planned_acts(
 ) -> tuple[str, Act]:
     """Return how an episode is planned, in words, and what plans its actions.
 
-    Plans for reward are made for the whole episode, as it would be played, and those for
-    novelty and extremes for what is recorded of it. What `earlier` transitions showed is not
+    Plans for reward are made for the whole episode, as it would be played, and others for what
+    is recorded of it. What `earlier` transitions showed is not
     new. Where observations tell the states there are, every action is tried everywhere instead.
     """
     if way.aim != "reward" and isinstance(copy, Remembering):
@@ -299,7 +456,9 @@ def planned_acts(
         moment = Moment(0, before, state, max(1, limit - before), valid)
         return _typed(decider.plan([moment])[0][0], stage.env.action_space)
 
-    return _name(way, _budget(copy, way)), act
+    mixed = f", {way.chance:.0%} random" if way.chance else ""
+    aim = "novelty" if isinstance(model, Curious) else way.aim
+    return f"{aim}, {_budget(copy, way)} steps{mixed}", act
 
 
 def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
@@ -355,17 +514,23 @@ def _untried(
     return nearest
 
 
+def _drives(stage: Stage, way: Way, copy: Simulator | Remembering | None) -> bool:
+    """Whether an episode drives numbers to their ends, from its start alone."""
+    if way.aim != "extremes" or copy is None or isinstance(copy, Remembering):
+        return False
+    leaves = space_of(stage.env.observation_space).leaves("")
+    return any(leaf.space.is_float for leaf in leaves)
+
+
 def _aimed(
     stage: Stage, way: Way, copy: Simulator | Remembering, earlier: Sequence[Transition]
 ) -> Model:
     """Return what plans are made in: a copy whose rewards are what the way aims at."""
     if way.aim == "reward":
         return copy
-    numbers = space_of(stage.env.observation_space).leaves("")
-    if way.aim == "extremes" and any(leaf.space.is_float for leaf in numbers):
+    if _drives(stage, way, copy):
         return Driven(copy, way.corner)
-    seen = Seen([each for row in earlier for each in (row.observation, row.next_observation)])
-    return Curious(copy, seen, ended=any(row.terminated for row in earlier))
+    return Curious(copy, Seen.of(earlier), ended=any(row.terminated for row in earlier))
 
 
 def _typed(action: Any, space: gym.Space[Any]) -> Any:
@@ -373,16 +538,10 @@ def _typed(action: Any, space: gym.Space[Any]) -> Any:
     return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
 
 
-def _name(way: Way, budget: int) -> str:
-    """Return what is recorded as the policy of an episode."""
-    mixed = f", {way.chance:.0%} random" if way.chance else ""
-    return f"{way.aim}, {budget} steps{mixed}"
-
-
 def _budget(copy: Simulator | Remembering, way: Way) -> int:
     """Return how many model steps a decision takes."""
     if copy.action_space.kind == "discrete":
-        return round(way.effort * SEARCH[way.aim])
+        return round(way.effort * SEARCH)
     return max(FEWEST, round(way.effort * SAMPLES[way.aim]))
 
 
@@ -415,17 +574,22 @@ class Seen:
     """What observations there were: the span of the real numbers, and all of the others."""
 
     def __init__(self, observations: Iterable[Any]) -> None:
-        told = [_told(observation) for observation in observations]
-        numbers = np.array([told.numbers for told in told])
+        found = [told(observation) for observation in observations]
+        numbers = np.array([each.numbers for each in found])
         self._low, self._high = numbers.min(axis=0), numbers.max(axis=0)
         self._least, self._most = self._low.tolist(), self._high.tolist()
         width = self._high - self._low
         self._width = np.where(width > 0, width, 1.0)
-        self._others = {told.other for told in told}
+        self._others = {each.other for each in found}
+
+    @classmethod
+    def of(cls, rows: Sequence[Transition]) -> Self:
+        """Return what was seen in some transitions."""
+        return cls([each for row in rows for each in (row.observation, row.next_observation)])
 
     def novelty(self, observation: Any) -> float:
         """Return how far an observation is from all that was seen."""
-        numbers, other = _told(observation)
+        numbers, other = told(observation)
         new = other not in self._others
         if all(map(le, self._least, numbers)) and all(map(le, numbers, self._most)):
             return float(new)
@@ -481,13 +645,13 @@ class Driven(Model):
         self, state: Any, observation: Any, valid: Any, actions: gym.Space[Any], steps: int
     ) -> None:
         """Find out where an episode starts, and how far each number goes from there by itself."""
-        found = [np.array(_told(observation).numbers)]
+        found = [np.array(told(observation).numbers)]
         for _ in range(WALKS):
             self._simulator.stand(state)
             allowed = valid
             for _ in range(steps):
                 step = self._simulator.step(random_action(actions, allowed))
-                found.append(np.array(_told(step.observation).numbers))
+                found.append(np.array(told(step.observation).numbers))
                 allowed = step.valid
                 if step.terminated:
                     break
@@ -499,7 +663,7 @@ class Driven(Model):
 
     def reached(self, state: Any, observation: Any) -> Any:
         """Return the state of an episode that has reached an observation."""
-        self._shown = np.maximum(self._shown, self._scale * _told(observation).numbers)
+        self._shown = np.maximum(self._shown, self._scale * told(observation).numbers)
         return state, self._shown
 
     def stand(self, state: Any) -> None:
@@ -515,25 +679,25 @@ class Driven(Model):
         """Take an action; what is new of the way of each number is its reward."""
         observation, _, terminated, valid = self._simulator.step(action)
         before = self._far
-        self._far = np.maximum(before, self._scale * _told(observation).numbers)
+        self._far = np.maximum(before, self._scale * told(observation).numbers)
         return Step(observation, float((self._far - before).sum()), terminated, valid)
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """The real numbers of an observation, and all the rest of it."""
 
     numbers: list[float]
     other: Any
 
 
-def _told(observation: Any) -> _Told:
-    """Part an observation."""
+def told(observation: Any) -> Told:
+    """Part an observation into its real numbers and all the rest."""
     if isinstance(observation, np.ndarray) and observation.dtype.kind == "f":
-        return _Told(observation.ravel().tolist(), ())
+        return Told(observation.ravel().tolist(), ())
     leaves = list(_leaves(observation))
     numbers = [np.ravel(leaf) for leaf in leaves if not countable(leaf)]
     others = tuple(key(leaf) for leaf in leaves if countable(leaf))
-    return _Told(np.concatenate([np.empty(0), *numbers]).tolist(), others)
+    return Told(np.concatenate([np.empty(0), *numbers]).tolist(), others)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

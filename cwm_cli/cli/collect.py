@@ -40,15 +40,25 @@ def collect(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that holds something else.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes that play; the file is the same.")
+    ] = 1,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--max-seconds", min=0, help="Stop after so long, with the episodes that are over."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Record transitions of an environment in a file.
 
-    Half of the episodes of --policy curated are random. The actions of the others are
-    planned in a copy of the environment: some for reward, with an effort that rises from
-    episode to episode, and some to see what no episode has shown yet. With --policy
-    planner all are planned for reward, with --policy random all are drawn. Where planning
-    is not possible actions are drawn, and a note says so.
+    Of ten episodes of --policy curated one is random. Three are planned for reward in a copy
+    of the environment, with rising effort, and six to drive all that is observed as far up and
+    down as it goes, or, where there are few states, to try every action everywhere. With
+    --policy planner all are planned for reward, with --policy random all are drawn. Where
+    planning is not possible or takes long, the best of five random episodes stands in, and a
+    note says so. After Ctrl-C or --max-seconds the same command goes on.
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
@@ -66,6 +76,8 @@ def collect(
         seed=seed,
         out=out,
         force=force,
+        workers=workers,
+        max_seconds=max_seconds,
         observer=RecordingBar(),
     )
     if json:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cwm_cli import registry
-from cwm_cli.agents.collecting import record
+from cwm_cli.agents.recording import record
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset

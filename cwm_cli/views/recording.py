@@ -1,47 +1,82 @@
-"""A bar for the episodes that are recorded."""
+"""Follow episodes while they are recorded: a bar on a terminal, else a line for each."""
 
 import sys
+import time
 from contextlib import ExitStack, redirect_stdout
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TaskID
+from rich.text import Text
 
-from cwm_cli.agents.collecting import Recording
+from cwm_cli.agents.recording import Recorded, Recording, Underway
 from cwm_cli.views.lines import Lines
+from cwm_cli.views.terminal import duration, printable
+
+QUIET = 5.0
+"""Seconds after which a line says how far an episode is that takes long."""
 
 
 class RecordingBar(Lines):
-    """Shows on stderr how many episodes are recorded, once there are any.
+    """Shows on stderr how far a recording is.
 
     What environments print meanwhile goes to stderr, too: it is no result.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+        self._work: Recording | None = None
+        self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._task = TaskID(0)
+        self._underway: dict[int, float] = {}
+        self._began = self._last = 0.0
 
     def begins(self, work: object) -> None:
-        """Prepare the bar of a recording; other work has none here."""
+        """Say what is recorded; of other work nothing is shown here."""
         if not isinstance(work, Recording):
             return
-        console = Console(stderr=True)
-        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-        self._bar = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
-        )
-        self._task = self._bar.add_task(f"recording {escape(work.env)}", total=work.episodes)
-        self._stack.callback(self._bar.stop)
+        self._work, self._underway = work, {}
+        self._began = self._last = time.monotonic()
+        title = f"recording {printable(work.spec.id)}"
+        if self._console.is_terminal:
+            columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._task = self._bar.add_task(escape(title), total=work.episodes)
+            self._bar.start()
+            self._stack.callback(self._bar.stop)
+        else:
+            self._say(f"{title}: {len(work.missing())} of {work.episodes} episodes")
         self._stack.enter_context(redirect_stdout(sys.stderr))
 
     def advanced(self, event: object) -> None:
-        """Move the bar to a number of episodes."""
-        if self._bar is not None and isinstance(event, int | float):
-            self._bar.start()
-            self._bar.update(self._task, completed=event)
+        """Take in what was played."""
+        if self._work is None:
+            return
+        if isinstance(event, Underway):
+            self._underway[event.number] = event.share
+        elif isinstance(event, Recorded):
+            self._underway.pop(event.number, None)
+        done = len(self._work.recorded)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done + sum(self._underway.values()))
+        elif isinstance(event, Recorded):
+            returned = sum(row.reward for row in event.rows)
+            words = f"{event.policy}: return {returned:.5g}  {len(event.rows):,} steps"
+            self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
+        elif isinstance(event, Underway) and time.monotonic() - self._last >= QUIET:
+            playing = f"episode {event.number + 1} is played to {event.share:.0%}"
+            self._say(f"[{done}/{self._work.episodes}] {playing}  {self._time()}")
 
     def ends(self) -> None:
-        """Remove the bar."""
+        """Show no more."""
         self._stack.close()
-        self._bar = None
+        self._bar = self._work = None
+
+    def _time(self) -> str:
+        """Say how long it took so far."""
+        return duration(time.monotonic() - self._began)
+
+    def _say(self, words: str) -> None:
+        self._last = time.monotonic()
+        self._console.print(Text(words), soft_wrap=True)
