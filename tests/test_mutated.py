@@ -1,5 +1,6 @@
 """Files of every kind, made wrong in thousands of ways: each is read, or refused in one line."""
 
+import gzip
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Shell
+from cwm_apps.reading import read, read_solutions
 from cwm_cli.agents.collecting import record
 from cwm_cli.agents.importing import describe
 from cwm_cli.agents.subjects import read_program
@@ -270,6 +272,24 @@ def published(protocol: int) -> bytes:
         "idx": len(rows),
     }
     return pickle.dumps(fields, protocol)
+
+
+def read_problems(_: Path, file: Path) -> None:
+    if file.name == "solutions.json":
+        read_solutions(file)
+    else:
+        assert len(list(read(file)))
+
+
+@pytest.mark.slow
+def test_coding_problems(tmp_path):
+    folder = tmp_path / "problems"
+    folder.mkdir()
+    text = "".join(json.dumps(problem) + "\n" for problem in PROBLEMS).encode()
+    (folder / "plain.jsonl").write_bytes(text)
+    (folder / "packed.jsonl.gz").write_bytes(gzip.compress(text))
+    (folder / "solutions.json").write_text('{"10": ["x = 1", "y"], "11": "print()"}')
+    tried(folder, ALONE, (*BYTES, *(lines,) * 4, swap, swap), read_problems, COUNT // 4)
 
 
 RUN, PLAN = "search/run", "search/run/plans/*/*"
