@@ -93,8 +93,8 @@ class Planner(WithPresets):
     SEGMENT: ClassVar[int] = 25
     """Decisions after which it begins an episode anew, without what it remembers.
 
-    So any of them can be made again without all of those before. A tree search that began anew
-    after 5 or 10 lost returns, one that does after 25 none that could be told from chance.
+    So any of them can be made again without all of those before. Planners whose plans are
+    long say more.
     """
 
     ALONE: ClassVar[bool] = False
