@@ -334,10 +334,12 @@ COLD = {
 @pytest.mark.parametrize("name", COLD)
 def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str) -> None:
     text, kind, words = COLD[name]
-    columns, failure = cold.predict(text, BOX)
+    few = BOX[np.arange(4)]
+    columns, failure = cold.predict(text, few)
+    failure = failure or cold.audit(text, few, columns)
     if failure is None:
         assert kind is None
-        assert np.array_equal(columns["next_observations"], BOX.columns["observations"])
+        assert np.array_equal(columns["next_observations"], few.columns["observations"])
     else:
         assert (failure.kind, words in failure.message) == (kind, True), failure
 
