@@ -427,7 +427,7 @@ def test_many_threads_share_two_places_to_work_at() -> None:
         while any(thread.is_alive() for thread in threads):
             crowds.append(len(psutil.Process().children()) - len(others))
             time.sleep(0.02)
-        assert time.monotonic() - started > 5 * 3 * 0.3 / 2, "two programs at a time, no more"
+        assert time.monotonic() - started > 5 * 2 * 0.3 / 2, "two programs at a time, no more"
         assert failures == [None] * 5
         assert WORKERS <= min(crowds) <= max(crowds) <= 2 * WORKERS
         assert sandbox.predict(program(), BOX).failure is None, "its workers outlive the threads"
@@ -561,7 +561,7 @@ def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
         program("signal.raise_signal(9)"),
         program("[os.open('/dev/null', 0) for _ in range(99)]"),
         program("return 1"),
-        program("self.n += 1; return self.state, self.n, False", init="self.n = 0"),
+        program("return self.state, 'much', False"),
         "x = =",
     ]
     sandbox.predict(program(), BOX)
