@@ -201,7 +201,8 @@ class RemoteModel(Model):
         before = self._seen
         if self._since or not (self._ahead and self._ahead[0][0] == action):
             where, actions = self._last
-            along = not self._since and self._stood is where and actions[0] == action
+            along = self.deterministic and not self._since and self._stood is where
+            along = along and actions[0] == action
             actions = actions if along else [action]
             replies = self._stepped(Ask.WALK, actions, stands=along)
             self._ahead = deque(zip(actions, replies, strict=False))
