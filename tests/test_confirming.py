@@ -292,6 +292,29 @@ def test_the_report_says_how_many_decisions_were_confirmed_and_forged_ones_are_t
     assert sorted(map(sorted, sides)) == [["model", "random"], ["random"]]
 
 
+SLIPPERY = """
+import random
+
+class Environment:
+    def set_state(self, observation):
+        self.at = int(observation)
+
+    def step(self, action):
+        row, column = divmod(self.at, 4)
+        turned = (int(action) + random.choice([-1, 0, 1])) % 4
+        rows, columns = ((0, -1), (1, 0), (0, 1), (-1, 0))[turned]
+        self.at = 4 * min(max(row + rows, 0), 3) + min(max(column + columns, 0), 3)
+        return self.at, float(self.at == 15), self.at in (5, 7, 11, 12, 15)
+"""
+
+
+@pytest.mark.slow
+def test_no_step_of_a_program_that_draws_is_taken_ahead(sandbox) -> None:
+    published = Planning("mcts", {"preset": "paper"})
+    found = played(sandbox, SLIPPERY, "FrozenLake-v1", planner=published, count=3, limit=20)
+    assert sum(episode.confirmed for episode in found) > 0
+
+
 LOOPING = """
 class Environment:
     def set_state(self, observation):
