@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.agents.collecting import collect, default_dataset
-from cwm_cli.agents.recording import Recorded, Recording, Underway, record
+from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording, record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -233,7 +233,7 @@ def test_an_observer_hears_of_each_step_and_each_episode() -> None:
     recording.play(heard)
     over = [event.number for event in heard.events if isinstance(event, Recorded)]
     assert over == [0, 2, 1]  # train and test take turns
-    shares = [event.share for event in heard.events if isinstance(event, Underway)]
+    shares = [event.share for event in heard.events if isinstance(event, BeingRecorded)]
     assert len(shares) == 6
     assert all(0 < share < 1 for share in shares)
 

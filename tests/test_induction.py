@@ -60,7 +60,7 @@ class TestBackend:
 
     def test_the_answer_says_what_was_found_before_one_fenced_program(self, pendulum, sandbox):
         text = answer(pendulum, sandbox)
-        assert text.startswith("This program predicts 100.0% of the ")
+        assert text.startswith("This program predicts 100 % of the ")
         assert text.count("```") == 2
         assert extract_program(text).startswith("import numpy as np")
 

@@ -73,7 +73,8 @@ def collect(
     A file that holds just these is kept as it is; over any other `force` alone writes. `options`
     are those of the policy. As many processes as `workers` play; the file is the same. After
     `max_seconds`, or an interruption, the file holds the episodes that are over, and the same call
-    records the others. The observer is told a `Recording`, then each `Underway` and `Recorded`.
+    records the others. The observer is told a `Recording`, then each `BeingRecorded` and each
+    `Recorded`.
     """
     spec = find_environment(env, observer)
     chosen = read_options(options, [Owner("policy", find("policy", policy))])["policy"]

@@ -117,7 +117,7 @@ def episodes(asked: Mapping[str, Any]) -> Iterator[EpisodeRequest]:
         yield EpisodeRequest(number, split, place, (asked["seed"], split, place))
 
 
-class Underway(NamedTuple):
+class BeingRecorded(NamedTuple):
     """An episode that is being played, by its number, and what share of it is done."""
 
     number: int
@@ -133,13 +133,13 @@ class Recorded(NamedTuple):
     rows: list[Transition]
 
 
-Events = Generator[Underway | Recorded, None, None]
+Events = Generator[BeingRecorded | Recorded, None, None]
 
 
 class Recording:
     """Episodes that are asked for, and those that are recorded; begun with those of a dataset.
 
-    An observer is told it when recording begins, then each `Underway` and `Recorded`.
+    An observer is told it when recording begins, then each `BeingRecorded` and `Recorded`.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ def _recorded(
             for row in _transitions(own, act, start):
                 rows.append(row)
                 share = (count + len(rows) / (own.max_steps + 1)) / len(starts)
-                yield Underway(episode.number, share)
+                yield BeingRecorded(episode.number, share)
         worth = policy.worth(stage, start.place, rows, earlier)
         if best is None or worth > most:
             best, most = Recorded(episode.number, name, start.reset_seed, rows), worth

@@ -96,7 +96,7 @@ def _complaining(file: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UnreadableError(file, "it is not there", is_missing=True) from error
     except OSError as error:
-        raise UnreadableError(file, (error.strerror or "it fails").lower()) from error
+        raise UnreadableError(file, (error.strerror or str(error) or "it fails").lower()) from error
 
 
 def adding_to(file: Path) -> IO[bytes]:
@@ -107,6 +107,8 @@ def adding_to(file: Path) -> IO[bytes]:
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
             raise  # what is no fault of the file
+        if error.errno == errno.EISDIR:
+            raise UnreadableError(file, _OTHER_THAN_FILES[stat.S_IFDIR]) from error
         raise UnreadableError(file, (error.strerror or "it is no file").lower()) from error
     stream = os.fdopen(_regular(descriptor, file), "r+b", buffering=0)
     if (size := os.fstat(descriptor).st_size) > LARGEST:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
-from cwm_cli.agents.recording import Recorded, Recording, Underway
+from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import duration, printable
 
@@ -53,7 +53,7 @@ class RecordingBar(Lines):
         """Take in what was played."""
         if self._work is None:
             return
-        if isinstance(event, Underway):
+        if isinstance(event, BeingRecorded):
             self._underway[event.number] = event.share
         elif isinstance(event, Recorded):
             self._underway.pop(event.number, None)
@@ -64,7 +64,7 @@ class RecordingBar(Lines):
             returned = sum(row.reward for row in event.rows)
             words = f"{event.policy}: return {returned:.5g}  {len(event.rows):,} steps"
             self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
-        elif isinstance(event, Underway) and time.monotonic() - self._last >= QUIET:
+        elif isinstance(event, BeingRecorded) and time.monotonic() - self._last >= QUIET:
             playing = f"episode {event.number + 1} is played to {event.share:.0%}"
             self._say(f"[{done}/{self._work.episodes}] {playing}  {self._time()}")
 

@@ -97,7 +97,7 @@ class Decision(NamedTuple):
     life: int
 
 
-class Told(NamedTuple):
+class ToldStep(NamedTuple):
     """A transition that the program told of; what followed is a step."""
 
     observation: Any
@@ -147,7 +147,7 @@ class RemoteModel(Model):
         self.deterministic = not job.draws
         self.counter: Counter = [0]
         self.asked = 0
-        self.told: list[Told] = []
+        self.told: list[ToldStep] = []
         self.played: list[PlayedActions] = []
         self._observations = Codec(job.observation_space, "observations")
         self._actions = Codec(job.action_space, "actions")
@@ -212,7 +212,7 @@ class RemoteModel(Model):
         self._note(reply)
         self._since.append(action)
         step = Step(self._seen, reply.reward, reply.terminated, reply.valid)
-        self.told.append(Told(before, action, step))
+        self.told.append(ToldStep(before, action, step))
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
@@ -246,7 +246,7 @@ class RemoteModel(Model):
                 self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[place])))
         return found
 
-    def walk(self, tried: PlayedActions) -> list[Told]:
+    def walk(self, tried: PlayedActions) -> list[ToldStep]:
         """Take actions once more, one by one; `Forged` when they return something else."""
         start, begin = tried.start, len(tried.before)
         self._start, self._since, self._is_there = start, [], False
@@ -261,7 +261,7 @@ class RemoteModel(Model):
             found = f"return {tried.returned:.6g}, and {total:.6g} one by one"
             raise Forged(f"the program said that {len(tried.actions)} actions {found}: {INSTEAD}")
         return [
-            Told(one, action, Step(other, reply.reward, reply.terminated, reply.valid))
+            ToldStep(one, action, Step(other, reply.reward, reply.terminated, reply.valid))
             for one, other, action, reply in zip(seen, seen[1:], actions, replies, strict=False)
         ][begin:]
 
@@ -448,7 +448,7 @@ class Confirmer:
         planners = planners[window[0].planner :]
         begin = model.begin if job.draws else None
         decider = Decider(planners, model, seed=job.seed, begin=begin)
-        codec, told = Codec(job.observation_space, "observations"), list[Told]()
+        codec, told = Codec(job.observation_space, "observations"), list[ToldStep]()
         asked = model.asked
         for decision in window:
             moment = decision.moment
@@ -469,7 +469,7 @@ class Confirmer:
         self._ask_again(told)
         return len(window)
 
-    def _rests_on(self, model: RemoteModel) -> list[Told]:
+    def _rests_on(self, model: RemoteModel) -> list[ToldStep]:
         """Return what a decision rests on: single steps, the best of what was played, and more."""
         played, model.played = model.played, []
         told, model.told = model.told, []
@@ -498,7 +498,7 @@ class Confirmer:
         words = f"the program answered {first} in place of the planner, which decides {second}"
         return f"in {_where(moment)} {words}: {INSTEAD}"
 
-    def _ask_again(self, told: list[Told]) -> None:
+    def _ask_again(self, told: list[ToldStep]) -> None:
         """Have processes that only predict say what follows on some of what was told."""
         job = self.job
         if job.draws:  # of equal questions one, so that what chance decides is decided anew

@@ -128,8 +128,12 @@ def read(source: Path) -> Tasks:
     """Index the problems of a folder or file: their ids and difficulties."""
     try:
         entries = list(index(source))
+    except UnreadableError as error:
+        raise UnreadableError(
+            error.file, error.reason, f"give {FORMS}", is_missing=error.is_missing
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise CwmError(f"cannot read {source} ({error}): give {FORMS}") from error
+        raise UnreadableError(source, str(error).rstrip("."), f"give {FORMS}") from error
     if not entries:
         raise CwmError(f"{source} holds no problems: give {FORMS}")
     number, times = Counter(entry.id for entry in entries).most_common(1)[0]
