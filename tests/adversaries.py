@@ -857,7 +857,7 @@ class Environment:
         off = abs(ROWS[:, 0] - (x + 0.02 * speed)) + abs(ROWS[:, 2] - (angle + 0.02 * turn))
         return ROWS[off.argmin()], 1.0, False
 """,
-        "wrong",
+        "nondeterministic",  # asked again it sees other rows
     ),
     "online_learner": program(
         56,

@@ -156,7 +156,7 @@ def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: s
 @pytest.mark.parametrize("user", EITHER)
 def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
-    assert run["programs"]["lookup_cheat"]["ending"] == "wrong"
+    assert run["programs"]["lookup_cheat"]["ending"] == "nondeterministic"
     assert run["cheat"].get("share", 1.0) >= 0.95, "the cheat does not work where it should"
 
 

@@ -39,7 +39,7 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.confirming import Forged
-from cwm_cli.worlds.doubt import Doubt, Mode
+from cwm_cli.worlds.doubt import Doubt, Mode, countable
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
@@ -132,7 +132,7 @@ def plan(
         )
         kept.tell(observer)
         playing.prepare(observer, filmed=film is not None)
-        model, doubt = _model(subject, sandbox, rows, choice.doubt)
+        model, doubt = _model(subject, sandbox, spaces, rows, choice.doubt)
         players = _Players(model or truth, setting, choice.planners, truth, sandbox, workers)
         stopped = _play_through(playing, players, choice, observer, new=new)
         filmed = film is not None and bool(playing.actions)
@@ -302,7 +302,11 @@ def _known(
 
 
 def _model(
-    subject: Subject, sandbox: Sandbox | None, rows: Dataset | None, doubt: Mode
+    subject: Subject,
+    sandbox: Sandbox | None,
+    spaces: tuple[Space, Space],
+    rows: Dataset | None,
+    doubt: Mode,
 ) -> tuple[WorldModel | None, str]:
     """Return the program to plan with, none for the true environment, and what is doubted."""
     if sandbox is None:
@@ -310,6 +314,13 @@ def _model(
     plain = ProgramModel(subject.text or "", sandbox, subject.name)
     if rows is None:
         return plain, "none: no data to go by (name some: --dataset FILE)"
+    known = rows.observation_space, rows.action_space
+    if (
+        known != spaces
+        if countable(*known)
+        else [s.size for s in known] != [s.size for s in spaces]
+    ):
+        return plain, "none: the data are of another environment"
     careful = doubting(plain, rows, doubt)
     if careful is None:
         return plain, "none: what the rows support is not known here"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from math import comb, fsum, sqrt
 from statistics import NormalDist, fmean
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 ORDER = ("introductory", "interview", "competition")
 """The difficulties of APPS; others come after them."""
@@ -32,6 +32,14 @@ class ProblemOutcome(BaseModel):
     tokens: int = 0
     cost: float | None = 0.0
     seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _passes_some_of_its_tests(self) -> Self:
+        hidden = 0 <= self.passed <= self.tests
+        public = 0 <= self.public_passed <= self.public_tests
+        if not (hidden and public and self.tests + self.public_tests):
+            raise ValueError("it passes more tests than there are")
+        return self
 
     @property
     def strict(self) -> bool:
