@@ -241,18 +241,18 @@ def test_an_observer_hears_of_each_step_and_each_episode() -> None:
 def test_what_was_recorded_before_an_interruption_is_kept_and_gone_on_with(
     tmp_path: Path,
 ) -> None:
-    options: dict[str, Any] = {"max_steps": 9, "episodes": 9, "test_episodes": 9}
+    options: dict[str, Any] = {"max_steps": 9, "episodes": 3, "test_episodes": 3}
     whole, broken = tmp_path / "whole.npz", tmp_path / "broken.npz"
     collect("FrozenLake-v1", out=whole, **options)
     with pytest.raises(KeyboardInterrupt):
-        collect("FrozenLake-v1", out=broken, observer=Heard(7), **options)
+        collect("FrozenLake-v1", out=broken, observer=Heard(3), **options)
     kept = Dataset.load(broken)
-    assert len(set(kept.columns["episodes"])) == len(kept.metadata["policies"]) == 7
-    assert len(kept.metadata["missing"]) == 11
+    assert len(set(kept.columns["episodes"])) == len(kept.metadata["policies"]) == 3
+    assert len(kept.metadata["missing"]) == 3
     assert len(kept.train) > 0 < len(kept.test)
     heard = Heard()
     collect("FrozenLake-v1", out=broken, observer=heard, **options)
-    assert sum(isinstance(event, Recorded) for event in heard.events) == 11
+    assert sum(isinstance(event, Recorded) for event in heard.events) == 3
     assert broken.read_bytes() == whole.read_bytes()
 
 
