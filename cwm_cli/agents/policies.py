@@ -70,6 +70,13 @@ ROLLOUTS = 5
 WALKS = 3
 """Random walks from the start of an episode, which tell how far each number goes by itself."""
 
+STRAYING = 0.02
+"""What a step costs an episode that drives one number, for each random walk's way by which the
+others are off on average. A way of its own is worth one: with more nothing dares to go."""
+
+STRAYED_END = 20.0
+"""Steps that they are charged for where the episode ends: those that it might have gone on."""
+
 STILL = 1e-9
 """A number that changes by less, relative to its size, does not change: its digits do."""
 
@@ -274,11 +281,11 @@ class Way(NamedTuple):
     """What the actions of an episode are planned for, and how well.
 
     `reward` is as much of it as possible, `extremes` is to drive every number of
-    the observation to one of its ends, the `corner` says which; where there are no
-    real numbers it is to see what no earlier episode has seen. `effort` is the
-    share of the budget that is spent. A share `chance` of the actions is random.
+    the observation to one of its ends, the `corner` says which, or one number `alone`;
+    where there are no real numbers it is to see what no earlier episode has seen. `effort`
+    is the share of the budget that is spent. A share `chance` of the actions is random.
     As long as no earlier episode came to an end, up to so many `starts` are tried
-    for one that does.
+    for one that does; for a number alone, once one did, for an end of which it is the cause.
     """
 
     aim: Aim
@@ -286,6 +293,7 @@ class Way(NamedTuple):
     chance: float = 0.0
     starts: int = 1
     corner: int = 0
+    alone: bool = False
 
 
 @dataclass
@@ -314,7 +322,7 @@ class PlannedPolicy(Policy):
         way = self.way(place)
         if way is None or way.aim == "reward":
             return False
-        return way.starts > 1 or not _drives(stage, way, stage.simulator)
+        return way.alone or way.starts > 1 or not _drives(stage, way, stage.simulator)
 
     def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
         """Return how many starts the way of the place wants."""
@@ -322,7 +330,7 @@ class PlannedPolicy(Policy):
         if way is None:
             return 1
         ended = any(row.terminated for row in earlier)
-        return TRIES if stage.note else 1 if ended else way.starts
+        return TRIES if stage.note else way.starts if ended == way.alone else 1
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
@@ -342,10 +350,15 @@ class PlannedPolicy(Policy):
         rows: Sequence[Transition],
         earlier: Sequence[Transition],
     ) -> float:
-        """Return infinity for an episode that ended, or what a random one came to by its aim."""
+        """Return infinity for an episode that ended, or what a random one came to by its aim.
+
+        Where one number was driven alone, that is an end which nothing else explains.
+        """
         way = self.way(place)
         if way is None or not stage.note:
-            return inf if rows[-1].terminated else 0.0
+            if not rows[-1].terminated:
+                return 0.0
+            return _own_cause(rows, earlier) if way and way.alone else inf
         if way.aim == "reward" or not earlier:
             return sum(row.reward for row in rows)
         seen = Seen.of(earlier)
@@ -373,11 +386,11 @@ class CuratedPolicy(PlannedPolicy):
     Random actions alone hardly meet goals, and good ones hardly failures. Who drives what is
     observed as far up and down as it goes meets the limits and ends of an environment. Of ten
     trajectories the fourth, the seventh and the tenth are never fitted to: both they and the
-    others are driven up and down.
+    others are driven up and down, in one number alone and in all of them.
     """
 
     def way(self, place: int) -> Way | None:
-        """Return the way of a place, over and over; each round has two more corners."""
+        """Return the way of a place, over and over; each round has two more corners or ends."""
         turn, number = divmod(place, len(CURATED))
         way = CURATED[number]
         return way and way._replace(corner=way.corner + 2 * turn)
@@ -386,16 +399,36 @@ class CuratedPolicy(PlannedPolicy):
 CURATED: Sequence[Way | None] = (
     None,
     Way("reward", effort=0.02, chance=0.2),
-    Way("extremes", corner=0),
+    Way("extremes", corner=0, alone=True, starts=3),
     Way("reward", effort=0.1, chance=0.1),
-    Way("extremes", corner=1),
+    Way("extremes", corner=1, alone=True, starts=3),
     Way("reward"),
-    Way("extremes", corner=1),
+    Way("extremes", corner=0, alone=True, starts=3),
     Way("extremes", corner=0, starts=6),
     Way("extremes", corner=1, starts=6),
-    Way("extremes", corner=0),
+    Way("extremes", corner=1, alone=True, starts=3),
 )
 """What the episodes of `curated` are planned for, by place."""
+
+
+def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> float:
+    """Return infinity if an episode ended where one number alone is beyond all that went on.
+
+    That number has to be beyond earlier ends, too, which else explain this one. Other ends are
+    worth the more the fewer numbers may be their cause.
+    """
+    going = [row for row in (*earlier, *rows) if not row.terminated]
+    new, causes = (_beyond(rows[-1], some) for some in (earlier, going))
+    return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
+
+
+def _beyond(end: Transition, rows: Sequence[Transition]) -> int:
+    """Count the numbers of an end that are beyond those of some rows."""
+    last = np.array(told(end.next_observation).numbers)
+    if not rows:
+        return len(last)
+    others = np.array([told(row.next_observation).numbers for row in rows])
+    return int(((last > others.max(axis=0)) | (last < others.min(axis=0))).sum())
 
 
 def random_acts(stage: Stage, seed: int) -> Act:
@@ -529,8 +562,17 @@ def _aimed(
     if way.aim == "reward":
         return copy
     if _drives(stage, way, copy):
-        return Driven(copy, way.corner)
+        bounds = _bounds(stage.env.observation_space) if way.alone else None
+        return Driven(copy, way.corner, bounds)
     return Curious(copy, Seen.of(earlier), ended=any(row.terminated for row in earlier))
+
+
+def _bounds(space: gym.Space[Any]) -> np.ndarray:
+    """Return how far apart the bounds of each real number of an observation are, nan for none."""
+    leaves = [leaf.space for leaf in space_of(space).leaves("") if leaf.space.is_float]
+    widths = [np.subtract(each.high, each.low, dtype=np.float64).ravel() for each in leaves]
+    found = np.concatenate(widths)
+    return np.where(found < np.finfo(np.float32).max, found, np.nan)
 
 
 def _typed(action: Any, space: gym.Space[Any]) -> Any:
@@ -631,12 +673,20 @@ class Driven(Model):
     in random walks. The first corner has all up, the second all down, the next two every other
     one, then pairs, and so on: any two numbers meet in each way. A state is that of the simulator
     with how far each number has gone.
+
+    With the widths of `bounds` one number goes alone, at a small charge for what the others stray
+    from where they began: the limit of a track is told from a fall only where nothing falls
+    there. First goes the one that random walks leave farthest from its bounds, up in the first
+    corner, down in the second, then the next one; those without bounds go last.
     """
 
-    def __init__(self, simulator: Simulator | Remembering, corner: int) -> None:
+    def __init__(
+        self, simulator: Simulator | Remembering, corner: int, bounds: np.ndarray | None = None
+    ) -> None:
         self._simulator = simulator
         self._corner = corner
-        self._scale = self._far = self._shown = np.empty(0)
+        self._bounds = bounds
+        self._scale = self._far = self._shown = self._charge = self._start = np.empty(0)
         self.action_space = simulator.action_space
         self.deterministic = simulator.deterministic
         self.counter: Counter = simulator.counter
@@ -658,8 +708,17 @@ class Driven(Model):
         span, size = np.ptp(found, axis=0), np.abs(found).max(axis=0)
         numbers = np.arange(len(span)) & self._corner // 2
         signs = [(-1) ** (int(number).bit_count() + self._corner) for number in numbers]
+        self._start = found[0]
         self._scale = np.array(signs) / np.where(span > STILL * (1 + size), span, 1 + size)
-        self._shown = self._scale * found[0]
+        self._charge = np.zeros(len(span))
+        if self._bounds is not None:
+            unit, order = np.abs(self._scale), np.argsort(span / self._bounds, kind="stable")
+            alone = order[self._corner // 2 % len(span)]
+            self._charge = STRAYING * unit / len(span)
+            self._charge[alone] = 0.0
+            self._scale = np.zeros(len(span))
+            self._scale[alone] = -unit[alone] if self._corner % 2 else unit[alone]
+        self._shown = self._scale * self._start
 
     def reached(self, state: Any, observation: Any) -> Any:
         """Return the state of an episode that has reached an observation."""
@@ -678,9 +737,13 @@ class Driven(Model):
     def step(self, action: Any) -> Step:
         """Take an action; what is new of the way of each number is its reward."""
         observation, _, terminated, valid = self._simulator.step(action)
-        before = self._far
-        self._far = np.maximum(before, self._scale * told(observation).numbers)
-        return Step(observation, float((self._far - before).sum()), terminated, valid)
+        before, numbers = self._far, np.array(told(observation).numbers)
+        self._far = np.maximum(before, self._scale * numbers)
+        reward = float((self._far - before).sum())
+        if self._bounds is not None:
+            strayed = float(self._charge @ np.abs(numbers - self._start))
+            reward -= strayed * (STRAYED_END if terminated else 1.0)
+        return Step(observation, reward, terminated, valid)
 
 
 class Told(NamedTuple):
