@@ -198,11 +198,11 @@ def test_what_ships_shows_the_goal_of_the_mountain_car_and_both_ends_of_the_trac
     for split in (car.train, car.test):
         assert any(row.terminated and row.next_observation[0] >= 0.5 for row in split)
         assert min(row.next_observation[0] for row in split) == np.float32(-1.2)
-    fitted = poles.train.fitted
-    for part in (poles.train[fitted], poles.train[~fitted], poles.test):
-        ends = [row.next_observation[0] for row in part if row.terminated]
-        assert min(ends) < -2.4
-        assert max(ends) > 2.4
+    for part in (poles.train[poles.train.fitted], poles.test):
+        ends = [row.next_observation for row in part if row.terminated]
+        assert min(end[0] for end in ends) < -2.4
+        assert max(end[0] for end in ends) > 2.4
+        assert any(abs(end[0]) > 2.4 and abs(end[2]) < np.radians(12) for end in ends)
     planned = [each != "random" for each in poles.metadata["policies"]]
     drawn = [rows for rows, policy in zip(episodes(poles), planned, strict=True) if not policy]
     assert all(abs(row.next_observation[0]) < 2 for rows in drawn for row in rows)
@@ -233,6 +233,13 @@ def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
     ]
     assert len(covering) == 5
     assert covering[0][-1].terminated
+
+
+def test_the_end_of_a_track_is_sought_by_itself() -> None:
+    poles = record(find("CartPole-v1"), episodes=5, test_episodes=0, seed=3)
+    alone = [rows[-1] for rows in episodes(poles)[2::2]]
+    ends = [row.next_observation for row in alone if row.terminated]
+    assert any(abs(end[0]) > 2.4 and abs(end[2]) < np.radians(12) for end in ends)
 
 
 def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:

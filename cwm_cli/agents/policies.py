@@ -77,6 +77,9 @@ others are off on average. A way of its own is worth one: with more nothing dare
 STRAYED_END = 20.0
 """Steps that they are charged for where the episode ends: those that it might have gone on."""
 
+WELL = 0.1
+"""An end that is beyond earlier ones by less of their range may have the same cause."""
+
 STILL = 1e-9
 """A number that changes by less, relative to its size, does not change: its digits do."""
 
@@ -414,21 +417,23 @@ CURATED: Sequence[Way | None] = (
 def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> float:
     """Return infinity if an episode ended where one number alone is beyond all that went on.
 
-    That number has to be beyond earlier ends, too, which else explain this one. Other ends are
-    worth the more the fewer numbers may be their cause.
+    That number has to be well beyond earlier ends, too, which else explain this one. Other ends
+    are worth the more the fewer numbers may be their cause.
     """
     going = [row for row in (*earlier, *rows) if not row.terminated]
-    new, causes = (_beyond(rows[-1], some) for some in (earlier, going))
+    causes, new = _beyond(rows[-1], going), _beyond(rows[-1], earlier, WELL)
     return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
 
 
-def _beyond(end: Transition, rows: Sequence[Transition]) -> int:
-    """Count the numbers of an end that are beyond those of some rows."""
+def _beyond(end: Transition, rows: Sequence[Transition], share: float = 0.0) -> int:
+    """Count the numbers of an end that are beyond those of some rows, by a share of their range."""
     last = np.array(told(end.next_observation).numbers)
     if not rows:
         return len(last)
     others = np.array([told(row.next_observation).numbers for row in rows])
-    return int(((last > others.max(axis=0)) | (last < others.min(axis=0))).sum())
+    low, high = others.min(axis=0), others.max(axis=0)
+    room = share * (high - low)
+    return int(((last > high + room) | (last < low - room)).sum())
 
 
 def random_acts(stage: Stage, seed: int) -> Act:

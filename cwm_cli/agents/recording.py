@@ -361,7 +361,8 @@ def _starts(stage: Stage, episode: EpisodeRequest, count: int) -> list[EpisodeRe
     starts = [episode.again(attempt) for attempt in range(STARTS)]
     with stage.anew() as own:
         first = [told(own.env.reset(seed=start.reset_seed)[0]).numbers for start in starts]
-    places = np.array(first) / (np.ptp(first, axis=0) + np.finfo(float).tiny)
+    width = np.ptp(first, axis=0)
+    places = np.array(first) / np.where(width > 0, width, np.inf)  # what never differs is no place
     chosen = [0]
     while len(chosen) < count:
         apart = np.abs(places[:, None] - places[chosen]).sum(axis=2).min(axis=1)
