@@ -64,10 +64,13 @@ def _specify(name: str) -> EnvironmentSpec:
 
 
 def _rewinder(env: gym.Env[Any, Any]) -> Rewinder | None:
-    """Return what rewinds an environment; what that takes is imported when it is asked for."""
-    from cwm_gymnasium.mujoco_batch import rewinder
+    """Return what rewinds an environment, if it simulates with MuJoCo, which is imported then."""
+    kinds = [type(getattr(env.unwrapped, name, None)).__name__ for name in ("model", "data")]
+    if kinds != ["MjModel", "MjData"]:
+        return None
+    from cwm_gymnasium.mujoco_batch import Mujoco
 
-    return rewinder(env)
+    return Mujoco(env)
 
 
 def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:

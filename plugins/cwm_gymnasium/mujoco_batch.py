@@ -267,12 +267,6 @@ ENGINE = frozenset({"model", "data", "mujoco_renderer"})
 """Attributes that an environment keeps for good; what `data` holds is saved on its own."""
 
 
-def rewinder(env: gym.Env[Any, Any]) -> Mujoco | None:
-    """Return what saves and restores an environment, if it simulates with MuJoCo."""
-    kinds = [type(getattr(env.unwrapped, name, None)).__name__ for name in ("model", "data")]
-    return Mujoco(env) if kinds == ["MjModel", "MjData"] else None
-
-
 class Snapshot:
     """A saved state; its `MjData` is used again once nobody needs the state."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -16,8 +17,10 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
-import mujoco
 import numpy as np
+
+with suppress(ImportError):  # only environments that simulate with it need it
+    import mujoco
 
 if TYPE_CHECKING:
     import gymnasium as gym
