@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.evaluation import Metric
-    from cwm_cli.search.contracts import Backend, Problem, Strategy
+    from cwm_cli.search.contracts import Backend, Problem, Refiner, Strategy
     from cwm_cli.worlds import Contract, WorldModel
 
 hookspec = pluggy.HookspecMarker("cwm")
@@ -46,6 +46,10 @@ class Hooks(Protocol):
     @hookspec
     def cwm_strategies(self) -> Mapping[str, Callable[..., Strategy] | str]:
         """Offer searches (`--strategy`): dataclasses, subclasses of `search.contracts.Strategy`."""
+
+    @hookspec
+    def cwm_refiners(self) -> Mapping[str, Callable[..., Refiner] | str]:
+        """Offer what betters a candidate without a completion: `search.contracts.Refiner`."""
 
     @hookspec
     def cwm_problems(self) -> Mapping[str, Callable[..., Problem] | str]:

@@ -37,6 +37,7 @@ Kind = Literal[
     "environment",
     "backend",
     "strategy",
+    "refiner",
     "problem",
     "world model",
     "contract",
@@ -54,6 +55,7 @@ HOOKS: Mapping[Kind, str] = {
     "environment": "cwm_environments",
     "backend": "cwm_backends",
     "strategy": "cwm_strategies",
+    "refiner": "cwm_refiners",
     "problem": "cwm_problems",
     "world model": "cwm_world_models",
     "contract": "cwm_contracts",
@@ -67,6 +69,7 @@ HOOKS: Mapping[Kind, str] = {
 BASES: Mapping[Kind, str] = {
     "backend": "cwm_cli.search.contracts:Backend",
     "strategy": "cwm_cli.search.contracts:Strategy",
+    "refiner": "cwm_cli.search.contracts:Refiner",
     "problem": "cwm_cli.search.contracts:Problem",
     "planner": "cwm_cli.planning:Planner",
     "world model": "cwm_cli.worlds:WorldModel",
@@ -99,7 +102,15 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 
-OPTION_KINDS: tuple[Kind, ...] = ("strategy", "backend", "problem", "planner", "policy", "importer")
+OPTION_KINDS: tuple[Kind, ...] = (
+    "strategy",
+    "backend",
+    "refiner",
+    "problem",
+    "planner",
+    "policy",
+    "importer",
+)
 """Kinds whose factories are dataclasses with options."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"

@@ -89,7 +89,8 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
                 yield event
                 continue
             node = event.node
-            if node.id in known or node.parent not in known or node.step < 0:
+            impossible = node.step < 0 and node.asked
+            if node.id in known or node.parent not in known or impossible:
                 yield None
                 continue
             known[node.id] = place = len(known) - 1

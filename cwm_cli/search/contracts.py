@@ -2,8 +2,9 @@
 
 A `Strategy` chooses a `Move`; the `Problem` words it as messages; a `Backend` answers the
 `Request` with a `Completion`; the problem reads a candidate out of it and gives a `Verdict`; the
-`Node` that this makes goes back to the strategy. Plugins subclass the three base classes, so that
-a method that is added later breaks none of them.
+`Node` that this makes goes back to the problem and the strategy. A `Refiner` betters a candidate
+without a completion. Plugins subclass the base classes, so that a method that is added later breaks
+none of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,6 +33,9 @@ ROOT = -1
 GENERATE, IMPROVE, FIX = "generate", "improve", "fix"
 """The moves of the publications: write a program, better one that runs, mend one that raised."""
 
+START = "start"
+"""The action of a candidate that a search begins with: nobody was asked for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -40,6 +45,11 @@ class Verdict:
     it that nothing may be fitted to; the latter breaks ties. `parts` are
     unweighted means, for the reader. Only a score that is `confirmed` may be that of the
     best candidate.
+
+    `floor` is the score of predicting nothing at all, and `error` how far wrong numbers are off,
+    None where that cannot be told: a decimal logarithm, lower is better. It tells candidates apart
+    whose scores are all but equal. `findings` are what is known of a candidate that was not asked
+    for, in words for the next prompt.
     """
 
     score: float
@@ -47,11 +57,20 @@ class Verdict:
     parts: dict[str, float] = Field(default_factory=dict)
     failure: Failure | None = None
     confirmed: bool = False
+    floor: float = 0.0
+    error: float | None = None
+    findings: str = ""
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """What orders candidates: the score, then the part that nothing was fitted to."""
-        return self.score, self.validation
+    def rank(self) -> tuple[float, float, float]:
+        """What orders candidates: the score, the part that nothing was fitted to, the error."""
+        return self.score, self.validation, -inf if self.error is None else -self.error
+
+    @property
+    def normalised(self) -> float:
+        """The score relative to its floor: 0 for one that is no better, 1 for a right candidate."""
+        room = 1.0 - self.floor
+        return max(0.0, (self.score - self.floor) / room) if room > 0 else self.score
 
     @property
     def is_bug(self) -> bool:
@@ -165,10 +184,11 @@ class Node:
     """A candidate in the search tree, and how it came to be.
 
     `id` counts the nodes in the order in which they were learned, `step` the
-    completions in the order in which they were asked for; with one completion
-    in flight they are the same. `prompt` is the hash of the messages, `final`
-    says that the backend gave up, and `known` how many nodes there were when it
-    was asked.
+    completions in the order in which they were asked for. `prompt` is the hash
+    of the messages, `final` says that the backend gave up, and `known` how many
+    nodes there were when it was asked. A candidate that was not `asked` for cost
+    no completion: the one that a search began with, and what a refiner made of
+    another, in the step of the completion that led to it.
     """
 
     id: int
@@ -181,6 +201,7 @@ class Node:
     usage: Usage
     final: bool = False
     known: int | None = None
+    asked: bool = True
 
 
 class Record(NamedTuple):
@@ -211,8 +232,10 @@ class Strategy(WithPresets):
       can be resumed and repeated.
     - `update` is called once per node, in the order of their ids. It is the
       only way to learn: a stopped search is resumed by calling it for every
-      node of the journal.
+      node of the journal. Not every one of them was `asked` for.
     - `state` says a node's standing in a word or two, for the live view.
+    - `repeats` says that it asks the same question again on purpose, for
+      another answer; else the problem words it otherwise.
 
     Example::
 
@@ -233,6 +256,11 @@ class Strategy(WithPresets):
 
     moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the same prompt is sent again on purpose."""
+        return False
+
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Choose the next move, knowing the moves whose outcome is still awaited."""
         raise NotImplementedError
@@ -251,8 +279,11 @@ class Problem:
     In the order of a completion:
 
     - `moves` are the kinds of move that it has words for.
-    - `messages` words a move for a language model, and `shorter` does so for
-      one that takes no prompt of that length.
+    - `update` tells it of every node, in the order of their ids, before the strategy is
+      told: all that it may learn from while it is searched.
+    - `messages` words a move for a language model, `shorter` does so for
+      one that takes no prompt of that length, and `varied` so that it has not
+      been asked in these words before.
     - `read` finds the candidate in the text of the completion.
     - `judge` scores it; called from several threads at once.
     - `confirm` makes sure of a verdict that would be the best, from the same threads.
@@ -274,9 +305,16 @@ class Problem:
     file: ClassVar[str] = "best.py"
     """The name of the file that the best candidate is kept in."""
 
+    def update(self, node: Node) -> None:
+        """Learn from a judged node; a problem that learns nothing leaves this out."""
+
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Ask for a candidate."""
         raise NotImplementedError
+
+    def varied(self, move: Move, number: int) -> tuple[Message, ...]:
+        """Ask otherwise than so many times before; here there is one way to ask."""
+        return self.messages(move)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
         """Ask in about so many characters, leaving out what matters least: here nothing."""
@@ -306,6 +344,49 @@ class Problem:
         partial.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
         partial.write_text(best.program, encoding="utf-8", errors="replace")
         partial.replace(folder / self.file)
+
+
+class RefinementTask(NamedTuple):
+    """A judged candidate to better: the node, and the best other ones, the best first.
+
+    `problem` is what it is a candidate for; a refiner checks its type before it uses it. A refiner
+    may `tell` in a few words what it is doing, from any thread.
+    """
+
+    problem: object
+    node: Node
+    others: Sequence[Node] = ()
+    seed: int = 0
+    tell: Callable[[str], None] = unheard
+
+
+class Refinement(NamedTuple):
+    """A candidate that may be better, "" for none, and what was found, for the next prompt."""
+
+    candidate: str = ""
+    findings: str = ""
+
+
+class Refiner:
+    """Betters a candidate without a completion: from what a search may fit to, and nothing else.
+
+    A dataclass whose fields are its options (`-o NAME.KEY=VALUE`, NAME being its own in the hook).
+    What it does follows from the task: its work is counted, and seconds only cap it. It never
+    sees what candidates are tested by: of a `WorldModelProblem` the rows that are `fitted`.
+
+    - `refine` looks at a candidate that runs and is not right yet; called from several threads.
+
+    Example::
+
+        @dataclass(frozen=True)
+        class Tidy(Refiner):
+            def refine(self, task):
+                return Refinement(task.node.program.strip())
+    """
+
+    def refine(self, task: RefinementTask) -> Refinement | None:
+        """Return a candidate to judge, what was found, or None where there is nothing to do."""
+        raise NotImplementedError
 
 
 class Backend:

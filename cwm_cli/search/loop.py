@@ -2,7 +2,7 @@
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -14,23 +14,36 @@ from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import (
     ROOT,
+    START,
     Backend,
     Completion,
     Move,
     Node,
     Problem,
     Record,
+    RefinementTask,
+    Refiner,
     Request,
     Strategy,
     Turn,
+    Usage,
     Verdict,
+    unheard,
 )
+
+NEARLY_AS_GOOD = 0.05
+"""A candidate this much worse than the best, of what lies above the floor, is refined as well: one
+term may be all that it lacks."""
+
+MOST_OTHERS = 4
+"""Other candidates that a refiner is shown: it may carry a part over from each."""
 
 
 class Pending(NamedTuple):
-    """A completion in flight, asked for when so many nodes were known, and which was best.
+    """A completion in flight, asked for when so many nodes were known, and which were best.
 
-    What ranks above that one is confirmed, so that it does not depend on how fast others are.
+    What ranks above the best is confirmed, so that it does not depend on how fast others are. One
+    that is `answered` is learned already, and being refined.
     """
 
     step: int
@@ -38,6 +51,16 @@ class Pending(NamedTuple):
     reserved: float
     known: int = 0
     best: Node | None = None
+    others: tuple[Node, ...] = ()
+    answered: bool = False
+
+
+class Arrival(NamedTuple):
+    """What came of the completion of a step: records, or an error; `last` if nothing follows."""
+
+    step: int
+    outcome: list[Record] | BaseException
+    last: bool = True
 
 
 @dataclass
@@ -49,7 +72,9 @@ class Search:
     the nodes are learned in the order in which they arrive, which is what the
     journal records. `doing` holds what backends tell about those in flight.
     A backend that repeats a recorded search is asked in the turns of that one,
-    whatever `parallel` is, so that the same tree grows.
+    whatever `parallel` is, so that the same tree grows. What was answered is
+    bettered by the `refiners`, in their order, before the next question: the
+    nodes that they make cost no completion.
     """
 
     problem: Problem
@@ -59,6 +84,7 @@ class Search:
     parallel: int = 1
     max_cost: float | None = None
     journal: Callable[[Record], None] = lambda record: None
+    refiners: Mapping[str, Refiner] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
     doing: dict[int, str] = field(default_factory=dict, init=False)
@@ -70,14 +96,22 @@ class Search:
     _asked: Counter[str] = field(default_factory=Counter, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
     _prepared: dict[int, Request] = field(default_factory=dict, init=False)
-    _arrivals: "queue.SimpleQueue[tuple[int, Record | BaseException]]" = field(
-        default_factory=queue.SimpleQueue, init=False
-    )
+    _arrivals: "queue.SimpleQueue[Arrival]" = field(default_factory=queue.SimpleQueue, init=False)
 
     @property
     def solved(self) -> bool:
         """Whether some program is right on the whole train set."""
         return self.best is not None and self.best.verdict.solved
+
+    @property
+    def completions(self) -> int:
+        """How many of the nodes cost a completion."""
+        return sum(node.asked for node in self.nodes)
+
+    @property
+    def _asked_for(self) -> int:
+        """How many completions there are, with those in flight."""
+        return self.completions + sum(not flight.answered for flight in self.pending.values())
 
     def __post_init__(self) -> None:
         """Refuse a strategy that makes moves for which the problem has no words."""
@@ -98,7 +132,14 @@ class Search:
         self.given_up = self.given_up or node.final
         if self.best is None or node.verdict.rank > self.best.verdict.rank:
             self.best = node
+        self.problem.update(node)
         self.strategy.update(node)
+
+    def begin(self, candidate: str, findings: str = "") -> Iterator[Record]:
+        """Yield what a new search begins with: a candidate that nobody was asked for, refined."""
+        first = self._record(Move(START), ROOT, candidate, findings=findings)
+        for record in self._refined(first, None, unheard):
+            yield self._take(record)
 
     def resume(self, nodes: Iterable[Node]) -> None:
         """Learn the nodes of an earlier run; a best one that was not confirmed is, or is not best.
@@ -109,7 +150,7 @@ class Search:
             self._prepare()
             if self._prepared.pop(node.step, None):
                 del self.pending[node.step]
-            else:
+            elif node.asked:
                 self._asked[node.prompt] += 1
             self.learn(node)
         if self.best is None or self.best.verdict.confirmed:
@@ -138,26 +179,31 @@ class Search:
             self._dispatch(budget)
             if not self.pending:
                 return
-            yield self._take(self._arrival())
+            yield from self._arrived()
 
     def drain(self) -> Iterator[Record]:
         """Yield what was in flight when `run` ended, by an error or with a right program."""
         while self.pending:
             try:
-                record = self._arrival()
+                yield from self._arrived()
             except CwmError:
                 continue
-            yield self._take(record)
 
     def _take(self, record: Record) -> Record:
-        """Write a record down, then learn it."""
+        """Give a record its number, write it down, then learn it.
+
+        The parent of a refinement is one of the nodes just before it: below `ROOT` it counts back.
+        """
+        number, parent = len(self.nodes), record.node.parent
+        parent = parent if parent >= ROOT else number + parent - ROOT
+        record = record._replace(node=replace(record.node, id=number, parent=parent))
         self.journal(record)
         self.learn(record.node)
         return record
 
     def _dispatch(self, budget: int) -> None:
         """Keep `parallel` completions in flight, within budget and cost."""
-        while len(self.pending) < self.parallel and len(self.nodes) + len(self.pending) < budget:
+        while len(self.pending) < self.parallel and self._asked_for < budget:
             request = self._request(self._next_step())
             allowance = self._allowance(request)
             if self.out_of_money:
@@ -169,9 +215,15 @@ class Search:
     def _request(self, step: int) -> Request:
         """Choose a move and word it."""
         rng = np.random.default_rng([self.seed, step])
-        move = self.strategy.select(rng, [flight.move for flight in self.pending.values()])
+        awaited = [flight.move for flight in self.pending.values() if not flight.answered]
+        move = self.strategy.select(rng, awaited)
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
+        number, known = 0, set[str]()
+        while not self.strategy.repeats and self._asked[request.key] and request.key not in known:
+            known.add(request.key)
+            number += 1
+            request = request._replace(messages=self.problem.varied(move, number))
         return request._replace(
             occurrence=self._asked[request.key],
             tell=partial(self.doing.__setitem__, step),
@@ -182,26 +234,27 @@ class Search:
         """Count a request among those in flight."""
         self._asked[request.key] += 1
         known = len(self.nodes)
-        flight = Pending(request.step, request.move, reserved, known, self.best)
+        ranked = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
+        running = tuple(node for node in ranked if not node.verdict.is_bug)[:MOST_OTHERS]
+        flight = Pending(request.step, request.move, reserved, known, self.best, running)
         self.pending[request.step] = flight
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
         """Yield the records of a recorded search, each asked when it was asked then."""
         try:
-            while len(self.nodes) < min(budget, len(turns)):
+            while self.completions < min(budget, len(turns)):
                 if not (self.solved or self.given_up):
                     self._prepare()
-                request = self._prepared.pop(turns[len(self.nodes)].step, None)
+                request = self._prepared.pop(turns[self.completions].step, None)
                 if request is None:
                     return
                 threads.start(partial(self._answer, request.step, request))
-                record = self._arrival()
-                if (
-                    len(self.nodes) == len(turns) - 1 < budget - 1
-                    and not record.node.verdict.solved
-                ):
-                    record = record._replace(note=f"the recording ends after {len(turns)} answers")
-                yield self._take(record)
+                ends = self.completions == len(turns) - 1 < budget - 1
+                while request.step in self.pending:
+                    for record in self._arrived():
+                        told = ends and record.node.asked and not record.node.verdict.solved
+                        note = f"the recording ends after {len(turns)} answers"
+                        yield record._replace(note=note) if told else record
         finally:
             self.pending.clear()
 
@@ -241,10 +294,12 @@ class Search:
         try:
             completion = self.backend.complete(request)
             record = self._judge(step, request, completion)
+            self._arrivals.put(Arrival(step, [record], last=not self.refiners))
+            if self.refiners:  # what was paid for is written down before it is refined
+                refined = self._refined(record, self.pending[step], request.tell)[1:]
+                self._arrivals.put(Arrival(step, refined))
         except BaseException as error:  # noqa: BLE001  # raised again by `run`, in its thread
-            self._arrivals.put((step, error))
-        else:
-            self._arrivals.put((step, record))
+            self._arrivals.put(Arrival(step, error))
 
     def _judge(self, step: int, request: Request, completion: Completion) -> Record:
         """Make a node of a completion; its id is given on arrival."""
@@ -266,6 +321,41 @@ class Search:
         )
         return Record(node, text, completion.note)
 
+    def _record(
+        self, move: Move, step: int, candidate: str, *, best: Node | None = None, findings: str = ""
+    ) -> Record:
+        """Judge a candidate that nobody was asked for."""
+        verdict = self.problem.judge(candidate)
+        if best is None or verdict.rank > best.verdict.rank:
+            verdict = self._confirmed(candidate, verdict)
+        verdict = replace(verdict, findings=findings)
+        node = Node(ROOT, step, move.parent, move.action, candidate, verdict, "", Usage())
+        return Record(replace(node, asked=False), findings)
+
+    def _refined(
+        self, first: Record, flight: Pending | None, tell: Callable[[str], None]
+    ) -> list[Record]:
+        """Return a record and what refiners made of it, each of what the one before it made."""
+        best = flight.best if flight else None
+        step, others = (flight.step, flight.others) if flight else (ROOT, ())
+        records = [first]
+        for name, refiner in self.refiners.items():
+            newest = records[-1].node
+            if not _worth_refining(newest, best):
+                break
+            task = RefinementTask(self.problem, newest, others, self.seed, tell)
+            found = refiner.refine(task)
+            if found is None or not found.candidate:
+                continue
+            back = ROOT - 1  # the record just before this one
+            leading = max(filter(None, (best, newest)), key=lambda node: node.verdict.rank)
+            record = self._record(
+                Move(name, back), step, found.candidate, best=leading, findings=found.findings
+            )
+            if record.node.verdict.rank > newest.verdict.rank:
+                records.append(record)
+        return records
+
     def _verdict(self, program: str, lacking: str) -> Verdict:
         """Judge a candidate; where an answer lacks one, or its end, that is what is wrong."""
         if lacking and not program:
@@ -278,12 +368,25 @@ class Search:
             )
         return verdict
 
-    def _arrival(self) -> Record:
-        """Wait for the next outcome."""
-        step, outcome = self._arrivals.get()
-        flight = self.pending.pop(step)
-        self.doing.pop(step, None)
+    def _arrived(self) -> Iterator[Record]:
+        """Wait for what comes next of the completions in flight, and yield it learned."""
+        step, outcome, last = self._arrivals.get()
+        flight = self.pending[step]
+        if last:
+            del self.pending[step]
+            self.doing.pop(step, None)
+        else:
+            self.pending[step] = flight._replace(answered=True)
         if isinstance(outcome, BaseException):
             raise outcome
-        node = replace(outcome.node, id=len(self.nodes), known=flight.known)
-        return outcome._replace(node=node)
+        for record in outcome:
+            node = record.node
+            known = flight.known if node.asked else None
+            yield self._take(record._replace(node=replace(node, known=known)))
+
+
+def _worth_refining(node: Node, best: Node | None) -> bool:
+    """Whether a candidate runs, is not right, and is the best or not much worse."""
+    if node.verdict.is_bug or node.verdict.solved:
+        return False
+    return best is None or node.verdict.normalised >= best.verdict.normalised - NEARLY_AS_GOOD
