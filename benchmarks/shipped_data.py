@@ -1,6 +1,8 @@
 """Record the datasets that ship in `data/`: those of `cwm collect` with its defaults.
 
-Run again, with the versions that the metadata name, it writes the same bytes.
+Run again, with the versions that the metadata name, it writes the same bytes. Episodes that are
+there are gone on from where this version of the collector would record the same; `--anew` records
+all of them again.
 """
 
 import argparse
@@ -9,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cwm_cli.agents.collecting import shipped_name
-from cwm_cli.agents.recording import record
+from cwm_cli.agents.recording import COLLECTOR_VERSION, Recording
 from cwm_cli.bench.configuration import SUITES
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.registry import environment
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
@@ -18,19 +21,40 @@ FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
 LARGE = ("HumanoidStandup-v5",)
 """Environments whose observations take too much room: their data are collected on first use."""
 
+SAME_EPISODES = (4, COLLECTOR_VERSION)
+"""Versions of the collector that play an episode alike: from 4 to 5 only more were added."""
+
+
+def begun(file: Path, versions: dict[str, str]) -> Dataset | None:
+    """Return the episodes of a file that this collector would record, with these packages."""
+    if not file.exists():
+        return None
+    dataset = Dataset.load(file)
+    known = dataset.metadata
+    same = known["collector"] in SAME_EPISODES and known["versions"] == versions
+    return dataset if same else None
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Record each environment and print how large its file is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("envs", nargs="*", help="ids; all that ship unless any is given")
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--anew", action="store_true", help="use no episode that is there")
     chosen = parser.parse_args(arguments)
     for env in chosen.envs or [env for env in SUITES["cwmb"] if env not in LARGE]:
         file = chosen.folder / shipped_name(env)
         began = time.monotonic()
-        record(environment(env)).save(file)
-        seconds = time.monotonic() - began
-        print(f"{env:26} {file.stat().st_size / 1e6:5.2f} MB {seconds:5.0f} s", flush=True)
+        spec = environment(env)
+        there = None if chosen.anew else begun(file, dict(spec.versions()))
+        recording = Recording(spec, begun=there)
+        kept = recording.done
+        recording.play()
+        dataset = recording.dataset()
+        dataset.save(file)
+        rows, seconds = f"{len(dataset.train)} + {len(dataset.test)} rows", time.monotonic() - began
+        size = f"{file.stat().st_size / 1e6:5.2f} MB"
+        print(f"{env:26} {size} {rows:>18} {kept:3} kept {seconds:5.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,12 @@ def test_the_metadata_say_how_the_data_were_made() -> None:
         "reset_seeds": dataset.metadata["reset_seeds"],
         "episodes": 2,
         "test_episodes": 1,
+        "min_rows": 0,
+        "min_test_rows": 0,
         "max_steps": 100,
         "seed": 5,
         "versions": dict(spec.versions()),
-        "collector": 4,
+        "collector": 5,
     }
 
 
@@ -214,7 +217,7 @@ def test_nested_observations_that_are_changed_in_place_are_recorded(
 class Heard(Observer):
     """Keeps what it is told, and interrupts once so many episodes are over."""
 
-    def __init__(self, most: int = 99) -> None:
+    def __init__(self, most: float = inf) -> None:
         self.events: list[Any] = []
         self.most = most
 
@@ -231,8 +234,8 @@ def test_an_observer_hears_of_each_step_and_each_episode() -> None:
         find("CartPole-v1"), policy="random", episodes=2, test_episodes=1, max_steps=2
     )
     recording.play(heard)
-    over = [event.number for event in heard.events if isinstance(event, Recorded)]
-    assert over == [0, 2, 1]  # train and test take turns
+    over = [event.key for event in heard.events if isinstance(event, Recorded)]
+    assert over == [(0, 0), (1, 0), (0, 1)]  # train and test take turns
     shares = [event.share for event in heard.events if isinstance(event, BeingRecorded)]
     assert len(shares) == 6
     assert all(0 < share < 1 for share in shares)
@@ -248,7 +251,7 @@ def test_what_was_recorded_before_an_interruption_is_kept_and_gone_on_with(
         collect("FrozenLake-v1", out=broken, observer=Heard(3), **options)
     kept = Dataset.load(broken)
     assert len(set(kept.columns["episodes"])) == len(kept.metadata["policies"]) == 3
-    assert len(kept.metadata["missing"]) == 3
+    assert kept.metadata["missing"] == [[2], [1, 2]]
     assert len(kept.train) > 0 < len(kept.test)
     heard = Heard()
     collect("FrozenLake-v1", out=broken, observer=heard, **options)
@@ -263,15 +266,48 @@ def test_a_cached_recording_that_was_interrupted_is_gone_on_with(cache: Path) ->
     heard = Heard()
     path, there = default_dataset(spec, policy="random", observer=heard)
     assert not there
-    assert sum(isinstance(event, Recorded) for event in heard.events) == 17
+    new = sum(isinstance(event, Recorded) for event in heard.events)
+    assert new == len(np.unique(Dataset.load(path).columns["episodes"])) - 3
     assert default_dataset(spec, policy="random") == (path, True)
+
+
+def test_episodes_are_added_until_each_split_has_its_rows(tmp_path: Path) -> None:
+    spec = find("Blackjack-v1")
+    few = record(spec, policy="random", episodes=10, test_episodes=10)
+    enough = record(spec, policy="random")
+    for some, more in ((few.train, enough.train), (few.test, enough.test)):
+        rows = len(more)
+        last = more.columns["episodes"] == more.columns["episodes"].max()
+        assert rows - last.sum() < 200 <= rows
+        for name in ("actions", "rewards", "terminations"):
+            assert (more.columns[name][: len(some)] == some.columns[name]).all()
+    assert np.array_equal(
+        np.unique(enough.columns["episodes"], return_index=False),
+        range(len(enough.metadata["policies"])),
+    )
+
+
+def test_so_many_episodes_as_are_named_are_recorded_and_no_others(tmp_path: Path) -> None:
+    def sizes(**options: Any) -> list[int]:
+        options |= {"policy": "random", "out": tmp_path / "cards.npz", "force": True}
+        dataset = collect("Blackjack-v1", **options).dataset
+        return [len(np.unique(part.columns["episodes"])) for part in (dataset.train, dataset.test)]
+
+    assert sizes(episodes=3, test_episodes=2) == [3, 2]
+    assert sizes(min_rows=0) == [10, 10]
+    train, test = sizes(episodes=3, test_episodes=0, min_rows=20)
+    assert train > 10
+    assert test == 0
 
 
 @pytest.mark.slow
 def test_the_file_is_the_same_however_many_processes_play(tmp_path: Path) -> None:
-    for name in ("FrozenLake-v1", "Pendulum-v1"):
+    for name, rows in (("FrozenLake-v1", 44), ("Pendulum-v1", 0)):
         contents = {
-            content(record(find(name), workers=workers, max_steps=4, test_episodes=5), tmp_path)
+            content(
+                record(find(name), workers=workers, max_steps=4, test_episodes=5, min_rows=rows),
+                tmp_path,
+            )
             for workers in (1, 3)
         }
         assert len(contents) == 1, name
@@ -341,10 +377,10 @@ def test_another_request_is_another_file(cache: Path) -> None:
 def test_a_changed_environment_is_recorded_anew(
     postbox: EnvironmentSpec, cache: Path, tmp_path: Path
 ) -> None:
-    before, _ = default_dataset(postbox, max_steps=2)
+    before, _ = default_dataset(postbox, max_steps=2, min_rows=0, min_test_rows=0)
     with (tmp_path / "post_office.py").open("a") as file:
         file.write("\n# moved\n")
-    after, there = default_dataset(postbox, max_steps=2)
+    after, there = default_dataset(postbox, max_steps=2, min_rows=0, min_test_rows=0)
     assert after != before
     assert not there
 

@@ -13,7 +13,7 @@ import pytest
 
 from cwm_cli.agents.collecting import default_dataset, shipped_name
 from cwm_cli.agents.policies import DEAR, Stage, Way, planned_acts
-from cwm_cli.agents.recording import record
+from cwm_cli.agents.recording import RecordingOptions, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import opening
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -74,10 +74,13 @@ def masked_taxi() -> EnvironmentSpec:
     return replace(find("Taxi-v4"), valid_actions=valid)
 
 
+TEN: RecordingOptions = {"episodes": 10, "test_episodes": 10}
+
+
 @pytest.fixture(scope="module")
 def blackjack() -> Dataset:
-    """Return what is recorded of Blackjack if nothing else is asked for."""
-    return record(find("Blackjack-v1"))
+    """Return a few hands of Blackjack."""
+    return record(find("Blackjack-v1"), **TEN)
 
 
 @pytest.fixture
@@ -165,7 +168,7 @@ def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.Monk
         return found[-1]
 
     monkeypatch.setattr(opening, "is_exact", is_exact)
-    dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1)
+    dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1, **TEN)
     assert len(dataset) == 20
     assert found == [True]
 
@@ -352,10 +355,13 @@ def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
     spec = find("Blackjack-v1")
     shipped = shop / shipped_name(spec.id)
     blackjack.save(shipped)
-    assert default_dataset(spec) == (shipped, True)
+    assert default_dataset(spec, **TEN) == (shipped, True)
     assert not (tmp_path / "cache").exists()
     for options in ({"data_seed": 1}, {"max_steps": 3}):
-        assert default_dataset(spec, **options)[0].parent == tmp_path / "cache" / "cwm" / "datasets"
+        assert (
+            default_dataset(spec, **TEN, **options)[0].parent
+            == tmp_path / "cache" / "cwm" / "datasets"
+        )
 
 
 def test_a_dataset_of_another_version_of_the_environment_is_not_taken(
@@ -367,9 +373,9 @@ def test_a_dataset_of_another_version_of_the_environment_is_not_taken(
         versions = dict(blackjack.metadata["versions"]) | {package: "0.1"}
         metadata = blackjack.metadata | {"versions": versions}
         replace(blackjack, metadata=metadata).save(shipped)
-        assert (default_dataset(spec)[0] == shipped) is taken
+        assert (default_dataset(spec, **TEN)[0] == shipped) is taken
     shipped.write_bytes(b"spoilt")
-    assert default_dataset(spec)[0] != shipped
+    assert default_dataset(spec, **TEN)[0] != shipped
 
 
 def test_what_ships_is_small_and_what_it_says() -> None:
@@ -382,4 +388,5 @@ def test_what_ships_is_small_and_what_it_says() -> None:
         assert file.name == shipped_name(asked["env"])
         assert (asked["policy"], asked["seed"], asked["env_args"]) == ("curated", 0, {})
         assert len(json.dumps(asked["policies"])) > 2
-        assert len(returns(dataset)) == 20
+        assert len(returns(dataset)) >= 20
+        assert min(len(dataset.train), len(dataset.test)) >= 200

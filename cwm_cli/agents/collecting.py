@@ -56,8 +56,9 @@ def collect(
     env: str,
     *,
     env_args: Mapping[str, Any] | None = None,
-    episodes: int = 10,
-    test_episodes: int = 10,
+    episodes: int | None = None,
+    test_episodes: int | None = None,
+    min_rows: int | None = None,
     max_steps: int = 100,
     policy: str = "curated",
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -70,23 +71,28 @@ def collect(
 ) -> CollectionResult:
     """Record transitions of an environment in a file (`out`, or ID.npz in the current folder).
 
-    A file that holds just these is kept as it is; over any other `force` alone writes. `options`
-    are those of the policy. As many processes as `workers` play; the file is the same. After
-    `max_seconds`, or an interruption, the file holds the episodes that are over, and the same call
-    records the others. The observer is told a `Recording`, then each `BeingRecorded` and each
-    `Recorded`.
+    A split has ten episodes, and more until it has 200 rows; with `episodes` or `test_episodes` it
+    has so many, and `min_rows` adds others. A file that holds just these is kept as it is; over
+    any other `force` alone writes. `options` are those of the policy. As many processes as
+    `workers` play; the file is the same. After `max_seconds`, or an interruption, the file holds
+    the episodes that are over, and the same call records the others. The observer is told a
+    `Recording`, then each `BeingRecorded` and each `Recorded`.
     """
     spec = find_environment(env, observer)
     chosen = read_options(options, [Owner("policy", find("policy", policy))])["policy"]
     wanted: RecordingOptions = {
         "policy": policy,
-        "episodes": episodes,
-        "test_episodes": test_episodes,
         "max_steps": max_steps,
         "seed": seed,
     }
     if chosen:
         wanted["policy_options"] = chosen
+    if episodes is not None:
+        wanted["episodes"] = episodes
+    if test_episodes is not None:
+        wanted["test_episodes"] = test_episodes
+    if min_rows is not None:
+        wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
     file = Path(out or shipped_name(spec.id))
     begun = None if force else _found(file, request(spec, env_args, **wanted))
     if begun is not None and not begun.metadata.get("missing"):
@@ -199,7 +205,7 @@ def _kept(
 
 
 def _count(recording: Recording) -> str:
-    return f"{len(recording.recorded)} of {recording.episodes} episodes"
+    return f"{recording.done} of {recording.episodes} episodes"
 
 
 def file_name(asked: Mapping[str, Any]) -> str:

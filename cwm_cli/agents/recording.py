@@ -2,7 +2,8 @@
 
 An episode depends on the seed, its split and its place in the split; one that looks back also on
 those before it that serve the same. So it does not matter how many there are, who records them,
-or whether some were recorded before.
+or whether some were recorded before, and where rows are wanted episodes are added until there
+are enough.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
-from math import inf
+from itertools import accumulate, count, filterfalse
+from math import ceil, inf
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
@@ -27,17 +29,23 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
 from cwm_cli.runs.observer import SILENT, Observer
 
-COLLECTOR_VERSION = 4
+COLLECTOR_VERSION = 5
 """Raised whenever the same request would be recorded differently."""
 
 
 class RecordingOptions(TypedDict, total=False):
-    """What to record: by which policy, how much, and from which seed."""
+    """What to record: by which policy, how much, and from which seed.
+
+    A split has as many episodes as are asked for, and then as many more as its least number of
+    rows takes: 200, unless the number of its episodes is given.
+    """
 
     policy: str
     policy_options: Mapping[str, Any]
     episodes: int
     test_episodes: int
+    min_rows: int
+    min_test_rows: int
     max_steps: int
     seed: int
 
@@ -50,17 +58,27 @@ DEFAULTS: RecordingOptions = {
     "seed": 0,
 }
 
+MIN_ROWS = 200
+"""Rows of a split below which episodes are added: ten hands of Blackjack show hardly a rule."""
+
+Key = tuple[int, int]
+"""An episode by its split and its place in the split, counted from 0."""
+
 
 class EpisodeRequest(NamedTuple):
-    """One episode to record: its number in the dataset, its split (1 is test), place and seeds.
+    """One episode to record: its split (1 is test), its place in the split, and seeds.
 
     Its seeds follow from that of the request, its split and its place.
     """
 
-    number: int
     split: int
     place: int
     seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> Key:
+        """Its split and its place."""
+        return self.split, self.place
 
     @property
     def reset_seed(self) -> int:
@@ -89,6 +107,8 @@ def request(
 ) -> dict[str, Any]:
     """Return everything that decides what `collect` records, as it is kept in the metadata."""
     chosen = DEFAULTS | options
+    chosen.setdefault("min_rows", 0 if "episodes" in options else MIN_ROWS)
+    chosen.setdefault("min_test_rows", 0 if "test_episodes" in options else MIN_ROWS)
     make_policy(chosen)
     if min(chosen["episodes"], chosen["max_steps"]) < 1:
         raise CwmError("nothing to record: ask for at least one episode and one step")
@@ -106,28 +126,17 @@ def request(
     return plain
 
 
-def episodes(asked: Mapping[str, Any]) -> Iterator[EpisodeRequest]:
-    """Yield the train episodes, then the test episodes."""
-    places = [
-        (split, place)
-        for split, name in enumerate(("episodes", "test_episodes"))
-        for place in range(asked[name])
-    ]
-    for number, (split, place) in enumerate(places):
-        yield EpisodeRequest(number, split, place, (asked["seed"], split, place))
-
-
 class BeingRecorded(NamedTuple):
-    """An episode that is being played, by its number, and what share of it is done."""
+    """An episode that is being played, and what share of it is done."""
 
-    number: int
+    key: Key
     share: float
 
 
 class Recorded(NamedTuple):
-    """An episode: its number, how its actions were chosen, its seed, its transitions."""
+    """An episode: which it is, how its actions were chosen, its seed, its transitions."""
 
-    number: int
+    key: Key
     policy: str
     reset_seed: int
     rows: list[Transition]
@@ -152,7 +161,7 @@ class Recording:
     ) -> None:
         self.spec = spec
         self.asked = request(spec, env_args, **options)
-        self.recorded: dict[int, Recorded] = _recorded_in(begun) if begun else {}
+        self.recorded: dict[Key, Recorded] = _recorded_in(begun) if begun else {}
         self._policy = make_policy(self.asked)
         known: Mapping[str, Any] = begun.metadata if begun else {}
         self._stage = Stage(
@@ -166,22 +175,53 @@ class Recording:
 
     @property
     def episodes(self) -> int:
-        """How many episodes are asked for."""
-        count: int = self.asked["episodes"] + self.asked["test_episodes"]
-        return count
+        """How many episodes there will be, as far as that is known."""
+        return self._wanted(0) + self._wanted(1)
+
+    @property
+    def done(self) -> int:
+        """How many of these are recorded."""
+        return self.episodes - len(self.missing())
 
     @property
     def begun(self) -> bool:
         """Whether there is a train episode, without which there is no dataset."""
-        return any(n < self.asked["episodes"] for n in self.recorded)
+        return any(split == 0 for split, _ in self.recorded)
 
     def missing(self) -> list[EpisodeRequest]:
         """Return the episodes that are still to be recorded, in the order they are recorded in.
 
         Train and test take turns, so that there are some of both whenever it is broken off.
         """
-        wanted = (each for each in episodes(self.asked) if each.number not in self.recorded)
-        return sorted(wanted, key=lambda each: (each.place, each.split))
+        wanted = [(place, split) for split in (0, 1) for place in range(self._wanted(split))]
+        seed = self.asked["seed"]
+        return [
+            EpisodeRequest(split, place, (seed, split, place))
+            for place, split in sorted(wanted)
+            if (split, place) not in self.recorded
+        ]
+
+    def _wanted(self, split: int) -> int:
+        """Return how many episodes a split has: those asked for, and others until it has its rows.
+
+        As long as rows are missing this is a guess by the mean length so far.
+        """
+        least = int(self.asked[("episodes", "test_episodes")[split]])
+        rows = int(self.asked[("min_rows", "min_test_rows")[split]])
+        known = [len(self.recorded[split, place].rows) for place in self._first(split)]
+        if len(known) < least or least == 0:
+            return least
+        totals = list(accumulate(known, initial=0))
+        if totals[-1] < rows:
+            return len(known) + ceil((rows - totals[-1]) * len(known) / totals[-1])
+        return next(number for number in range(least, len(totals)) if totals[number] >= rows)
+
+    def _first(self, split: int) -> Iterator[int]:
+        """Yield the places of a split up to the first that is not recorded."""
+        for place in count():
+            if (split, place) not in self.recorded:
+                return
+            yield place
 
     def play(
         self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None
@@ -197,7 +237,7 @@ class Recording:
             with closing(self._events(workers)) as events:
                 for event in events:
                     if isinstance(event, Recorded):
-                        self.recorded[event.number] = event
+                        self.recorded[event.key] = event
                     observer.advanced(event)
                     if max_seconds is not None and time.monotonic() - began >= max_seconds:
                         return
@@ -205,11 +245,15 @@ class Recording:
             observer.ends()
 
     def _events(self, workers: int) -> Events:
-        """Play here, or in processes: first what looks back on nothing, then chains of the rest."""
-        missing = self.missing()
-        if min(workers, len(missing)) < 2:
-            yield from _play(self._stage, self.asked, missing, self.recorded)
-            return
+        """Play here, one after the other, or as many as are known to be missing in processes."""
+        while missing := self.missing():
+            if min(workers, len(missing)) < 2:
+                yield from _play(self._stage, self.asked, missing[:1], self.recorded)
+            else:
+                yield from self._apart(missing, workers)
+
+    def _apart(self, missing: Sequence[EpisodeRequest], workers: int) -> Events:
+        """Play in processes: first what looks back on nothing, then chains of the rest."""
         free: list[list[EpisodeRequest]] = []
         chains: dict[tuple[int, bool], list[EpisodeRequest]] = {}
         for each in missing:
@@ -234,23 +278,29 @@ class Recording:
                     yield event
 
     def dataset(self) -> Dataset:
-        """Return what is recorded; `missing` in the metadata numbers what is not."""
-        env, done = self._stage.env, [self.recorded[n] for n in sorted(self.recorded)]
+        """Return what is recorded; `missing` in the metadata has the places that are not."""
         if not self.begun:
             raise CwmError("no train episode was over in time: allow more with --max-seconds")
+        env, missing = self._stage.env, self.missing()
+        kept = [
+            self.recorded[key]
+            for key in sorted(self.recorded)
+            if missing or key[1] < self._wanted(key[0])  # processes may have played too many
+        ]
         observed, acted = space_of(env.observation_space), space_of(env.action_space, "actions")
         metadata = dict(self.asked)
-        metadata["policies"] = [each.policy for each in done]
-        metadata["reset_seeds"] = [each.reset_seed for each in done]
+        metadata["policies"] = [each.policy for each in kept]
+        metadata["reset_seeds"] = [each.reset_seed for each in kept]
         if self._stage.copies != "measured":
             metadata["copies"] = self._stage.copies
         if self._stage.note:
             metadata["note"] = self._stage.note
-        if missing := self.missing():
-            metadata["missing"] = sorted(each.number for each in missing)
+        if missing:
+            metadata["missing"] = [[e.place for e in missing if e.split == n] for n in (0, 1)]
+        rows = [row._replace(episode=n) for n, each in enumerate(kept) for row in each.rows]
         try:
             return Dataset.of(
-                _completed([row for each in done for row in each.rows], acted),
+                _completed(rows, acted),
                 observation_space=observed,
                 action_space=acted,
                 metadata=metadata,
@@ -282,13 +332,20 @@ def make_policy(asked: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _recorded_in(dataset: Dataset) -> dict[int, Recorded]:
-    """Return the episodes of a dataset."""
+def _recorded_in(dataset: Dataset) -> dict[Key, Recorded]:
+    """Return the episodes of a dataset; those of a split that are not missing are in order."""
     rows: dict[int, list[Transition]] = {}
     for row in dataset:
         rows.setdefault(row.episode, []).append(row)
-    kept = zip(dataset.metadata["policies"], dataset.metadata["reset_seeds"], strict=True)
-    return {n: Recorded(n, *each, rows[n]) for n, each in zip(sorted(rows), kept, strict=True)}
+    missing = dataset.metadata.get("missing") or [[], []]
+    places = [filterfalse(gone.__contains__, count()) for gone in missing]
+    known = zip(dataset.metadata["policies"], dataset.metadata["reset_seeds"], strict=True)
+    found = {}
+    for number, (policy, seed) in zip(sorted(rows), known, strict=True):
+        split = rows[number][0].split
+        key = split, next(places[split])
+        found[key] = Recorded(key, policy, seed, rows[number])
+    return found
 
 
 def _play_named(
@@ -296,7 +353,7 @@ def _play_named(
     copies: Copies,
     note: str,
     requests: Sequence[EpisodeRequest],
-    known: dict[int, Recorded],
+    known: dict[Key, Recorded],
 ) -> Events:
     """Record some of the episodes in a process of its own; what copies cost is known."""
     spec = environment(asked["env"])
@@ -308,22 +365,20 @@ def _play(
     stage: Stage,
     asked: Mapping[str, Any],
     requests: Iterable[EpisodeRequest],
-    known: Mapping[int, Recorded],
+    known: Mapping[Key, Recorded],
 ) -> Events:
     """Record some of the episodes, given others."""
     policy, known = make_policy(asked), dict(known)
-    others = list(episodes(asked))
     for episode in requests:
-        before = [
-            row
-            for other in others
-            if other.part == episode.part and other.place < episode.place
-            for row in (known[other.number].rows if other.number in known else ())
-        ]
-        earlier = before if policy.looks_back(stage, episode.place) else []
+        earlier = list[Transition]()
+        if policy.looks_back(stage, episode.place):
+            for place in range(episode.place):
+                other = episode._replace(place=place)
+                if other.part == episode.part and other.key in known:
+                    earlier += known[other.key].rows
         for event in _recorded(stage, policy, episode, earlier):
             if isinstance(event, Recorded):
-                known[event.number] = event
+                known[event.key] = event
             yield event
 
 
@@ -333,17 +388,17 @@ def _recorded(
     """Record an episode: from the first start, or from that of several which is worth most."""
     starts = _starts(stage, episode, policy.starts(stage, episode.place, earlier))
     best, most = None, -inf
-    for count, start in enumerate(starts):
+    for number, start in enumerate(starts):
         with stage.anew() as own:
             name, act = policy.begin(own, start.place, start.policy_seed, earlier)
             rows: list[Transition] = []
             for row in _transitions(own, act, start):
                 rows.append(row)
-                share = (count + len(rows) / (own.max_steps + 1)) / len(starts)
-                yield BeingRecorded(episode.number, share)
+                share = (number + len(rows) / (own.max_steps + 1)) / len(starts)
+                yield BeingRecorded(episode.key, share)
         worth = policy.worth(stage, start.place, rows, earlier)
         if best is None or worth > most:
-            best, most = Recorded(episode.number, name, start.reset_seed, rows), worth
+            best, most = Recorded(episode.key, name, start.reset_seed, rows), worth
         if worth == inf:
             break
     assert best is not None
@@ -386,7 +441,7 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
             reward=_scalar(reward),
             terminated=bool(terminated),
             truncated=bool(truncated) or cut,
-            episode=episode.number,
+            episode=episode.place,
             split=episode.split,
             valid=_valid(stage),
         )

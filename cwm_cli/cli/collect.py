@@ -21,10 +21,34 @@ from cwm_cli.cli.shared import (
 def collect(
     env: EnvOption,
     env_arg: EnvArgOption = None,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Train episodes.")] = 10,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            "--episodes",
+            min=1,
+            help="Train episodes. Default: 10, and more until there are --min-rows.",
+            show_default=False,
+        ),
+    ] = None,
     test_episodes: Annotated[
-        int, typer.Option("--test-episodes", min=0, help="Test episodes, held out.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--test-episodes",
+            min=0,
+            help="Test episodes, held out. Default: as for train.",
+            show_default=False,
+        ),
+    ] = None,
+    min_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--min-rows",
+            min=0,
+            help="Rows that each split has at least, by more episodes. "
+            "Default: 200, or 0 where its number of episodes is given.",
+            show_default=False,
+        ),
+    ] = None,
     max_steps: Annotated[
         int, typer.Option("--max-steps", min=1, help="Steps after which an episode is cut.")
     ] = 100,
@@ -70,6 +94,7 @@ def collect(
         env_args=parse_env_args(env_arg),
         episodes=episodes,
         test_episodes=test_episodes,
+        min_rows=min_rows,
         max_steps=max_steps,
         policy=policy,
         options=option or (),

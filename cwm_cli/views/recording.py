@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
-from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording
+from cwm_cli.agents.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.views.lines import Lines
 from cwm_cli.views.terminal import duration, printable
 
@@ -29,7 +29,7 @@ class RecordingBar(Lines):
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._underway: dict[int, float] = {}
+        self._underway: dict[Key, float] = {}
         self._began = self._last = 0.0
 
     def begins(self, work: object) -> None:
@@ -54,18 +54,21 @@ class RecordingBar(Lines):
         if self._work is None:
             return
         if isinstance(event, BeingRecorded):
-            self._underway[event.number] = event.share
+            self._underway[event.key] = event.share
         elif isinstance(event, Recorded):
-            self._underway.pop(event.number, None)
-        done = len(self._work.recorded)
+            self._underway.pop(event.key, None)
+        done = self._work.done
         if self._bar is not None:
-            self._bar.update(self._task, completed=done + sum(self._underway.values()))
+            completed = done + sum(self._underway.values())
+            self._bar.update(self._task, completed=completed, total=self._work.episodes)
         elif isinstance(event, Recorded):
             returned = sum(row.reward for row in event.rows)
             words = f"{event.policy}: return {returned:.5g}  {len(event.rows):,} steps"
             self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
         elif isinstance(event, BeingRecorded) and time.monotonic() - self._last >= QUIET:
-            playing = f"episode {event.number + 1} is played to {event.share:.0%}"
+            split, place = event.key
+            name = f"{('train', 'test')[split]} episode {place + 1}"
+            playing = f"{name} is played to {event.share:.0%}"
             self._say(f"[{done}/{self._work.episodes}] {playing}  {self._time()}")
 
     def ends(self) -> None:
