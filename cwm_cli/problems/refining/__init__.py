@@ -1,0 +1,1 @@
+"""What betters a program without a completion."""
