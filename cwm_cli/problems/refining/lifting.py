@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from itertools import accumulate
 from typing import NamedTuple
@@ -19,7 +20,7 @@ Place = tuple[int, int]
 DECLARED_NUMBERS, DECLARED_CHOICES = "PARAMETERS", "CHOICES"
 """What a program calls the numbers that it wants fitted, and the ways that it wants tried."""
 
-MOST_LIFTED = 150
+MOST_LIFTED = 300
 """Numbers of a program that are looked at; a text with more of them is a table, not a law."""
 
 _USUAL = (0.0, 0.5, 1.0, 2.0)
@@ -27,6 +28,13 @@ _USUAL = (0.0, 0.5, 1.0, 2.0)
 
 _TURNS = tuple(part * math.pi for part in (0.5, 1.0, 2.0))
 """Angles that wrap around, or turn a quarter: mathematics, not constants."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 class Kind(IntEnum):
@@ -47,14 +55,21 @@ class Lifted(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Ways that a program may take, as they are written; the first is in force."""
+    """Ways that a program may take, as they are written; `now` is the place of the one in force.
+
+    Where they are a list of the program the first is in force.
+    """
 
     name: str
     ways: tuple[str, ...]
     place: Place
+    now: int = 0
+    is_list: bool = True
 
-    def first(self, number: int) -> str:
-        """Return the list with another way in force."""
+    def text(self, number: int) -> str:
+        """Return what stands in the program when another way is in force."""
+        if not self.is_list:
+            return self.ways[number]
         ways = [self.ways[number], *(way for n, way in enumerate(self.ways) if n != number)]
         return f"[{', '.join(ways)}]"
 
@@ -232,7 +247,9 @@ def _evaluated(node: ast.expr) -> float | None:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
             inner = _evaluated(operand)
             return -inner if inner is not None and isinstance(node.op, ast.USub) else inner
-        case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi") | ast.Name(id="pi"):
+        case (
+            ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi") | ast.Name(id="pi")
+        ):
             return math.pi
         case ast.Call(func=ast.Attribute(attr="radians" | "deg2rad"), args=[only], keywords=[]):
             inner = _evaluated(only)
@@ -244,19 +261,12 @@ def _evaluated(node: ast.expr) -> float | None:
 
 
 def _applied(op: ast.operator, a: float, b: float) -> float | None:
-    match op:
-        case ast.Add():
-            return a + b
-        case ast.Sub():
-            return a - b
-        case ast.Mult():
-            return a * b
-        case ast.Div():
-            return a / b
-        case ast.Pow() if abs(b) <= 16 and abs(a) < 1e6:  # no program is to keep us busy
-            power: float = float(a) ** b
-            return power if isinstance(power, float) else None
-    return None
+    """Apply an operator; powers only as far as they keep nobody busy."""
+    if isinstance(op, ast.Pow):
+        power = float(a) ** b if abs(b) <= 16 and abs(a) < 1e6 else None
+        return power if isinstance(power, float) else None
+    apply = _ARITHMETIC.get(type(op))
+    return None if apply is None else apply(a, b)
 
 
 def _is_whole(node: ast.expr) -> bool:

@@ -103,9 +103,10 @@ class VersionsHandler(Handler[VersionsJob]):
                 slots["terminations"][place] = terminated_of(result[2])
                 if mark:
                     mark(place, result[3])
-                failed[place] = 0
             except Exception:  # noqa: BLE001  # programs raise what they like
-                continue
+                slots["rewards"][place] = np.nan
+            else:
+                failed[place] = 0
 
 
 class Answers(NamedTuple):
