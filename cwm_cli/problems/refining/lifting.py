@@ -29,12 +29,8 @@ _USUAL = (0.0, 0.5, 1.0, 2.0)
 _TURNS = tuple(part * math.pi for part in (0.5, 1.0, 2.0))
 """Angles that wrap around, or turn a quarter: mathematics, not constants."""
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+MOST_EXPONENT = 16
+"""Powers beyond this are computed nowhere: a text may hold any."""
 
 
 class Kind(IntEnum):
@@ -231,42 +227,45 @@ class _Finder(ast.NodeVisitor):
 def constant(node: ast.expr) -> float | None:
     """Return what an expression is that holds nothing but numbers, pi and arithmetic."""
     try:
-        value = _evaluated(node)
-    except (ArithmeticError, ValueError):
+        return float(_evaluated(node))
+    except (ArithmeticError, ValueError, TypeError):
         return None
-    return None if value is None else float(value)
 
 
-def _evaluated(node: ast.expr) -> float | None:
-    """Return the value of a constant expression."""
+def _evaluated(node: ast.expr) -> float:
+    """Return the value of a constant expression; ValueError if it is none."""
     match node:
-        case ast.Constant(value=bool()):
-            return None
-        case ast.Constant(value=int() | float() as value):
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
-            inner = _evaluated(operand)
-            return -inner if inner is not None and isinstance(node.op, ast.USub) else inner
-        case (
-            ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi") | ast.Name(id="pi")
-        ):
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluated(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _evaluated(operand)
+        case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi"):
+            return math.pi
+        case ast.Name(id="pi"):
             return math.pi
         case ast.Call(func=ast.Attribute(attr="radians" | "deg2rad"), args=[only], keywords=[]):
-            inner = _evaluated(only)
-            return None if inner is None else math.radians(inner)
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _evaluated(left), _evaluated(right)
-            return None if a is None or b is None else _applied(op, a, b)
-    return None
+            return math.radians(_evaluated(only))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _ARITHMETIC[type(op)](_evaluated(left), _evaluated(right))
+    raise ValueError("no constant")
 
 
-def _applied(op: ast.operator, a: float, b: float) -> float | None:
-    """Apply an operator; powers only as far as they keep nobody busy."""
-    if isinstance(op, ast.Pow):
-        power = float(a) ** b if abs(b) <= 16 and abs(a) < 1e6 else None
-        return power if isinstance(power, float) else None
-    apply = _ARITHMETIC.get(type(op))
-    return None if apply is None else apply(a, b)
+def _power(base: float, exponent: float) -> float:
+    """Raise to a power, as long as that keeps nobody busy."""
+    if abs(exponent) > MOST_EXPONENT:
+        raise ValueError("no constant")
+    return float(float(base) ** exponent)
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+}
 
 
 def _is_whole(node: ast.expr) -> bool:
