@@ -237,13 +237,11 @@ def _evaluated(node: ast.expr) -> float:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluated(operand)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _evaluated(operand)
-        case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi"):
-            return math.pi
-        case ast.Name(id="pi"):
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            return _evaluated(operand) * (-1 if isinstance(sign, ast.USub) else 1)
+        case (
+            ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="pi") | ast.Name(id="pi")
+        ):
             return math.pi
         case ast.Call(func=ast.Attribute(attr="radians" | "deg2rad"), args=[only], keywords=[]):
             return math.radians(_evaluated(only))
