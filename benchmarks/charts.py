@@ -11,7 +11,12 @@ from benchmarks.curves import Curve
 
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 60, 20, 50, 50
-COLOURS = (("#0063a6", "#5cb8ff"), ("#b34a00", "#ff9b4a"), ("#00724f", "#3ddc9f"))
+COLOURS = (
+    ("#0063a6", "#5cb8ff"),
+    ("#b34a00", "#ff9b4a"),
+    ("#00724f", "#3ddc9f"),
+    ("#7a3fb0", "#c79bf2"),
+)
 """For each line its colour on light and on dark ground."""
 
 Point = Callable[[float, float], str]

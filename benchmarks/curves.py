@@ -1,5 +1,6 @@
 """Learning curves: the mean over many runs, and how sure it is."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -35,20 +36,19 @@ class Band(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A strategy: the score of its best program so far, and the share of runs that end with 1."""
+    """A strategy: the score of its best program so far, and the share of runs where that is 1."""
 
     name: str
     scores: Band
-    solved: tuple[float, float, float]
+    solved: Band
 
-    def cell(self, place: int) -> str:
-        """Write down a point of the curve with its band."""
-        mean, low, high = (values[place] for values in self.scores)
-        return f"{share(mean)} ({share(low)}-{share(high)})"
+    def cells(self, band: Band, places: Sequence[int]) -> list[str]:
+        """Write down points of a curve with their bands."""
+        points = (tuple(values[place] for values in band) for place in places)
+        return [f"{share(mean, 2)} ({share(low, 2)}-{share(high, 2)})" for mean, low, high in points]
 
 
 def curve(name: str, scores: np.ndarray, strata: np.ndarray) -> Curve:
     """Sum up runs (rows) of scores after each completion (columns)."""
-    solved = Band.of((scores[:, -1:] >= 1.0).astype(float), strata)
-    shares = (float(solved.mean[0]), float(solved.low[0]), float(solved.high[0]))
-    return Curve(name, Band.of(scores, strata), shares)
+    solved = Band.of((scores >= 1.0).astype(float), strata)
+    return Curve(name, Band.of(scores, strata), solved)

@@ -28,11 +28,12 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.contracts import Strategy
 from cwm_cli.search.loop import Search
 from cwm_cli.text import share
 from cwm_simulated.backend import Simulated
 
-STRATEGIES = ("gif-mcts", "worldcoder", "zero-shot")
+STRATEGIES = ("gif-mcts", "gif-mcts,preset=paper", "worldcoder", "zero-shot")
 TASKS = (
     f"CartPole-v1={PROGRAMS / 'cartpole_helpers.py'}",
     f"Acrobot-v1={PROGRAMS / 'acrobot_arrays.py'}",
@@ -66,9 +67,8 @@ class Laboratory(NamedTuple):
     def run(self, strategy: str, number: int) -> list[float]:
         """Search; return the score of the best program so far after every completion."""
         env = self._env(number)
-        search = Search(
-            self.problems[env], find("strategy", strategy)(), self.backends[env], seed=number
-        )
+        backend = self.backends[env].of_system(number)
+        search = Search(self.problems[env], _strategy(strategy), backend, seed=number)
         bests = (search.best for _ in search.run(self.budget))
         scores = [best.verdict.score for best in bests if best]
         return scores + [1.0] * (self.budget - len(scores))
@@ -112,11 +112,11 @@ def main() -> None:
     with Sandbox(LIMITS, arguments.workers) as sandbox:
         laboratory = _laboratory(arguments, options, sandbox)
         with ThreadPoolExecutor(arguments.workers) as pool:
-            numbers = range(arguments.runs)
+            numbers = range(arguments.first, arguments.first + arguments.runs)
             names = [name for number in numbers for name in arguments.strategies]
             runs = [number for number in numbers for _ in arguments.strategies]
             found = list(pool.map(partial(kept.scores, laboratory), names, runs))
-    places = np.arange(arguments.runs) % len(laboratory.problems)
+    places = np.array(numbers) % len(laboratory.problems)
     count = len(arguments.strategies)
     curves = [
         curve(name, np.array(found[place::count]), places)
@@ -132,11 +132,12 @@ def _arguments() -> argparse.Namespace:
     known = {name for _, entries in provided("strategy") for name in entries}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="per strategy")
+    parser.add_argument("--first", type=int, default=0, help="number, and seed, of the first run")
     parser.add_argument("--budget", type=int, default=30, help="completions per run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--programs", nargs="+", metavar="ENV=FILE", default=TASKS)
-    strategies = [name for name in STRATEGIES if name in known]
-    parser.add_argument("--strategies", nargs="+", default=strategies, choices=sorted(known))
+    strategies = [text for text in STRATEGIES if text.split(",")[0] in known]
+    parser.add_argument("--strategies", nargs="+", metavar="NAME[,KEY=VALUE]", default=strategies)
     parser.add_argument("-o", dest="option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--file", type=Path, default=Path("runs/laboratory.jsonl"))
     parser.add_argument("--picture", type=Path, default=PICTURE)
@@ -164,24 +165,35 @@ def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:
     return WorldModelProblem("", dataset, sandbox, AccuracyMetric.of(dataset), feedback="paper")
 
 
+def _strategy(text: str) -> Strategy:
+    """Make a strategy of its name and options, such as `gif-mcts,preset=paper`."""
+    name, *options = text.split(",")
+    owner = Owner("strategy", find("strategy", name))
+    made: Strategy = owner.factory(**read_options(options, [owner])[owner.label])
+    return made
+
+
 def _digest(file: str) -> str:
     """Tell the contents of a file from others."""
     return sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
 def _table(curves: Sequence[Curve], laboratory: Laboratory) -> Iterator[str]:
-    """Yield the lines of a table: score of the best program so far, with its confidence band."""
+    """Yield the lines of two tables: score of the best program so far, and share of runs solved."""
     columns = [place for place in SHOWN if place <= laboratory.budget]
     if laboratory.budget not in columns:
         columns.append(laboratory.budget)
     example = next(iter(laboratory.backends.values()))
-    chances = [f"{k} {getattr(example, k):g}" for k in ("errors", "crashes", "fixes", "improves")]
-    yield f"{TITLE}: {', '.join([*chances, f'breaks {example.breaks:g}'])}"
-    yield f"{'completions':12}" + "".join(f"{place:>21}" for place in columns) + f"{'solved':>19}"
-    for line in curves:
-        cells = (line.cell(place - 1) for place in columns)
-        solved = "{} ({} to {})".format(*(share(part, 2) for part in line.solved))
-        yield f"{line.name:12}" + "".join(f"{cell:>21}" for cell in cells) + f"  {solved}"
+    numbers = ("errors", "crashes", "fixes", "improves", "breaks")
+    chances = [f"{name} {getattr(example, name):g}" for name in numbers]
+    said = ", ".join(chances) if example.chances == "errors" else example.chances
+    yield f"{TITLE}: {said}"
+    width = max(len(line.name) for line in curves) + 2
+    for title in ("scores", "solved"):
+        yield f"{title:{width}}" + "".join(f"{place:>18}" for place in columns)
+        for line in curves:
+            cells = line.cells(getattr(line, title), [place - 1 for place in columns])
+            yield f"{line.name:{width}}" + "".join(f"{cell:>18}" for cell in cells)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,16 @@ def program(lines, name="x"):
     return "".join(f"{name} = {number}\n" for number in range(lines))
 
 
+def published(**options):
+    """Return the tree of prefixes, with the details that are ours unless a preset is named."""
+    return GifMcts(**{"selection": "mean", "prior_generate": 0.5} | options)
+
+
 @dataclass
 class Grown:
     """A strategy, and the nodes that it was taught in order."""
 
-    strategy: GifMcts = field(default_factory=GifMcts)
+    strategy: GifMcts = field(default_factory=published)
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, action, score, parent=ROOT, *, lines=20):

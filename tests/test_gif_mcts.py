@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
-from cwm_gif_mcts.strategy import GifMcts
 from cwm_gif_mcts.tree import ActionEstimate, RunningMean
 from gif_mcts_reference import Reference
-from gif_mcts_trees import BUG, Grown
+from gif_mcts_trees import BUG, Grown, published
 
 
 def test_a_search_begins_by_generating_a_whole_program():
@@ -66,7 +65,7 @@ def test_exploration_prefers_what_was_tried_less():
     # c = 1.0: U(0) = 0.8 + 0.634 = 1.434, U(1) = 0.76 + 0.897 = 1.657; U(generate) is about
     # (0.64 + 0.78) / 2 + c * sqrt(1.609 / 3): 0.783 and 1.442.
     for exploration, subtree in ((0.1, {0, 2, 3}), (1.0, {1})):
-        tree = Grown(GifMcts(exploration=exploration))
+        tree = Grown(published(exploration=exploration))
         tree.add(GENERATE, 0.8)
         tree.add(GENERATE, 0.76)
         tree.add(IMPROVE, 0.8, parent=0)
@@ -78,7 +77,7 @@ def test_values_are_discounted_on_the_way_up():
     # With discount 0.5, node 0 (0.7) falls to (0.7 + 0.5 * 0.7) / 2 = 0.525 when its child scores
     # 0.7: below node 1 (0.6), which is 0.6 + 0.1 * sqrt(ln 4 / 2) = 0.683 against
     # 0.525 + 0.1 * sqrt(ln 4 / 3) = 0.593. U(generate) = ((1 + 1.3) / 4 + 0.56) / 2 + 0.068 = 0.64.
-    tree = Grown(GifMcts(discount=0.5))
+    tree = Grown(published(discount=0.5))
     tree.add(GENERATE, 0.7)
     tree.add(GENERATE, 0.6)
     tree.add(IMPROVE, 0.7, parent=0)
@@ -141,7 +140,7 @@ def test_each_failed_fix_lowers_what_the_chain_is_worth():
 
 @pytest.mark.parametrize("fixes", [1, 3, 7])
 def test_a_chain_whose_fixes_are_spent_is_given_up(fixes):
-    tree = Grown(GifMcts(fixes=fixes, exploration=10.0))
+    tree = Grown(published(fixes=fixes, exploration=10.0))
     tree.add(GENERATE, None)
     for parent in range(fixes):
         assert tree.strategy.state(parent) == "fix pending"
@@ -180,7 +179,7 @@ def test_a_chain_that_a_fix_solves_takes_the_value_of_the_solution(failed):
 
 
 def test_a_bug_below_a_solved_chain_begins_a_chain_of_its_own():
-    tree = Grown(GifMcts(fixes=1))
+    tree = Grown(published(fixes=1))
     tree.add(GENERATE, None)
     tree.add(FIX, 0.9, parent=0)
     tree.add(IMPROVE, None, parent=1)
@@ -200,7 +199,7 @@ def test_a_bug_leaves_the_means_above_it_alone():
 
 
 def test_two_more_lines_are_fixed_at_every_level():
-    tree = Grown(GifMcts(improve=False))
+    tree = Grown(published(improve=False))
     parent = ROOT
     for level in range(3):
         parent = tree.add(GENERATE, 0.9, parent=parent, lines=20)
@@ -210,7 +209,7 @@ def test_two_more_lines_are_fixed_at_every_level():
 
 
 def test_as_published_an_empty_line_counts_at_every_level():
-    tree, parent, kept = Grown(GifMcts(preset="paper", improve=False)), ROOT, []
+    tree, parent, kept = Grown(published(preset="paper", improve=False)), ROOT, []
     for _ in range(4):
         parent = tree.add(GENERATE, 0.9, parent=parent, lines=20)
         kept.append(tree.move().prefix.count("\n"))
@@ -222,7 +221,7 @@ def test_as_published_an_empty_line_counts_at_every_level():
 
 
 def test_improve_and_fix_are_not_bound_to_the_prefix():
-    tree = Grown(GifMcts(lines=5))
+    tree = Grown(published(lines=5))
     tree.add(GENERATE, 0.6)
     assert tree.move().prefix == ""
     tree.add(IMPROVE, None, parent=0)
@@ -259,7 +258,7 @@ def test_a_short_program_that_raised_is_fixed_all_the_same():
 
 
 def test_where_all_branches_are_closed_the_root_generates():
-    tree = Grown(GifMcts(exploration=5.0))
+    tree = Grown(published(exploration=5.0))
     for _ in range(4):
         tree.add(GENERATE, 1e-9, lines=1)
     bug = tree.add(GENERATE, None)
@@ -299,25 +298,25 @@ def test_a_fix_in_flight_is_not_asked_for_twice():
 
 
 def test_without_improve_programs_are_only_continued():
-    tree = Grown(GifMcts(improve=False))
+    tree = Grown(published(improve=False))
     tree.add(GENERATE, 0.6)
     assert tree.moves() == {(GENERATE, 0)}
 
 
 def test_without_generate_programs_are_only_improved():
-    tree = Grown(GifMcts(generate=False))
+    tree = Grown(published(generate=False))
     assert tree.moves() == {(GENERATE, ROOT)}
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(IMPROVE, 0)}
 
 
 def test_without_generate_the_root_generates_once_and_again_where_nothing_else_is_left():
-    tree = Grown(GifMcts(generate=False))
+    tree = Grown(published(generate=False))
     tree.add(GENERATE, 0.01)
     for parent in range(6):
         tree.add(IMPROVE, 0.01, parent=parent)
         assert all(action == IMPROVE for action, _ in tree.moves())
-    bugs = Grown(GifMcts(generate=False))
+    bugs = Grown(published(generate=False))
     bugs.add(GENERATE, None)
     assert bugs.moves() == {(FIX, 0)}
     assert bugs.moves(Move(FIX, 0)) == {(GENERATE, ROOT)}
@@ -327,14 +326,14 @@ def test_without_generate_the_root_generates_once_and_again_where_nothing_else_i
 
 
 def test_without_fix_a_program_that_raised_is_given_up():
-    tree = Grown(GifMcts(fix=False))
+    tree = Grown(published(fix=False))
     tree.add(GENERATE, None)
     assert tree.states() == ["terminal"]
     assert tree.moves() == {(GENERATE, ROOT)}
 
 
 def test_with_neither_generate_nor_improve_only_the_root_goes_on():
-    tree = Grown(GifMcts(generate=False, improve=False))
+    tree = Grown(published(generate=False, improve=False))
     tree.add(GENERATE, 0.9)
     assert tree.moves() == {(GENERATE, ROOT)}
 

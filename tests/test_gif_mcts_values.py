@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move
-from cwm_gif_mcts.strategy import GifMcts
 from cwm_gif_mcts.tree import ActionEstimate, RunningMean
-from gif_mcts_trees import BUG, Grown
+from gif_mcts_trees import BUG, Grown, published
 
 
 def exactly(expected):
@@ -27,7 +26,7 @@ def bonus(visits, tried, c=0.1, epsilon=1.0):
 
 def four_nodes(**options):
     """Grow node 0 (0.6) and node 1 (0.3), improve 0 to node 2 (0.9), continue that to 3 (0.2)."""
-    tree = Grown(GifMcts(**options))
+    tree = Grown(published(**options))
     tree.add(GENERATE, 0.6)
     tree.add(GENERATE, 0.3)
     tree.add(IMPROVE, 0.9, parent=0)
@@ -105,7 +104,7 @@ class TestSelection:
     def test_the_descent_goes_on_below_a_child(self):
         # Without exploration the means are followed: 0.833 at node 0, 0.95 at node 1 and 2, where
         # improve has v_G = (1.1 + 0.95 + 0.95) / 4 = 0.75 and generate v_G = 1.6 / 3.
-        tree = Grown(GifMcts(exploration=0.0))
+        tree = Grown(published(exploration=0.0))
         tree.add(GENERATE, 0.6)
         tree.add(IMPROVE, 0.95, parent=0)
         tree.add(IMPROVE, 0.95, parent=1)
@@ -135,7 +134,7 @@ class TestEstimates:
 
     @pytest.mark.parametrize(("count", "mean"), [(0, 0.9), (2, 1.7 / 3), (8, 4.1 / 9)])
     def test_the_prior_counts_as_so_many_values(self, count, mean):
-        tree = Grown(GifMcts(prior_generate=0.4, prior_improve=0.2, prior_count=count))
+        tree = Grown(published(prior_generate=0.4, prior_improve=0.2, prior_count=count))
         assert tree.bounds() == {GENERATE: 0.4}
         tree.add(GENERATE, 0.9)
         assert tree.bounds(0) == exactly({GENERATE: mean, IMPROVE: 0.2})
@@ -232,7 +231,7 @@ class TestWidening:
 class TestBackup:
     def test_a_value_is_discounted_once_per_level(self):
         # Node 0: 0.4 + 0.5 * 0.6 + 0.25 * 0.8; node 1: 0.6 + 0.5 * 0.8.
-        tree = Grown(GifMcts(discount=0.5))
+        tree = Grown(published(discount=0.5))
         tree.add(GENERATE, 0.4)
         tree.add(IMPROVE, 0.6, parent=0)
         tree.add(IMPROVE, 0.8, parent=1)
@@ -240,7 +239,7 @@ class TestBackup:
 
     def test_the_reward_of_an_end_is_discounted_from_the_node_above_its_parent(self):
         # Node 2 ends its branch: worth 0 itself, 0.8 to node 1 and 0.5 * 0.8 to node 0.
-        tree = Grown(GifMcts(discount=0.5))
+        tree = Grown(published(discount=0.5))
         tree.add(GENERATE, 0.4)
         tree.add(IMPROVE, 0.6, parent=0)
         tree.add(IMPROVE, 0.8, parent=1, lines=3)
@@ -280,7 +279,7 @@ class TestBackup:
 
 def chain(fixes, failed, solved, **options):
     """Grow a program that raised, `failed` fixes that raised too, and one that scores `solved`."""
-    tree = Grown(GifMcts(fixes=fixes, **options))
+    tree = Grown(published(fixes=fixes, **options))
     tree.add(GENERATE, None)
     for parent in range(failed):
         tree.add(FIX, None, parent=parent)
@@ -340,7 +339,7 @@ class TestBugs:
 
     @pytest.mark.parametrize("options", [{"fixes": 0}, {"fix": False}])
     def test_without_fixes_a_program_that_raised_is_worth_nothing(self, options):
-        tree = Grown(GifMcts(**options))
+        tree = Grown(published(**options))
         tree.add(GENERATE, None)
         assert tree.values() == {0: (1, 0.0)}
         assert tree.bounds() == exactly({GENERATE: 1 / 3 / 2 + bonus(2, 1)})
@@ -358,14 +357,14 @@ class TestPrefixes:
     def test_a_program_ends_its_branch_when_it_has_fewer_new_lines_than_a_node_takes(
         self, per_node, missing
     ):
-        tree = Grown(GifMcts(lines=per_node))
+        tree = Grown(published(lines=per_node))
         tree.add(GENERATE, 0.5)
         tree.add(GENERATE, 0.7, parent=0, lines=max(2 * per_node - missing, 0))
         assert tree.strategy.state(1) == ("terminal" if missing > 0 else "")
         assert tree.values()[1] == (1, 0.0 if missing > 0 else 0.7)
 
     def test_a_program_that_was_written_anew_gives_its_own_lines(self):
-        tree = Grown(GifMcts(improve=False, exploration=0.0))
+        tree = Grown(published(improve=False, exploration=0.0))
         tree.add(GENERATE, 0.5)
         tree.add(GENERATE, 0.95, parent=0)
         move = tree.move()
@@ -376,7 +375,7 @@ class TestPrefixes:
 class TestAblations:
     def offers(self, **options):
         """Return the actions that a root, a program that runs and one that raised offer."""
-        tree = Grown(GifMcts(**options))
+        tree = Grown(published(**options))
         tree.add(GENERATE, 0.5)
         tree.add(GENERATE, None)
         return [set(tree.strategy._tree[n].offers) for n in (ROOT, 0, 1)]

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from cwm_cli.presets import FROM_PRESET, PUBLISHED_ASKING
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Move, Node, Strategy
+from cwm_gif_mcts.gains import HIGHEST_BUG_VALUE, WholePrograms
 from cwm_gif_mcts.tree import (
     ActionEstimate,
     Branch,
@@ -25,10 +26,6 @@ from cwm_gif_mcts.tree import (
     withdraw,
 )
 
-HIGHEST_BUG_VALUE = 0.99
-"""What a program is worth that raised and was not fixed yet."""
-
-
 Option = tuple[float, str | None, int, int]
 """What selection may do at a node, by its upper confidence bound.
 
@@ -39,9 +36,11 @@ A plain tuple, since millions are made.
 
 @dataclass
 class GifMcts(Strategy):
-    """Searches a tree of program prefixes by generate, improve and fix (Dainese et al., 2024).
+    """Searches by generate, improve and fix (Dainese et al., 2024), in whole programs or prefixes.
 
-    What the paper leaves open is settled as follows. Fix is the only action
+    By default programs stay whole, and what is chosen is what may bring most (`WholePrograms`).
+    As published (`preset=paper`, or `selection=mean` alone) it is a tree of program prefixes.
+    What the paper leaves open of that is settled as follows. Fix is the only action
     where it is offered, so its value is not estimated. A program that raised
     is fixed however short it is; only one that runs ends its branch when it
     has too few new lines. Such an end is worth 0 itself and gives its score to
@@ -51,12 +50,26 @@ class GifMcts(Strategy):
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "default": {"empty_line": False, "count_new": False},
-        "paper": {"empty_line": True, "count_new": True, **PUBLISHED_ASKING},
+        "default": {
+            "selection": "gain",
+            "empty_line": False,
+            "count_new": False,
+            "prior_generate": 0.1,
+        },
+        "paper": {
+            "selection": "mean",
+            "empty_line": True,
+            "count_new": True,
+            "prior_generate": 0.5,
+            **PUBLISHED_ASKING,
+        },
     }
 
     preset: Literal["default", "paper"] = "default"
     """Values of what is not set, here, of the problem and of the backend."""
+    selection: Literal["gain", "mean"] = FROM_PRESET
+    """Better whole programs, by the share of what was lacking that improvements closed (`gain`);
+    or descend in a tree of prefixes by mean scores, as published."""
     exploration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """Weight of what was tried seldom, in the upper confidence bound (c of the paper)."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -73,10 +86,11 @@ class GifMcts(Strategy):
     it, as published."""
     fixes: Annotated[int, Field(ge=0)] = 3
     """Attempts to mend a program that raised before it is given up (f of the paper)."""
-    prior_generate: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Value that generate is thought to have before any was tried."""
+    prior_generate: Annotated[float, Field(ge=0, le=1)] = FROM_PRESET
+    """Value that generate is thought to have before any was tried; by `selection=gain` the share
+    that another program from scratch is thought to close of what the best one lacks."""
     prior_improve: Annotated[float, Field(ge=0, le=1)] = 0.55
-    """Value that improve is thought to have before any was tried."""
+    """Value that improve is thought to have before any was tried, or the share that it closes."""
     prior_count: Annotated[int, Field(ge=0)] = 2
     """Completions that the two prior values count for."""
     generate: bool = True
@@ -85,6 +99,7 @@ class GifMcts(Strategy):
     """Whether programs that run are improved."""
     fix: bool = True
     """Whether programs that raised are mended; without it they are given up."""
+    _programs: WholePrograms | None = field(default=None, init=False, repr=False)
     _actions: tuple[str, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)
     _nodes: list[Node] = field(default_factory=list, init=False, repr=False)
@@ -100,9 +115,26 @@ class GifMcts(Strategy):
         self._estimates = {
             a: ActionEstimate(RunningMean(self.prior_count, p)) for a, p in priors.items()
         }
+        if self.selection == "gain":
+            self._programs = WholePrograms(
+                improved=self._estimates[IMPROVE].everywhere,
+                generated=self._estimates[GENERATE].everywhere,
+                exploration=self.exploration,
+                epsilon=self.epsilon,
+                fixes=self._max_fixes,
+                improve=self.improve,
+                generate=self.generate,
+            )
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the same prompt is sent again, as published."""
+        return self.preset == "paper"
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Descend to the action with the highest bounds on the way; ties are drawn."""
+        if self._programs is not None:
+            return self._programs.select(rng, pending)
         tree = self._anticipated(pending)
         branch = tree[ROOT]
         while True:
@@ -113,6 +145,9 @@ class GifMcts(Strategy):
 
     def update(self, node: Node) -> None:
         """Learn from an evaluated node."""
+        if self._programs is not None:
+            self._programs.update(node)
+            return
         parent = self._tree[node.parent]
         score = 0.0 if node.verdict.is_bug else node.verdict.score
         if estimate := self._estimates.get(node.action):
@@ -129,6 +164,8 @@ class GifMcts(Strategy):
 
     def state(self, node: int) -> str:
         """Say whether a program awaits its fix, or is not continued."""
+        if self._programs is not None:
+            return self._programs.state(node)
         branch = self._tree[node]
         if branch.terminal:
             return "terminal"

@@ -1,17 +1,29 @@
 """The backend `simulated`: a stochastic proposer of known properties, and no language model."""
 
 import re
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from threading import Lock
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
 
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import FIX, GENERATE, Backend, Completion, Move, Request, Usage
+from cwm_cli.search.contracts import (
+    FIX,
+    GENERATE,
+    Backend,
+    Completion,
+    Move,
+    Problem,
+    Request,
+    Usage,
+)
 from cwm_cli.search.reading import extract_program
+from cwm_simulated.measured import BELOW_ONE, BLIND, IMPROVED, WITH_DATA, Graded, drawn, grade
 from cwm_simulated.original import CRASHES, Edit, Errors, Original
 
 CHARACTERS_PER_TOKEN = 4
@@ -38,6 +50,11 @@ class Simulated(Backend):
     program that is sent back is found by comparing it with the correct one, so
     nothing is remembered between questions. Prompts are not read, tokens are
     estimated from the length of the texts, and nothing costs anything.
+
+    With `chances=measured` programs are as good, by their score, as those that one strong
+    language model wrote in some sixty prompts, or wrote without data in the first one
+    (`measured-blind`). Errors are drawn until the score is about that. It is a fit to one small
+    measurement.
     """
 
     starts_from = "program"
@@ -49,6 +66,8 @@ class Simulated(Backend):
     model: str = ""
     program: str = ""
     """File of the correct program."""
+    chances: Literal["errors", "measured", "measured-blind"] = "errors"
+    """What decides how good a program is: the chances of errors below, or what was measured."""
     errors: Annotated[float, Field(ge=0, le=1000)] = 8.0
     """Errors of a generated program on average (Poisson)."""
     crashes: Chance = 0.1
@@ -59,7 +78,13 @@ class Simulated(Backend):
     """Chance that an improvement repairs an error."""
     breaks: Chance = 0.2
     """Chance that either makes a new error."""
+    system: int = 0
+    """Number of the system that is simulated: by `chances=measured` two of twenty are hard."""
     _original: Original = field(init=False, repr=False, compare=False)
+    _graded: dict[int, tuple[Problem, Graded]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _grading: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Read the correct program."""
@@ -67,12 +92,21 @@ class Simulated(Backend):
             raise CwmError("the simulated backend uses no model: leave out --model")
         self._original = _read(self.program)
 
+    def of_system(self, number: int) -> Self:
+        """Return the same proposer for another system; programs that were judged are shared."""
+        other = copy(self)
+        other.system = number
+        return other
+
     def complete(self, request: Request) -> Completion:
         """Propose a program; the same question of the same search gets the same answer."""
         rng = np.random.default_rng([request.seed, request.step])
         move = request.move
-        propose = self._generate if move.action == GENERATE else self._revise
-        errors, sentence = propose(move, rng)
+        if self.chances != "errors" and move.action != FIX:
+            errors, sentence = self._measured(request, rng)
+        else:
+            propose = self._generate if move.action == GENERATE else self._revise
+            errors, sentence = propose(move, rng)
         text = f"{sentence}\n\n{_fenced(self._original.write(errors))}"
         asked = sum(len(message.content) for message in request.messages)
         return Completion(
@@ -91,6 +125,33 @@ class Simulated(Backend):
         for _ in range(rng.poisson(self.errors * (length - len(given)) / length)):
             errors |= self._mistake(errors, rng, first=len(given))
         return Proposal(errors, "This is a simulated proposal.")
+
+    def _measured(self, request: Request, rng: np.random.Generator) -> Proposal:
+        """Propose a program as good as was measured, with the given lines and their errors."""
+        if not isinstance(request.problem, Problem):
+            raise CwmError("chances=measured judges programs: there is no problem to judge them by")
+        move, graded = request.move, self._grades(request.problem)
+        if move.action != GENERATE:
+            score = move.verdict.normalised if move.verdict else 0.0
+            before = grade(min(score, BELOW_ONE))
+            after = drawn(IMPROVED[before], rng)
+            errors = graded.near(score, rng) if before == after else graded.wanted(after, rng)
+            return Proposal(errors, "This is a simulated revision.")
+        chances, of_system = BLIND, rng
+        if self.chances == "measured":
+            chances, of_system = WITH_DATA, np.random.default_rng([self.system])
+        errors = graded.wanted(drawn(chances, of_system), rng)
+        given = move.prefix.removesuffix("\n").split("\n") if move.prefix else []
+        kept = _known(self._original.read(given), self.program)
+        below = {edit for edit in errors if edit.line >= len(given)}
+        return Proposal(kept | below, "This is a simulated proposal.")
+
+    def _grades(self, problem: Problem) -> Graded:
+        """Return programs with errors by their scores, judged once for each problem."""
+        with self._grading:
+            if id(problem) not in self._graded:
+                self._graded[id(problem)] = problem, Graded.of(self._original, problem)
+            return self._graded[id(problem)][1]
 
     def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
         """Repair an error, make a new one, both or neither."""
