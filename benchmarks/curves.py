@@ -45,7 +45,9 @@ class Curve(NamedTuple):
     def cells(self, band: Band, places: Sequence[int]) -> list[str]:
         """Write down points of a curve with their bands."""
         points = (tuple(values[place] for values in band) for place in places)
-        return [f"{share(mean, 2)} ({share(low, 2)}-{share(high, 2)})" for mean, low, high in points]
+        return [
+            f"{share(mean, 2)} ({share(low, 2)}-{share(high, 2)})" for mean, low, high in points
+        ]
 
 
 def curve(name: str, scores: np.ndarray, strata: np.ndarray) -> Curve:

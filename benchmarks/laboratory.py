@@ -30,7 +30,6 @@ from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Strategy
 from cwm_cli.search.loop import Search
-from cwm_cli.text import share
 from cwm_simulated.backend import Simulated
 
 STRATEGIES = ("gif-mcts", "gif-mcts,preset=paper", "worldcoder", "zero-shot")

@@ -27,20 +27,21 @@ class Grown:
     strategy: GifMcts = field(default_factory=published)
     nodes: list[Node] = field(default_factory=list)
 
-    def add(self, action, score, parent=ROOT, *, lines=20):
+    def add(self, action, score, parent=ROOT, *, lines=20, asked=True, name="", **judged):
         """Teach a node, which raised when its score is None, and return its id."""
         number = len(self.nodes)
         mismatch = Failure(kind="mismatch", message="row 1")
-        verdict = BUG if score is None else Verdict(score=score, failure=mismatch)
+        verdict = BUG if score is None else Verdict(score=score, failure=mismatch, **judged)
         node = Node(
             id=number,
             step=number,
             parent=parent,
             action=action,
-            program=program(lines, f"x{number}"),
+            program=program(lines, name or f"x{number}"),
             verdict=verdict,
             prompt="",
             usage=Usage(),
+            asked=asked,
         )
         self.nodes.append(node)
         self.strategy.update(node)

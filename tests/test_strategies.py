@@ -31,6 +31,7 @@ from cwm_zero_shot.strategy import ZeroShot
 BUDGET = 24
 STRATEGIES = {
     "gif-mcts": GifMcts,
+    "gif-mcts of prefixes": partial(GifMcts, selection="mean"),
     "gif-mcts without generate": partial(GifMcts, generate=False),
     "gif-mcts without improve": partial(GifMcts, improve=False),
     "gif-mcts without fix": partial(GifMcts, fix=False),
@@ -202,10 +203,10 @@ def actions(strategy, *, parallel=1):
 
 def test_ablations_leave_out_what_they_say():
     whole = {(GENERATE, True), (GENERATE, False), (IMPROVE, False), (FIX, False)}
-    assert actions(GifMcts).keys() == whole
+    assert actions(partial(GifMcts, selection="mean", prior_generate=0.5)).keys() == whole
     for option, left_out in (("generate", GENERATE), ("improve", IMPROVE), ("fix", FIX)):
-        found = actions(partial(GifMcts, **{option: False}))
-        assert found.keys() == whole - {(left_out, False)}
+        options = {option: False, "selection": "mean", "prior_generate": 0.5}
+        assert actions(partial(GifMcts, **options)).keys() == whole - {(left_out, False)}
 
 
 @pytest.mark.parametrize("parallel", [1, 3])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate, log_error
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Verdict
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import component_names, describe
-from recordings import PENDULUM, cartpole, problem, record, said
+from recordings import FROZEN_LAKE, PENDULUM, cartpole, problem, record, said
 
 
 class TestVerdicts:
@@ -23,7 +23,31 @@ class TestVerdicts:
             score=1.0,
             validation=1.0,
             parts={"observation": 1.0, "reward": 1.0, "terminated": 1.0, "exact": 1.0},
+            floor=AccuracyMetric.of(poles[0]).floor(poles[0]),
+            error=-5.0,
         )
+
+    def test_the_error_falls_long_before_the_score_rises(self, poles, sandbox):
+        task = problem(poles, sandbox)
+        verdicts = [task.judge(cartpole(gravity=gravity)) for gravity in (5, 9, 9.7, 9.79)]
+        errors = [verdict.error for verdict in verdicts]
+        assert errors == sorted(errors, reverse=True)
+        assert -5 < errors[-1] < errors[0] - 0.5
+        assert len({verdict.floor for verdict in verdicts}) == 1
+        assert 0 < verdicts[0].normalised < verdicts[0].score
+
+    def test_numbers_that_are_none_count_as_far_off(self, poles, sandbox):
+        data, _ = poles
+        shape = data.columns["next_observations"].shape
+        for value in (np.nan, np.inf, -np.inf, 1e300):
+            answers = {"next_observations": np.full(shape, value), "rewards": np.ones(len(data))}
+            assert log_error(answers, data) == 5.0
+
+    def test_where_nothing_is_a_real_number_there_is_no_error(self, sandbox):
+        lake = record("FrozenLake-v1", episodes=3)
+        verdict = problem(lake, sandbox).judge(FROZEN_LAKE)
+        assert verdict.error is None
+        assert verdict.floor > 0
 
     def test_the_validation_score_is_that_of_the_episodes_held_back(self, poles, sandbox):
         data, _ = poles

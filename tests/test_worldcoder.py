@@ -26,7 +26,7 @@ class Taught:
     strategy: WorldCoder = field(default_factory=WorldCoder)
     nodes: list[Node] = field(default_factory=list)
 
-    def add(self, score, parent=ROOT):
+    def add(self, score, parent=ROOT, *, asked=True):
         """Teach a node, which raised when its score is None, and return its id."""
         number = len(self.nodes)
         mismatch = None if score == 1 else Failure(kind="mismatch", message="row 1")
@@ -40,6 +40,7 @@ class Taught:
             verdict=BUG if score is None else Verdict(score=score, failure=mismatch),
             prompt="",
             usage=Usage(),
+            asked=asked,
         )
         self.nodes.append(node)
         self.strategy.update(node)
@@ -199,3 +200,18 @@ def test_the_heaviest_prior_still_draws():
     for score in (0.0, 0.5, 0.999):
         pool.add(score)
     assert pool.chances(draws=50) == pytest.approx([0, 0, 1])
+
+
+def test_programs_that_nobody_was_asked_for_join_the_pool_and_count_for_none():
+    pool = Taught()
+    pool.add(0.2, asked=False)
+    assert pool.strategy.select(np.random.default_rng(0), []) == pool.refinement(0)
+    pool.add(0.9, parent=0, asked=False)
+    assert [pool.strategy.state(number) for number in (0, 1)] == ["", ""]
+    assert pool.chances() == near(sampled((2, 5), (5.5, 1.5)))
+    pool.add(0.1, parent=0)
+    assert pool.strategy.state(0) == "refined 1x"
+
+
+def test_only_the_published_preset_asks_the_same_again():
+    assert [WorldCoder(preset=name).repeats for name in ("default", "paper")] == [False, True]

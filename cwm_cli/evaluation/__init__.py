@@ -18,6 +18,7 @@ from cwm_cli.evaluation.metric import (
     components,
     evaluate,
     failed,
+    log_error,
     match,
     unseen,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "components",
     "evaluate",
     "failed",
+    "log_error",
     "match",
     "rollouts",
     "unseen",

@@ -145,6 +145,51 @@ def match(predictions: Columns, dataset: Dataset) -> Matches:
     )
 
 
+FURTHEST = 1e5
+"""Errors beyond so many typical changes count as this large: infinities, and what is no number."""
+
+
+def log_error(predictions: Columns, rows: Dataset) -> float | None:
+    """Return how far numbers are off: the mean decimal logarithm of the error in typical changes.
+
+    What is right within the tolerance counts as -5, what is no finite number as 5. Where rewards
+    take few values only the observation counts; None where nothing that counts is a real number.
+    """
+    goes_on = ~rows.columns["terminations"]
+    parts = []
+    for name, space in rows.observation_space.leaves("next_observations"):
+        if space.is_float and goes_on.any():
+            before = rows.columns[name.removeprefix("next_")][goes_on].reshape(goes_on.sum(), -1)
+            after = rows.columns[name][goes_on].reshape(before.shape).astype(np.float64)
+            predicted = predictions[name][goes_on].reshape(before.shape)
+            parts.append(_logarithms(predicted, after, _typical(after - before)))
+    rewards = rows.columns["rewards"]
+    if len(np.unique(rewards)) > MOST_CLASSES:
+        parts.append(
+            _logarithms(predictions["rewards"], rewards, _typical(rewards - rewards.mean()))
+        )
+    if not parts:
+        return None
+    return float(np.round(np.mean(np.concatenate([part.reshape(-1) for part in parts])), 9))
+
+
+def _typical(changes: np.ndarray) -> np.ndarray:
+    """Return the mean size of changes, 1 where there are none."""
+    size = np.abs(changes).mean(axis=0)
+    typical: np.ndarray = np.where(np.isfinite(size) & (size > 0), size, 1.0)
+    return typical
+
+
+def _logarithms(predicted: np.ndarray, target: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return the decimal logarithm of each error in this unit, within bounds."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(predicted - target) / unit
+    error = np.where(close(predicted, target), TOLERANCE, error)
+    error = np.nan_to_num(error, nan=FURTHEST, posinf=FURTHEST)
+    logarithms: np.ndarray = np.log10(np.clip(error, TOLERANCE, FURTHEST))
+    return logarithms
+
+
 class Metric:
     """Scores the predictions of recorded transitions.
 

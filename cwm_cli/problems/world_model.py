@@ -7,7 +7,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate
+from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
 from cwm_cli.problems.feedback import counterexample, report
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
@@ -121,6 +121,8 @@ class WorldModelProblem(Problem):
             validation=self._score(found.predictions, hidden) if hidden.any() else score,
             parts={name: share for name, share in parts.items() if share is not None},
             failure=None if score == 1.0 else self._mismatch(found, hidden),
+            floor=found.score.floor,
+            error=log_error(found.predictions, self.dataset),
         )
 
     def _score(self, predictions: Columns, mask: np.ndarray) -> float:

@@ -140,7 +140,7 @@ class WholePrograms:
             self.generated = self.generated.plus(gain)
 
     def _standing(self, node: Node, origin: Node | None) -> str:
-        """Say why a program that runs is not gone on with, or nothing."""
+        """Say why a program that runs is not gone on with, if so."""
         if node.program.strip() in self._texts:
             return REPEATED
         return WORSE if origin is not None and is_worse(node.verdict, origin.verdict) else ""
@@ -162,7 +162,7 @@ class WholePrograms:
 
 
 def is_worse(one: Verdict, other: Verdict) -> bool:
-    """Whether a program is worse than another, by its error where the scores are nearly the same."""
+    """Whether a program is worse than another: by its error where the scores are nearly equal."""
     less = other.normalised - one.normalised
     if abs(less) <= NEAR and one.error is not None and other.error is not None:
         return one.error > other.error

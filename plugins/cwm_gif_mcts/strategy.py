@@ -173,10 +173,12 @@ class GifMcts(Strategy):
 
     def _branch(self, node: Node, parent: Branch, score: float) -> Branch:
         """Make a branch of a node, visited once, by the step that wrote it."""
-        length, known = _line_count(node.program), parent.lines
+        length, known, action = _line_count(node.program), parent.lines, node.action
+        if not node.asked:  # where it stands says what it is most like
+            action = GENERATE if node.parent == ROOT else IMPROVE
         if self.empty_line:
             known = max(1, known) + 1  # the root counts as a line, too
-        branch = Branch(node.id, parent.id, node.action, min(known + self.lines, length))
+        branch = Branch(node.id, parent.id, action, min(known + self.lines, length))
         if node.verdict.is_bug:
             branch.fixes = parent.fixes - 1 if node.action == FIX else self._max_fixes
             branch.value = self._bug_value(branch.fixes)

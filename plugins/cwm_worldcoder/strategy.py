@@ -48,6 +48,11 @@ class WorldCoder(Strategy):
         default_factory=lambda: array("q"), init=False, repr=False
     )
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the same prompt is sent again, as published."""
+        return self.preset == "paper"
+
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Write a first program, then refine one of those that are known."""
         if not self._pool:
@@ -57,8 +62,8 @@ class WorldCoder(Strategy):
         return Move(action, node.id, node.program, node.verdict)
 
     def update(self, node: Node) -> None:
-        """Put a program into the pool, and count it for the one that it refines."""
-        if node.parent != ROOT:
+        """Put a program into the pool, and count an answer for the one that it refines."""
+        if node.asked and node.parent != ROOT:
             counts = self._successes if node.verdict.solved else self._failures
             counts[node.parent] += 1
         self._pool.append(node)

@@ -22,6 +22,11 @@ class ZeroShot(Strategy):
     preset: Literal["default", "paper"] = "default"
     """Values of what is not set of the backend."""
 
+    @property
+    def repeats(self) -> bool:
+        """Every program answers the same prompt, on purpose: they are independent."""
+        return True
+
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Ask for another program."""
         return Move(GENERATE)

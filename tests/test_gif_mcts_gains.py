@@ -1,0 +1,199 @@
+"""GIF-MCTS by default: whole programs, and which of them an improvement may bring most.
+
+A bound is v + (1 - v) * (h + 0.1 * sqrt(ln N / (n + 1))), v being the score above the floor and h
+the share of what was lacking that improvements closed: 0.55 before any, counted twice.
+"""
+
+from dataclasses import replace
+from math import log, sqrt
+
+import numpy as np
+import pytest
+
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, START, Move
+from cwm_gif_mcts.gains import NEAR
+from cwm_gif_mcts.strategy import GifMcts
+from gif_mcts_trees import BUG, Grown
+
+FLOOR = 1 / 3
+
+
+def grown(**options):
+    return Grown(GifMcts(**options))
+
+
+def test_a_search_begins_with_a_whole_program():
+    assert grown().move() == Move(GENERATE)
+
+
+def test_a_guess_at_the_floor_is_improved_and_not_guessed_again():
+    tree = grown()
+    tree.add(GENERATE, FLOOR, floor=FLOOR)
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+@pytest.mark.parametrize("score", [0.3, 0.7, 0.978, 0.9996])
+def test_a_program_that_runs_is_never_begun_anew_from_its_first_lines(score):
+    tree = grown()
+    tree.add(GENERATE, score)
+    for _ in range(12):
+        move = tree.move()
+        assert move.prefix == ""
+        assert move.action != GENERATE or move.parent == ROOT
+        tree.add(move.action, score, move.parent)
+
+
+def test_a_nearly_right_program_is_improved_whatever_worse_ones_there_are():
+    tree = grown()
+    for score in (0.4, 0.978, 0.6, 0.97):
+        tree.add(GENERATE, score, floor=FLOOR)
+    assert tree.moves() == {(IMPROVE, 1)}
+
+
+def test_improving_is_expected_to_bring_at_least_what_the_program_has():
+    tree = grown()
+    tree.add(GENERATE, 0.9)
+    for _ in range(8):
+        tree.add(IMPROVE, 0.0, parent=0)
+        assert tree.strategy._programs._bounds([], 1.0)[0] >= 0.9
+
+
+def test_the_bounds_are_those_of_the_formula():
+    # Improvements closed 0.5 of what was lacking and nothing: everywhere (2 * 0.55 + 0.5) / 4.
+    tree = grown(exploration=0.3, epsilon=0.5)
+    tree.add(GENERATE, 0.6)
+    tree.add(IMPROVE, 0.8, parent=0)
+    tree.add(IMPROVE, 0.1, parent=1)
+    spread, everywhere = log(1 + 3), 1.6 / 4
+    bounds = tree.strategy._programs._bounds([], spread)
+    first = (2 * everywhere + 0.5) / 3 + 0.3 * sqrt(spread / 1.5)
+    second = 2 * everywhere / 3 + 0.3 * sqrt(spread / 1.5)
+    assert bounds[:2] == pytest.approx([0.6 + 0.4 * first, 0.8 + 0.2 * second])
+    assert bounds[2] == -np.inf
+    assert tree.strategy.state(2) == "worse than its origin"
+
+
+def test_where_improving_brings_nothing_another_program_is_begun():
+    tree, actions = grown(), []
+    tree.add(GENERATE, 0.5)
+    for _ in range(8):
+        move = tree.move()
+        actions.append(move.action)
+        tree.add(move.action, 0.4, move.parent)
+    assert actions[:2] == [IMPROVE, IMPROVE]
+    assert GENERATE in actions
+
+
+def test_programs_of_nearly_the_same_score_are_ranked_by_how_far_their_numbers_are_off():
+    tree = grown()
+    for score, error in ((0.340, 0.2), (0.335, -3.0), (0.345, None)):
+        tree.add(GENERATE, score, error=error)
+    assert tree.moves() == {(IMPROVE, 1)}
+    far = grown()
+    for score, error in ((0.34 + 4 * NEAR, 0.2), (0.34, -3.0)):
+        far.add(GENERATE, score, error=error)
+    assert far.moves() == {(IMPROVE, 0)}
+
+
+def test_equal_programs_are_drawn():
+    tree = grown()
+    for _ in range(3):
+        tree.add(GENERATE, 0.5, error=-1.0)
+    assert tree.moves() == {(IMPROVE, 0), (IMPROVE, 1), (IMPROVE, 2)}
+
+
+def test_the_same_program_again_is_not_gone_on_with():
+    tree = grown()
+    tree.add(GENERATE, 0.5, name="x")
+    tree.add(IMPROVE, 0.5, parent=0, name="x")
+    assert tree.states() == ["", "repeated"]
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+@pytest.mark.parametrize("action", ["calibrate", "patch", "join"])
+def test_what_was_bettered_without_a_question_is_not_asked_about_any_more(action):
+    tree = grown()
+    tree.add(GENERATE, 0.5)
+    estimates = tree.strategy._programs.improved, tree.strategy._programs.generated
+    tree.add(action, 0.6, parent=0, asked=False)
+    assert tree.states() == ["bettered", ""]
+    assert tree.moves() == {(IMPROVE, 1)}
+    assert (tree.strategy._programs.improved, tree.strategy._programs.generated) == estimates
+
+
+def test_a_search_that_begins_with_a_program_improves_it():
+    tree = grown()
+    tree.add(START, 0.852, asked=False, floor=FLOOR)
+    assert tree.moves() == {(IMPROVE, 0)}
+    raised = grown()
+    raised.add(START, None, asked=False)
+    assert raised.moves() == {(FIX, 0)}
+
+
+def test_a_tree_of_prefixes_takes_nodes_that_nobody_was_asked_for():
+    tree = Grown(GifMcts(preset="paper"))
+    tree.add(START, 0.6, asked=False)
+    tree.add("calibrate", 0.9, parent=0, asked=False)
+    assert [estimate.everywhere.number for estimate in tree.strategy._estimates.values()] == [2, 2]
+    assert {parent for _, parent in tree.moves()} == {1}
+
+
+def test_a_program_that_raised_is_fixed_first_and_given_up_in_the_end():
+    tree = grown()
+    tree.add(GENERATE, 0.7)
+    tree.add(IMPROVE, None, parent=0)
+    assert tree.moves() == {(FIX, 1)}
+    assert tree.move() == Move(FIX, 1, tree.nodes[1].program, BUG)
+    for parent in (1, 2, 3):
+        tree.add(FIX, None, parent=parent)
+    assert tree.states()[1:] == ["", "", "", "terminal"]
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+def test_a_fix_that_runs_is_compared_with_what_was_to_be_bettered():
+    tree = grown()
+    tree.add(GENERATE, 0.7)
+    tree.add(IMPROVE, None, parent=0)
+    tree.add(FIX, 0.4, parent=1)
+    assert tree.states() == ["", "", "worse than its origin"]
+    assert tree.moves() == {(IMPROVE, 0)}
+
+
+def test_moves_in_flight_spread_over_what_there_is():
+    tree, flights = grown(), []
+    for score in (0.70, 0.71, 0.72):
+        tree.add(GENERATE, score)
+    tree.add(GENERATE, None)
+    for _ in range(5):
+        flights.append(tree.move(*flights))
+    assert flights[0].action == FIX
+    assert {flight.parent for flight in flights[1:4]} == {0, 1, 2}
+
+
+def test_the_ablations_leave_out_what_they_say():
+    once = grown(generate=False)
+    assert once.moves() == {(GENERATE, ROOT)}
+    once.add(GENERATE, 0.1)
+    for _ in range(6):
+        assert once.moves() == {(IMPROVE, 0)}
+        once.add(IMPROVE, 0.05, parent=0)
+    never = grown(improve=False)
+    never.add(GENERATE, 0.9)
+    assert never.moves() == {(GENERATE, ROOT)}
+    given_up = grown(fix=False)
+    given_up.add(GENERATE, None)
+    assert given_up.moves() == {(GENERATE, ROOT)}
+
+
+def test_only_what_is_published_asks_the_same_again():
+    assert GifMcts(preset="paper").repeats
+    assert not GifMcts().repeats
+
+
+def test_a_verdict_that_raised_in_part_counts_as_nothing():
+    tree, partly = grown(), grown()
+    for one in (tree, partly):
+        one.add(GENERATE, 0.2)
+    tree.add(IMPROVE, None, parent=0)
+    partly.strategy.update(replace(tree.nodes[1], verdict=replace(BUG, score=0.4)))
+    assert partly.moves() == tree.moves()
