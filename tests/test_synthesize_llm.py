@@ -20,7 +20,8 @@ def ask(cwm):
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
 
     def arguments(server, *more):
-        fixed = ["--env", "CartPole-v1", "--api-base", server.url, "-o", "backoff=0.01", *more]
+        fixed = ["--env", "CartPole-v1", "--api-base", server.url, "-o", "backoff=0.01"]
+        fixed += ["--start", "none", "-o", "refine=none", *more]
         return ["synthesize", "--model", "openai/gpt-4o-mini", *fixed]
 
     cwm.arguments = arguments

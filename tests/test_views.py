@@ -461,7 +461,8 @@ class Noisy(Strategy, Problem, Backend):
             return Move(GENERATE)
         return Move(IMPROVE, self.known[-1 - int(rng.integers(min(4, len(self.known))))].id)
     def update(self, node):
-        self.known.append(node)
+        if node not in self.known:  # told as a problem, and again as a strategy
+            self.known.append(node)
     def state(self, node):
         return "fix pending" if node % 3 == 0 else ""
     def messages(self, move):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.agents.collecting import load_transitions, recorded_args
+from cwm_cli.agents.unasked import Start, UnaskedMoves, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
@@ -25,14 +26,22 @@ from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.evaluation.support import survey
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
+from cwm_cli.registry import (
+    Owner,
+    default,
+    environment,
+    find,
+    names,
+    read_options,
+    with_presets,
+)
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
-from cwm_cli.search.contracts import Node, Record, total
+from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
@@ -57,7 +66,8 @@ class SynthesisResult:
     """What came of a search.
 
     `run` is its folder and `program` the file of the best program, None where
-    nothing was written; `cost` is in US dollars, None where it is unknown. `failure` says why
+    nothing was written; `unasked` is the move that it came from where that cost no completion.
+    `cost` is in US dollars, None where it is unknown. `failure` says why
     the program scores 0 on rows that the search did not see, or would not confirm its answers.
     """
 
@@ -72,6 +82,7 @@ class SynthesisResult:
     scores: Scores
     failure: Failure | None = None
     gaps: tuple[str, ...] = ()
+    unasked: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -92,6 +103,7 @@ def synthesize(
     backend: str | None = None,
     strategy: str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
+    start: Path | str | None = None,
     budget: int = 10,
     parallel: int = 1,
     seed: int = 0,
@@ -110,8 +122,8 @@ def synthesize(
     """Search for a program that predicts an environment; a stopped run continues where it was.
 
     Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
-    as `"KEY=VALUE"` or as a mapping. The observer is told the `SearchJob`, and
-    each `Node` as it is learned. Raises `CwmError` for what the user can mend.
+    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. The observer is told the
+    `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what the user can mend.
     """
     spec, answers = environment(env), choose_backend(backend, [model or ""])
     flags = {"api_base": api_base, "temperature": temperature}
@@ -119,7 +131,7 @@ def synthesize(
         strategy=strategy or default("strategy"),
         backend=answers.backend,
         model=answers.models[0],
-        options=options,
+        options=_with_start(options, start),
         flags={name: value for name, value in flags.items() if value is not None},
         metric=metric,
         seed=seed,
@@ -169,6 +181,17 @@ def _synthesized(
         told = result.failure.message.splitlines()[0]
         observer.note(f"the best program fails on rows that were kept from it: {told}", "Warning")
     return result
+
+
+def _with_start(
+    options: Sequence[str] | Mapping[str, Any], start: Path | str | None
+) -> Sequence[str] | Mapping[str, Any]:
+    """Add what a search is to begin with to its options."""
+    if start is None:
+        return options
+    if isinstance(options, Mapping):
+        return {**options, "search.start": str(start)}
+    return [*options, f"search.start={start}"]
 
 
 class ChosenBackend(NamedTuple):
@@ -296,13 +319,14 @@ class SearchJob:
             program=self.run.folder / self.problem.file if best else None,
             solved=self.search.solved,
             given_up=self.search.given_up,
-            completions=len(self.search.nodes),
+            completions=self.search.completions,
             tokens=spent.tokens,
             cost=spent.cost,
             seconds=round(self.run.elapsed, 3),
             scores=Scores(*(each and each.score for each in found)),
             failure=failures[0] if failures else None,
             gaps=self._gaps(best, train),
+            unasked=best.action if best and not best.asked else "",
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -312,10 +336,20 @@ class SearchJob:
         """Save a program that is the best so far, and what is to be told."""
         if self.search.best is record.node:
             self.problem.keep(self.run.folder, record.node)
-        if record.note:
-            self.run.log(record.note)
-            self.notes.append(record.note)
+        self._tell(record.note)
         return record.node
+
+    def write(self, found: Record | Remark) -> None:
+        """Write down what the search found, and what it did not."""
+        self.run.learn(found)
+        if isinstance(found, Remark):
+            self._tell(found.note)
+
+    def _tell(self, note: str) -> None:
+        """Keep what the user should be told."""
+        if note:
+            self.run.log(note)
+            self.notes.append(note)
 
     def _gaps(self, best: Node | None, rows: Dataset) -> tuple[str, ...]:
         """Say what the rows do not show, and on how few of them rules of the best program rest."""
@@ -351,10 +385,12 @@ Settings = dict[str, dict[str, Any]]
 
 
 class SearchParts(NamedTuple):
-    """A strategy and a backend, and every option of theirs, of the problem and the sandbox."""
+    """What a search is made of, and every option of it, of the problem and the sandbox."""
 
     strategy: Any
     backend: Any
+    refiners: Mapping[str, Refiner]
+    start: Start | None
     settings: Settings
 
 
@@ -365,6 +401,8 @@ def owners_of(strategy: str, backend: str) -> list[Owner]:
         Owner("backend", find("backend", backend)),
         Owner("problem", WorldModelProblem),
         Owner("sandbox", Limits),
+        Owner("search", UnaskedMoves),
+        *(Owner(name, find("refiner", name)) for name in names("refiner")),
     ]
 
 
@@ -409,13 +447,18 @@ def open_job(
         search = _search(problem, parts, choices, run)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, guard.protection)
-        yield SearchJob(run, search, dataset, problem, choices)
+        job = SearchJob(run, search, dataset, problem, choices)
+        search.journal = job.write
+        yield job
 
 
 def _search(
-    problem: WorldModelProblem, parts: SearchParts, choices: Choices, run: SearchRun
+    problem: WorldModelProblem,
+    parts: SearchParts,
+    choices: Choices,
+    run: SearchRun,
 ) -> Search:
-    """Build the search, with the nodes that the run has already."""
+    """Build the search, with what the run has already."""
     search = Search(
         problem,
         parts.strategy,
@@ -423,9 +466,10 @@ def _search(
         seed=choices.seed,
         parallel=choices.parallel,
         max_cost=choices.max_cost,
-        journal=run.learn,
+        refiners=parts.refiners,
+        start=parts.start and partial(parts.start.begin, problem),
     )
-    search.resume(run.nodes())
+    search.resume(run.learned())
     if search.best:  # which a crash may have kept from being saved
         problem.keep(run.folder, search.best)
     return search
@@ -439,13 +483,21 @@ def _make(choices: Choices) -> SearchParts:
     options = with_presets(options, owners)
     strategy = owners[0].factory(**options["strategy"])
     backend = owners[1].factory(model=choices.model, **options["backend"])
+    unasked = UnaskedMoves(**options["search"])
+    start = chosen_start(unasked.start, backend, choices.seed)
+    refiners = chosen_refiners(unasked.refine, backend, options)
     settings = {
         "strategy": owners[0].identity(strategy),
         "backend": owners[1].identity(backend),
         "problem": owners[2].defaults() | options["problem"],
         "sandbox": asdict(Limits.chosen(options["sandbox"])),
     }
-    return SearchParts(strategy, backend, settings)
+    if start:  # runs of before begin with none, and go on
+        settings["search"] = {"start": start.identity}
+    for owner in owners:
+        if owner.label in refiners:
+            settings[owner.label] = owner.identity(refiners[owner.label])
+    return SearchParts(strategy, backend, refiners, start, settings)
 
 
 def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
@@ -538,7 +590,8 @@ def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
     """Yield the runs of equal choices that can go on, the newest first."""
     for run in SearchRun.alike(config):
         nodes = list(run.nodes())
-        if len(nodes) < budget and not any(node.verdict.solved or node.final for node in nodes):
+        asked = sum(node.asked for node in nodes)
+        if asked < budget and not any(node.verdict.solved or node.final for node in nodes):
             yield run.folder
 
 
@@ -550,6 +603,8 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
             while job.notes:
                 observer.note(job.notes.pop(0))
             observer.advanced(node)
+        for note in job.notes:
+            observer.note(note)
     except CwmError as error:
         job.run.log(f"stopped: {error}")
         if not job.search.nodes:
@@ -561,7 +616,7 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
             words = "interrupted before the first completion: the same command starts anew"
             raise KeyboardInterrupt(words) from None
         raise KeyboardInterrupt(
-            f"interrupted after {len(job.search.nodes)} completions: "
+            f"interrupted after {job.search.completions} completions: "
             f"the same command continues the run {job.run.folder}"
         ) from None
     finally:

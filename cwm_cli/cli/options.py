@@ -27,8 +27,8 @@ def options(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A strategy, backend, problem, planner, policy, importer, `planning` or "
-            "`sandbox`; else all.",
+            help="A strategy, backend, refiner, problem, planner, policy, importer, `planning`, "
+            "`sandbox` or `search`; else all.",
             show_default=False,
         ),
     ] = None,
@@ -59,12 +59,13 @@ def options(
 def _named(name: str | None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options."""
     from cwm_cli import registry
+    from cwm_cli.agents.unasked import UnaskedMoves
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt
 
     known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
-    others = {"planning": Doubt, "sandbox": Limits}
+    others = {"planning": Doubt, "sandbox": Limits, "search": UnaskedMoves}
     wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
     for kind, one in wanted:
         yield NamedOwner(kind, one, registry.Owner(kind, registry.find(kind, one)))

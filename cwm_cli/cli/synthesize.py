@@ -54,6 +54,16 @@ def synthesize(
     backend: BackendOption = None,
     strategy: StrategyOption = None,
     option: OptionsOption = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="NAME|FILE|DIR",
+            help="Program to begin with, at no completion: induction (from data alone; default "
+            "with a language model), a file, the best one of a run, or none.",
+            show_default=False,
+        ),
+    ] = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
     parallel: ParallelOption = 1,
     seed: SeedOption = 0,
@@ -87,6 +97,7 @@ def synthesize(
         backend=backend,
         strategy=strategy,
         options=option or (),
+        start=start,
         budget=budget,
         parallel=parallel,
         seed=seed,
@@ -109,7 +120,8 @@ def synthesize(
         out.print(score_table(titled(result.scores._asdict())))
     spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
     spent += f", {tokens(result.tokens)} tokens, cost {money(result.cost)}"
-    outcome = "solved" if result.solved else "not solved"
+    by = f" by {result.unasked}" if result.unasked else ""
+    outcome = f"solved{by}" if result.solved else "not solved"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}

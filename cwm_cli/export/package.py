@@ -150,6 +150,11 @@ class RunFindings(NamedTuple):
     is_over: bool
     scores: Mapping[str, Score]
 
+    @property
+    def completions(self) -> int:
+        """How many of the nodes cost a completion."""
+        return sum(node.asked for node in self.nodes)
+
 
 def card(
     run: SearchRun, dataset: Dataset, names: Names, world: World, findings: RunFindings
@@ -212,7 +217,7 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     yield "answers", _code(config.model or f"the backend {config.backend}")
     yield "modules admitted", ", ".join(map(_code, config.tools)) or "none but the usual"
     yield "seed", str(config.seed)
-    yield "completions", f"{len(findings.nodes)}{'' if findings.is_over else ', so far'}"
+    yield "completions", f"{findings.completions}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)
     yield "cost", money(spent.cost)
     yield "started", clean(header.created)
@@ -243,7 +248,7 @@ def package_of(run: SearchRun) -> Export:
         "train": scores.get("train"),
         "test": scores.get("test"),
     }
-    early = f"the search is not over: this is the best of {len(findings.nodes)} completions so far"
+    early = f"the search is not over: this is the best of {findings.completions} completions so far"
     return Export(
         files={
             "README.md": card(run, dataset, names, world, findings).encode(),
@@ -267,7 +272,7 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
     if best.verdict.is_bug or not program.strip():
         raise CwmError(f"{run.folder} has no program that runs yet: continue it first")
     result = run.result()
-    is_over = result is not None and result.get("completions") == len(nodes)
+    is_over = result is not None and result.get("completions") == sum(node.asked for node in nodes)
     known = run.scores() if is_over else {}
     return RunFindings(nodes, best, is_over, {n: s for n, s in known.items() if n != "unseen"})
 

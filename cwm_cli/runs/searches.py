@@ -13,7 +13,7 @@ from cwm_cli.evaluation import Score
 from cwm_cli.runs import files
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import RESULT, RowsAdded, Run, RunHeader, read_journal
-from cwm_cli.search.contracts import ROOT, Node, Record
+from cwm_cli.search.contracts import ROOT, Node, Record, Remark
 from cwm_cli.text import UNKNOWN, clean, share
 
 JOURNAL = "nodes.jsonl"
@@ -61,12 +61,16 @@ class SearchRecord(BaseModel):
     text: str
 
 
-class SearchRun(Run[SearchHeader, SearchRecord]):
+SearchLine = SearchRecord | Remark
+"""A line of the journal."""
+
+
+class SearchRun(Run[SearchHeader, SearchLine]):
     """The folder of a search: `dataset.npz`, a line per node in `nodes.jsonl`, `best.py`."""
 
     kind = "search"
     header_type = SearchHeader
-    record_type = SearchRecord
+    record_type = SearchLine
     journal_name = JOURNAL
 
     @property
@@ -76,15 +80,23 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
 
     def nodes(self) -> Iterator[Node]:
         """Read the nodes of the tree, in the order in which they were learned."""
-        return (record.node for record in self.records())
+        return (event for event in self.learned() if isinstance(event, Node))
+
+    def learned(self) -> Iterator[Node | Remark]:
+        """Read what the search has learned: nodes and remarks, in that order."""
+        return (line.node if isinstance(line, SearchRecord) else line for line in self.records())
 
     @classmethod
     def connected(
-        cls, events: Iterable[SearchRecord | RowsAdded | None]
-    ) -> Iterator[SearchRecord | RowsAdded | None]:
-        """Leave out nodes whose parent is missing; those that stay are numbered without gaps."""
+        cls, events: Iterable[SearchLine | RowsAdded | None]
+    ) -> Iterator[SearchLine | RowsAdded | None]:
+        """Leave out what belongs to a missing node; nodes that stay are numbered without gaps."""
         known = {ROOT: ROOT}
         for event in events:
+            if isinstance(event, Remark):
+                place = known.get(event.node)
+                yield None if place is None else event.model_copy(update={"node": place})
+                continue
             if not isinstance(event, SearchRecord):
                 yield event
                 continue
@@ -99,9 +111,12 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
                 event = SearchRecord(node=replace(node, id=place, parent=parent), text=event.text)
             yield event
 
-    def learn(self, record: Record) -> None:
-        """Write a node down for good."""
-        self.append(SearchRecord(node=record.node, text=record.text))
+    def learn(self, found: Record | Remark) -> None:
+        """Write a node or a remark down for good."""
+        line = (
+            found if isinstance(found, Remark) else SearchRecord(node=found.node, text=found.text)
+        )
+        self.append(line)
 
     def save_best(self, node: Node) -> None:
         """Write the best program to where the other commands look for it."""
@@ -135,6 +150,7 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
         config, nodes = self.config, list(self.nodes())
+        asked = sum(node.asked for node in nodes)
         best = max((node.verdict.score for node in nodes), default=None)
         return RunSummary(
             str(self.folder),
@@ -143,8 +159,8 @@ class SearchRun(Run[SearchHeader, SearchRecord]):
             strategy=config.strategy,
             answers=config.model or config.backend,
             seed=config.seed,
-            completions=len(nodes),
-            done=f"{len(nodes)} completion{'' if len(nodes) == 1 else 's'}",
+            completions=asked,
+            done=f"{asked} completion{'' if asked == 1 else 's'}",
             result="" if best is None else f"best {share(best)}",
             best=best,
             created=self.header.created,
@@ -193,16 +209,16 @@ class JournalTail:
                 score, cost = float(node["verdict"]["score"]), node["usage"].get("cost")
             except (ValueError, KeyError, TypeError):
                 continue
-            self.completions += 1
+            self.completions += bool(node.get("asked", True))
             self.best = score if self.best is None else max(self.best, score)
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 
 
-def read_answers(folder: Path) -> Iterator[SearchRecord]:
-    """Read the nodes and answers of a folder that may be that of a search."""
-    for record in read_journal(folder / JOURNAL, SearchRecord).events:
-        if isinstance(record, SearchRecord):
-            yield record
+def read_answers(folder: Path) -> Iterator[SearchLine]:
+    """Read the nodes and answers, and the remarks, of a folder that may be that of a search."""
+    for line in read_journal(folder / JOURNAL, SearchLine).events:
+        if not isinstance(line, RowsAdded):
+            yield line
 
 
 def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:

@@ -17,7 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import (
+    IO,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    get_args,
+)
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -146,7 +157,8 @@ class Run(Generic[H, R]):
 
     kind: ClassVar[str]
     header_type: ClassVar[type[Any]]
-    record_type: ClassVar[type[Any]]
+    record_type: ClassVar[Any]
+    """What a line of the journal holds: a model, or a union of them."""
     journal_name: ClassVar[str] = "journal.jsonl"
     patience: ClassVar[float] = 0.0
     """Seconds that a process waits for another one that has locked the run."""
@@ -446,7 +458,7 @@ def kind_of(folder: Path) -> str:
 
 def read_journal(
     file: Path,
-    record: type[M],
+    record: Any,
     connected: Callable[[Iterable[M | RowsAdded | None]], Iterable[M | RowsAdded | None]] = iter,
 ) -> Journal[M]:
     """Read the lines of a journal; a last one that a crash cut short does not count."""
@@ -460,12 +472,12 @@ def read_journal(
     return Journal(file, [event for event in events if event is not None], left_out)
 
 
-def _line(line: bytes, record: type[M]) -> M | RowsAdded | None:
+def _line(line: bytes, record: Any) -> Any:
     """Read a line of a journal, None if it cannot be."""
-    with suppress(ValueError):
-        if line.startswith(b'{"kind":"rows"'):
-            return modelled(RowsAdded, line)
-        return modelled(record, line)
+    rows = line.startswith(b'{"kind":"rows"')
+    for model in (RowsAdded,) if rows else get_args(record) or (record,):
+        with suppress(ValueError):
+            return modelled(model, line)
     return None
 
 

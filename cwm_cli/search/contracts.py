@@ -186,7 +186,7 @@ class Node:
     `id` counts the nodes in the order in which they were learned, `step` the
     completions in the order in which they were asked for. `prompt` is the hash
     of the messages, `final` says that the backend gave up, and `known` how many
-    nodes there were when it was asked. A candidate that was not `asked` for cost
+    nodes and remarks there were when it was asked. A candidate that was not `asked` for cost
     no completion: the one that a search began with, and what a refiner made of
     another, in the step of the completion that led to it.
     """
@@ -204,6 +204,22 @@ class Node:
     asked: bool = True
 
 
+class Remark(BaseModel):
+    """What a refiner found of a node that it did not better, in words for the next prompt.
+
+    It is written down with the nodes, so that a search that goes on tries nothing twice and says
+    the same. Of a start that came to nothing the node is `ROOT`; `note` is for the user.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["remark"] = "remark"
+    node: int
+    by: str
+    findings: str = ""
+    note: str = Field(default="", exclude=True)
+
+
 class Record(NamedTuple):
     """A node and the text of the completion that it was read from; `note` is for the user."""
 
@@ -213,10 +229,14 @@ class Record(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """When a node was asked for: the number of its question, and how many nodes there were."""
+    """When a node was asked for: the number of its question, and how much was known.
+
+    What was `given` was not asked for: a start, or what came of a refiner.
+    """
 
     step: int
     known: int
+    given: Node | Remark | None = None
 
 
 class Strategy(WithPresets):
@@ -399,7 +419,8 @@ class Backend:
 
     - `needs_model` says that it cannot do without `--model`; `from_data` that
       it answers from recorded transitions alone, and so only for problems that
-      have some; `can_score` that it knows log-probabilities.
+      have some; `takes_help` that its searches begin with what data alone tell, and
+      that refiners better its answers; `can_score` that it knows log-probabilities.
     - `ready` refuses what the user can mend before anything is begun.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
@@ -418,6 +439,7 @@ class Backend:
 
     needs_model: ClassVar[bool] = False
     from_data: ClassVar[bool] = False
+    takes_help: ClassVar[bool] = False
     can_score: ClassVar[bool] = False
     starts_from: ClassVar[str] = ""
     caveat: ClassVar[str] = ""
@@ -437,7 +459,7 @@ class Backend:
         return 0.0
 
     def recorded(self) -> Sequence[Turn]:
-        """Return the turns to ask in, one per node in the order of learning; here any will do."""
+        """Return when each node and remark was learned, in that order; here any order will do."""
         return ()
 
     def score(self, messages: Sequence[Message], text: str) -> Sequence[float]:

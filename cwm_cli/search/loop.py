@@ -16,34 +16,40 @@ from cwm_cli.search.contracts import (
     ROOT,
     START,
     Backend,
-    Completion,
     Move,
     Node,
     Problem,
     Record,
+    Refinement,
     RefinementTask,
     Refiner,
+    Remark,
     Request,
     Strategy,
     Turn,
     Usage,
     Verdict,
-    unheard,
 )
 
 NEARLY_AS_GOOD = 0.05
 """A candidate this much worse than the best, of what lies above the floor, is refined as well: one
 term may be all that it lacks."""
 
-MOST_OTHERS = 4
+MOST_OTHERS = 12
 """Other candidates that a refiner is shown: it may carry a part over from each."""
+
+MOST_IN_A_ROW = 6
+"""Refinements of one candidate at most: each makes another one worth trying again."""
+
+LEAST_NEARER = 0.1
+"""Decimal logarithm by which wrong numbers have to come nearer where the score stays as it is."""
 
 
 class Pending(NamedTuple):
-    """A completion in flight, asked for when so many nodes were known, and which were best.
+    """What is in flight since so much was known, and which candidate was best then.
 
-    What ranks above the best is confirmed, so that it does not depend on how fast others are. One
-    that is `answered` is learned already, and being refined.
+    What ranks above that one is confirmed, so that it does not depend on how fast others are.
+    What was not `asked` of a backend is a start or a refiner at work.
     """
 
     step: int
@@ -51,16 +57,15 @@ class Pending(NamedTuple):
     reserved: float
     known: int = 0
     best: Node | None = None
-    others: tuple[Node, ...] = ()
-    answered: bool = False
+    asked: bool = True
 
 
-class Arrival(NamedTuple):
-    """What came of the completion of a step: records, or an error; `last` if nothing follows."""
+class Refining(NamedTuple):
+    """A node that refiners are still to look at, by name, and how often they bettered it so far."""
 
-    step: int
-    outcome: list[Record] | BaseException
-    last: bool = True
+    node: int
+    left: tuple[str, ...]
+    bettered: int = 0
 
 
 @dataclass
@@ -70,11 +75,14 @@ class Search:
     Each step draws from a generator of its own, seeded by (seed, step), so
     there is no generator state to save. With `parallel` completions in flight
     the nodes are learned in the order in which they arrive, which is what the
-    journal records. `doing` holds what backends tell about those in flight.
+    journal records. `doing` holds what is told of those in flight.
     A backend that repeats a recorded search is asked in the turns of that one,
-    whatever `parallel` is, so that the same tree grows. What was answered is
-    bettered by the `refiners`, in their order, before the next question: the
-    nodes that they make cost no completion.
+    whatever `parallel` is, so that the same tree grows.
+
+    A search may begin with a candidate that `start` comes to, and `refiners`
+    better, one after the other, what was answered: the nodes that they make cost
+    no completion. One that was asked for is written down before it is refined,
+    and each refinement before the next, so that little is lost with a process.
     """
 
     problem: Problem
@@ -83,35 +91,33 @@ class Search:
     seed: int = 0
     parallel: int = 1
     max_cost: float | None = None
-    journal: Callable[[Record], None] = lambda record: None
+    journal: Callable[[Record | Remark], None] = lambda record: None
     refiners: Mapping[str, Refiner] = field(default_factory=dict)
+    start: Callable[[Callable[[str], None]], Refinement | None] | None = None
     nodes: list[Node] = field(default_factory=list, init=False)
+    remarks: dict[int, list[Remark]] = field(default_factory=dict, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
     doing: dict[int, str] = field(default_factory=dict, init=False)
     best: Node | None = field(default=None, init=False)
+    completions: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
     given_up: bool = field(default=False, init=False)
+    _known: int = field(default=0, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
+    _refining: dict[int, Refining] = field(default_factory=dict, init=False)
+    _refined: set[str] = field(default_factory=set, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
     _prepared: dict[int, Request] = field(default_factory=dict, init=False)
-    _arrivals: "queue.SimpleQueue[Arrival]" = field(default_factory=queue.SimpleQueue, init=False)
+    _arrivals: "queue.SimpleQueue[tuple[int, Record | Remark | BaseException]]" = field(
+        default_factory=queue.SimpleQueue, init=False
+    )
 
     @property
     def solved(self) -> bool:
         """Whether some program is right on the whole train set."""
         return self.best is not None and self.best.verdict.solved
-
-    @property
-    def completions(self) -> int:
-        """How many of the nodes cost a completion."""
-        return sum(node.asked for node in self.nodes)
-
-    @property
-    def _asked_for(self) -> int:
-        """How many completions there are, with those in flight."""
-        return self.completions + sum(not flight.answered for flight in self.pending.values())
 
     def __post_init__(self) -> None:
         """Refuse a strategy that makes moves for which the problem has no words."""
@@ -122,37 +128,40 @@ class Search:
                 f"{type(self.problem).__name__} has no prompt for ({', '.join(unknown)}): "
                 "choose another --strategy"
             )
-        self._turns = sorted(self.backend.recorded())
+        self._turns = sorted(turn for turn in self.backend.recorded() if turn.given is None)
 
-    def learn(self, node: Node) -> None:
-        """Take a node into the search: one that was just found, or one of an earlier run."""
-        self.nodes.append(node)
-        self._last_step = max(self._last_step, node.step)
-        self.spent += node.usage.cost or 0.0
-        self.given_up = self.given_up or node.final
-        if self.best is None or node.verdict.rank > self.best.verdict.rank:
-            self.best = node
-        self.problem.update(node)
-        self.strategy.update(node)
+    def learn(self, event: Node | Remark) -> None:
+        """Take in what was just found, or what an earlier run did: a node, or a remark on one."""
+        self._known += 1
+        if isinstance(event, Remark):
+            self.remarks.setdefault(event.node, []).append(event)
+            self._tried(event)
+            return
+        self.nodes.append(event)
+        self.completions += event.asked
+        self._last_step = max(self._last_step, event.step)
+        self.spent += event.usage.cost or 0.0
+        self.given_up = self.given_up or event.final
+        if self.best is None or event.verdict.rank > self.best.verdict.rank:
+            self.best = event
+        self.problem.update(event)
+        self.strategy.update(event)
+        if self.refiners:
+            self._to_refine(event)
 
-    def begin(self, candidate: str, findings: str = "") -> Iterator[Record]:
-        """Yield what a new search begins with: a candidate that nobody was asked for, refined."""
-        first = self._record(Move(START), ROOT, candidate, findings=findings)
-        for record in self._refined(first, None, unheard):
-            yield self._take(record)
-
-    def resume(self, nodes: Iterable[Node]) -> None:
-        """Learn the nodes of an earlier run; a best one that was not confirmed is, or is not best.
+    def resume(self, events: Iterable[Node | Remark]) -> None:
+        """Learn what an earlier run did; a best node that was not confirmed is, or is not best.
 
         Journals of earlier versions do not say of any that it was confirmed.
         """
-        for node in nodes:
+        for event in events:
             self._prepare()
-            if self._prepared.pop(node.step, None):
-                del self.pending[node.step]
-            elif node.asked:
-                self._asked[node.prompt] += 1
-            self.learn(node)
+            if isinstance(event, Node) and event.asked:
+                if self._prepared.pop(event.step, None):
+                    del self.pending[event.step]
+                else:
+                    self._asked[event.prompt] += 1
+            self.learn(event)
         if self.best is None or self.best.verdict.confirmed:
             return
         for node in sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True):
@@ -169,8 +178,8 @@ class Search:
     def run(self, budget: int) -> Iterator[Record]:
         """Yield records until a program is right, `budget` is spent or the backend gives up.
 
-        A record is in the journal before the search learns it, and learned
-        before it is yielded.
+        The budget is one of completions. A record is in the journal before the search learns
+        it, and learned before it is yielded.
         """
         if turns := self.backend.recorded():
             yield from self._repeat(turns, budget)
@@ -179,30 +188,44 @@ class Search:
             self._dispatch(budget)
             if not self.pending:
                 return
-            yield from self._arrived()
+            yield from self._take(self._arrival())
 
     def drain(self) -> Iterator[Record]:
-        """Yield what was in flight when `run` ended, by an error or with a right program."""
+        """Yield what was in flight when `run` ended, by an error or with a right program.
+
+        What is not paid for is left.
+        """
+        self.pending = {step: flight for step, flight in self.pending.items() if flight.asked}
         while self.pending:
             try:
-                yield from self._arrived()
+                arrived = self._arrival()
             except CwmError:
                 continue
+            yield from self._take(arrived)
 
-    def _take(self, record: Record) -> Record:
-        """Give a record its number, write it down, then learn it.
-
-        The parent of a refinement is one of the nodes just before it: below `ROOT` it counts back.
-        """
-        number, parent = len(self.nodes), record.node.parent
-        parent = parent if parent >= ROOT else number + parent - ROOT
-        record = record._replace(node=replace(record.node, id=number, parent=parent))
+    def _take(self, arrived: Record | Remark) -> Iterator[Record]:
+        """Write down what arrived, then learn it; only records are told of."""
+        if isinstance(arrived, Remark):
+            self.journal(arrived)
+            self.learn(arrived)
+            return
+        record = arrived._replace(node=replace(arrived.node, id=len(self.nodes)))
         self.journal(record)
         self.learn(record.node)
-        return record
+        yield record
 
     def _dispatch(self, budget: int) -> None:
-        """Keep `parallel` completions in flight, within budget and cost."""
+        """Keep `parallel` completions in flight, within budget and cost; a refiner is one of them.
+
+        Nothing is asked before the start is known, with all that refiners make of it.
+        """
+        if self.start and not self._known and ROOT not in self.pending:
+            self.pending[ROOT] = Pending(ROOT, Move(START), 0.0, asked=False)
+            threads.start(partial(self._deliver, ROOT, self._begun))
+        for step in self._refining.keys() - self.pending.keys():
+            self._refine(step)
+        if ROOT in self.pending:
+            return
         while len(self.pending) < self.parallel and self._asked_for < budget:
             request = self._request(self._next_step())
             allowance = self._allowance(request)
@@ -210,13 +233,18 @@ class Search:
                 return
             self._register(request, allowance or 0.0)
             request = request._replace(allowance=allowance)
-            threads.start(partial(self._answer, request.step, request))
+            threads.start(partial(self._deliver, request.step, partial(self._answered, request)))
+
+    @property
+    def _asked_for(self) -> int:
+        """How many completions there are, with those in flight."""
+        return self.completions + sum(flight.asked for flight in self.pending.values())
 
     def _request(self, step: int) -> Request:
         """Choose a move and word it."""
         rng = np.random.default_rng([self.seed, step])
-        awaited = [flight.move for flight in self.pending.values() if not flight.answered]
-        move = self.strategy.select(rng, awaited)
+        awaited = [flight.move for flight in self.pending.values() if flight.asked]
+        move = self._remarked(self.strategy.select(rng, awaited))
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
         number, known = 0, set[str]()
@@ -230,37 +258,45 @@ class Search:
             shorter=partial(self.problem.shorter, move),
         )
 
+    def _remarked(self, move: Move) -> Move:
+        """Add to the verdict of a move what refiners found since."""
+        if move.verdict is None or move.parent not in self.remarks:
+            return move
+        told = [move.verdict.findings, *(each.findings for each in self.remarks[move.parent])]
+        findings = "\n\n".join(filter(None, told))
+        return move._replace(verdict=replace(move.verdict, findings=findings))
+
     def _register(self, request: Request, reserved: float) -> None:
         """Count a request among those in flight."""
         self._asked[request.key] += 1
-        known = len(self.nodes)
-        ranked = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
-        running = tuple(node for node in ranked if not node.verdict.is_bug)[:MOST_OTHERS]
-        flight = Pending(request.step, request.move, reserved, known, self.best, running)
+        flight = Pending(request.step, request.move, reserved, self._known, self.best)
         self.pending[request.step] = flight
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
-        """Yield the records of a recorded search, each asked when it was asked then."""
+        """Yield the records of a recorded search, each asked, or taken as it is, when it was."""
+        answers = sum(turn.given is None for turn in turns)
         try:
-            while self.completions < min(budget, len(turns)):
+            while self._known < len(turns):
                 if not (self.solved or self.given_up):
                     self._prepare()
-                request = self._prepared.pop(turns[self.completions].step, None)
-                if request is None:
+                turn = turns[self._known]
+                if turn.given is not None:
+                    yield from self._take(threads.waited(partial(self._given, turn.given)))
+                    continue
+                request = self._prepared.pop(turn.step, None)
+                if request is None or self.completions >= budget:
                     return
-                threads.start(partial(self._answer, request.step, request))
-                ends = self.completions == len(turns) - 1 < budget - 1
-                while request.step in self.pending:
-                    for record in self._arrived():
-                        told = ends and record.node.asked and not record.node.verdict.solved
-                        note = f"the recording ends after {len(turns)} answers"
-                        yield record._replace(note=note) if told else record
+                threads.start(partial(self._deliver, turn.step, partial(self._answered, request)))
+                for record in self._take(self._arrival()):
+                    ends = self.completions == answers < budget and not self.solved
+                    note = f"the recording ends after {answers} answers"
+                    yield record._replace(note=note) if ends else record
         finally:
             self.pending.clear()
 
     def _prepare(self) -> None:
         """Choose what a recorded search had asked by now; no answer is fetched before its turn."""
-        while self._turns and self._turns[0].known <= len(self.nodes):
+        while self._turns and self._turns[0].known <= self._known:
             request = self._request(self._turns.pop(0).step)
             self._register(request, 0.0)
             self._prepared[request.step] = request
@@ -285,32 +321,28 @@ class Search:
         self.out_of_money = worst > left
         return max(worst, left / (self.parallel - len(self.pending)))
 
-    def _answer(self, step: int, request: Request) -> None:
-        """Ask, read and judge; the outcome, error or not, is put where `run` waits.
+    def _deliver(self, step: int, work: Callable[[], Record | Remark]) -> None:
+        """Do what is in flight; the outcome, error or not, is put where `run` waits.
 
         This happens in a thread of its own, also for a single completion, so
         that an interrupt ends the wait for an answer that does not come.
         """
         try:
-            completion = self.backend.complete(request)
-            record = self._judge(step, request, completion)
-            self._arrivals.put(Arrival(step, [record], last=not self.refiners))
-            if self.refiners:  # what was paid for is written down before it is refined
-                refined = self._refined(record, self.pending[step], request.tell)[1:]
-                self._arrivals.put(Arrival(step, refined))
+            self._arrivals.put((step, work()))
         except BaseException as error:  # noqa: BLE001  # raised again by `run`, in its thread
-            self._arrivals.put(Arrival(step, error))
+            self._arrivals.put((step, error))
 
-    def _judge(self, step: int, request: Request, completion: Completion) -> Record:
-        """Make a node of a completion; its id is given on arrival."""
+    def _answered(self, request: Request) -> Record:
+        """Ask, read and judge: make a node of a completion; its id is given on arrival."""
+        completion, flight = self.backend.complete(request), self.pending[request.step]
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
-        verdict, best = self._verdict(program, completion.lacking), self.pending[step].best
+        verdict, best = self._verdict(program, completion.lacking), flight.best
         if best is None or verdict.rank > best.verdict.rank:
             verdict = self._confirmed(program, verdict)
         node = Node(
             id=ROOT,
-            step=step,
+            step=request.step,
             parent=request.move.parent,
             action=request.move.action,
             program=program,
@@ -318,43 +350,9 @@ class Search:
             prompt=request.key,
             usage=completion.usage,
             final=completion.final,
+            known=flight.known,
         )
         return Record(node, text, completion.note)
-
-    def _record(
-        self, move: Move, step: int, candidate: str, *, best: Node | None = None, findings: str = ""
-    ) -> Record:
-        """Judge a candidate that nobody was asked for."""
-        verdict = self.problem.judge(candidate)
-        if best is None or verdict.rank > best.verdict.rank:
-            verdict = self._confirmed(candidate, verdict)
-        verdict = replace(verdict, findings=findings)
-        node = Node(ROOT, step, move.parent, move.action, candidate, verdict, "", Usage())
-        return Record(replace(node, asked=False), findings)
-
-    def _refined(
-        self, first: Record, flight: Pending | None, tell: Callable[[str], None]
-    ) -> list[Record]:
-        """Return a record and what refiners made of it, each of what the one before it made."""
-        best = flight.best if flight else None
-        step, others = (flight.step, flight.others) if flight else (ROOT, ())
-        records = [first]
-        for name, refiner in self.refiners.items():
-            newest = records[-1].node
-            if not _worth_refining(newest, best):
-                break
-            task = RefinementTask(self.problem, newest, others, self.seed, tell)
-            found = refiner.refine(task)
-            if found is None or not found.candidate:
-                continue
-            back = ROOT - 1  # the record just before this one
-            leading = max(filter(None, (best, newest)), key=lambda node: node.verdict.rank)
-            record = self._record(
-                Move(name, back), step, found.candidate, best=leading, findings=found.findings
-            )
-            if record.node.verdict.rank > newest.verdict.rank:
-                records.append(record)
-        return records
 
     def _verdict(self, program: str, lacking: str) -> Verdict:
         """Judge a candidate; where an answer lacks one, or its end, that is what is wrong."""
@@ -368,25 +366,138 @@ class Search:
             )
         return verdict
 
-    def _arrived(self) -> Iterator[Record]:
-        """Wait for what comes next of the completions in flight, and yield it learned."""
-        step, outcome, last = self._arrivals.get()
-        flight = self.pending[step]
-        if last:
-            del self.pending[step]
-            self.doing.pop(step, None)
+    def _begun(self) -> Record | Remark:
+        """Make a node of what the search begins with."""
+        assert self.start is not None
+        try:
+            found = self.start(partial(self.doing.__setitem__, ROOT))
+        except Exception as error:  # noqa: BLE001  # a search can do without, and begins anyway
+            return Remark(node=ROOT, by=START, note=f"no start: {_in_a_line(error)}")
+        if found is None or not found.candidate:
+            return Remark(node=ROOT, by=START, note=found.findings if found else "")
+        return self._unasked(Move(START), ROOT, found, None)
+
+    def _unasked(self, move: Move, step: int, found: Refinement, best: Node | None) -> Record:
+        """Judge a candidate that no completion was asked for."""
+        verdict = self.problem.judge(found.candidate)
+        if best is None or verdict.rank > best.verdict.rank:
+            verdict = self._confirmed(found.candidate, verdict)
+        verdict = replace(verdict, findings=found.findings)
+        node = Node(ROOT, step, move.parent, move.action, found.candidate, verdict, "", Usage())
+        return Record(replace(node, asked=False), "")
+
+    def _given(self, event: Node | Remark) -> Record | Remark:
+        """Judge again what a recorded search found without asking."""
+        if isinstance(event, Remark):
+            return event
+        found = Refinement(event.program, event.verdict.findings)
+        return self._unasked(Move(event.action, event.parent), event.step, found, self.best)
+
+    def _to_refine(self, node: Node) -> None:
+        """Note which refiners are to look at a new node: all but the one that made it.
+
+        Their order goes round, since what one of them betters another may better again.
+        """
+        before = self._refining.pop(node.step, None)
+        bettered = before.bettered + 1 if before and not node.asked else 0
+        if not self._worth_refining(node) or bettered >= MOST_IN_A_ROW:
+            return
+        self._refined.add(node.program)
+        names = [*self.refiners]
+        if node.action in names:
+            place = names.index(node.action)
+            names = names[place + 1 :] + names[:place]
+        if names:
+            self._refining[node.step] = Refining(node.id, tuple(names), bettered)
+
+    def _worth_refining(self, node: Node) -> bool:
+        """Whether a candidate runs, is not right yet, and is new and good enough to be refined.
+
+        That is one which is nearly as good as the best, or was written from scratch, or begins to
+        run: a draft with the right terms and wrong constants scores no better than the floor.
+        """
+        verdict = node.verdict
+        if verdict.is_bug or verdict.solved or node.program in self._refined:
+            return False
+        if node.parent == ROOT or self.nodes[node.parent].verdict.is_bug or not node.asked:
+            return True
+        best = self.best or node
+        return verdict.normalised >= best.verdict.normalised - NEARLY_AS_GOOD
+
+    def _tried(self, remark: Remark) -> None:
+        """Cross a refiner off the list of a node."""
+        step = self.nodes[remark.node].step if remark.node != ROOT else ROOT
+        work = self._refining.get(step)
+        if work is None or work.node != remark.node:
+            return
+        left = tuple(name for name in work.left if name != remark.by)
+        if left:
+            self._refining[step] = work._replace(left=left)
         else:
-            self.pending[step] = flight._replace(answered=True)
+            del self._refining[step]
+
+    def _refine(self, step: int) -> None:
+        """Let the next refiner look at a node."""
+        work = self._refining[step]
+        name, node = work.left[0], self.nodes[work.node]
+        move = Move(name, node.id, node.program, node.verdict)
+        self.pending[step] = Pending(step, move, 0.0, self._known, self.best, asked=False)
+        self.doing[step] = f"{name} of #{node.id}"
+
+        def tell(words: str) -> None:
+            self.doing[step] = f"{name} of #{node.id}: {words}"
+
+        task = RefinementTask(self.problem, node, self._others(node), self.seed, tell)
+        threads.start(partial(self._deliver, step, partial(self._bettered, name, task, self.best)))
+
+    def _others(self, node: Node) -> list[Node]:
+        """Return the best other candidates that run, the best first, each once."""
+        running = {n.program: n for n in reversed(self.nodes) if not n.verdict.is_bug}
+        running.pop(node.program, None)
+        ranked = sorted(running.values(), key=lambda node: node.verdict.rank, reverse=True)
+        return ranked[:MOST_OTHERS]
+
+    def _bettered(self, name: str, task: RefinementTask, best: Node | None) -> Record | Remark:
+        """Have a candidate refined; what does not better it is a remark."""
+        node = task.node
+        try:
+            found = self.refiners[name].refine(task)
+        except CwmError:
+            raise
+        except Exception as error:  # noqa: BLE001  # else a search could never go on from here
+            note = f"{name} of #{node.id} failed: {_in_a_line(error)}"
+            return Remark(node=node.id, by=name, note=note)
+        if found is None or found.candidate in ("", node.program):
+            return Remark(node=node.id, by=name, findings=found.findings if found else "")
+        record = self._unasked(Move(name, node.id), node.step, found, best)
+        if _betters(record.node.verdict, node.verdict):
+            return record
+        tried = f"Tried without success: {found.findings}" if found.findings else ""
+        return Remark(node=node.id, by=name, findings=tried)
+
+    def _arrival(self) -> Record | Remark:
+        """Wait for the next outcome of what is in flight."""
+        step, outcome = self._arrivals.get()
+        while step not in self.pending:  # one that was left
+            step, outcome = self._arrivals.get()
+        del self.pending[step]
+        self.doing.pop(step, None)
         if isinstance(outcome, BaseException):
             raise outcome
-        for record in outcome:
-            node = record.node
-            known = flight.known if node.asked else None
-            yield self._take(record._replace(node=replace(node, known=known)))
+        return outcome
 
 
-def _worth_refining(node: Node, best: Node | None) -> bool:
-    """Whether a candidate runs, is not right, and is the best or not much worse."""
-    if node.verdict.is_bug or node.verdict.solved:
+def _betters(found: Verdict, known: Verdict) -> bool:
+    """Whether a refinement is an improvement, and not only on the rows that it was fitted to."""
+    if found.is_bug or found.validation < known.validation or found.score < known.score:
         return False
-    return best is None or node.verdict.normalised >= best.verdict.normalised - NEARLY_AS_GOOD
+    if found.score > known.score:
+        return True
+    if found.error is None or known.error is None:
+        return False
+    return known.error - found.error >= LEAST_NEARER
+
+
+def _in_a_line(error: Exception) -> str:
+    """Name an error in few words."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -61,6 +61,7 @@ class SearchTree:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.nodes: dict[int, Node] = {}
         self.branches: dict[int, Subtree] = {ROOT: Subtree()}
+        self.completions = 0
         self.tokens = 0
         self.cost: float | None = 0.0
         for node in nodes:
@@ -87,6 +88,7 @@ class SearchTree:
     def add(self, node: Node) -> None:
         """Take a node in and tell its ancestors."""
         usage = node.usage
+        self.completions += node.asked
         self.tokens += usage.tokens
         if self.cost is not None:
             self.cost = None if usage.cost is None else self.cost + usage.cost
@@ -462,7 +464,7 @@ class NodeLines:
         """Print what is being done."""
         pending = self._search.pending.copy()
         told = [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
-        words = [f"[{self._number(len(self._tree))}] {len(pending)} in flight", *told]
+        words = [f"[{self._number(self._tree.completions)}] {len(pending)} in flight", *told]
         words.append(duration(time.monotonic() - self._began))
         self._console.print(Text("  ".join(words)), soft_wrap=True)
 
@@ -474,7 +476,7 @@ class NodeLines:
         """Print what came of a completion."""
         self.heard()
         self._tree.add(node)
-        number = self._number(len(self._tree))
+        number = self._number(self._tree.completions)
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
         scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
@@ -552,7 +554,7 @@ class Screen:
 
     def _progress(self, pending: Mapping[int, Pending], width: int) -> Text:
         """Draw how much of the budget is spent, and say what is being done."""
-        done = len(self._tree)
+        done = self._tree.completions
         words = [f"{done}/{self._budget}", duration(time.monotonic() - self._began)]
         if pending:
             words.append(f"{len(pending)} in flight")

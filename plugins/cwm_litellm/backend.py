@@ -86,6 +86,7 @@ class LiteLLM(Backend):
     """
 
     needs_model = True
+    takes_help = True
 
     model: str
     api_base: str | None = field(default=None, metadata=NOT_IDENTITY)

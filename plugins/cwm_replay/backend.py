@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cwm_cli.data.reading import read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.searches import SearchRecord, SearchRun, read_answers
+from cwm_cli.runs.searches import SearchLine, SearchRecord, SearchRun, read_answers
 from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failures import NO_ANSWER
-from cwm_cli.search.contracts import Backend, Completion, Request, Turn
+from cwm_cli.search.contracts import ROOT, Backend, Completion, Remark, Request, Turn
 
 SUFFIXES = (".md", ".txt")
 
@@ -23,24 +23,25 @@ class Replay(Backend):
     A run answers the n-th asking of the same messages as it was answered
     then, and the search asks in the turns of that run, so that a smaller
     budget gives the beginning of the same tree and `--parallel` changes
-    nothing. Of text files, in the order of their names, the n-th answers the
-    n-th question. Replayed answers cost nothing.
+    nothing; what it began with and what refiners made is taken from it. Of
+    text files, in the order of their names, the n-th answers the n-th
+    question. Replayed answers cost nothing.
     """
 
     needs_model = True
 
     model: str
-    _records: Sequence[SearchRecord] = field(init=False, repr=False)
+    _lines: Sequence[SearchLine] = field(init=False, repr=False)
     _answers: Mapping[str, Sequence[Completion]] = field(init=False, repr=False)
     _texts: Sequence[Path] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         folder = Path(self.model)
-        self._records = list(read_answers(folder))
-        self._answers = _by_question(self._records)
+        self._lines = list(read_answers(folder))
+        self._answers = _by_question(self._lines)
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         self._texts = [file for file in files if file.suffix in SUFFIXES]
-        if not self.model or not (self._records or self._texts):
+        if not self.model or not (self._lines or self._texts):
             raise CwmError(
                 f"{self.model!r} holds no answers: give --model the folder of a run,"
                 f" or of files *{' and *'.join(SUFFIXES)}"
@@ -48,27 +49,33 @@ class Replay(Backend):
 
     def complete(self, request: Request) -> Completion:
         """Return the answer that was given before."""
-        return self._replayed(request) if self._records else self._text(request.step)
+        return self._replayed(request) if self._lines else self._text(request.step)
 
     def worst_cost(self, request: Request) -> float | None:
         """Return nothing: no one is asked."""
         return 0.0
 
     def recorded(self) -> Sequence[Turn]:
-        """Return when the nodes of a run were asked for.
+        """Return when what a run learned was asked for, or that it was not.
 
         A journal that does not say so is read as if as many questions had been in flight all the
         time as the order of its nodes needs at least; one that lost lines has no turns.
         """
-        if any(record.node.id != place for place, record in enumerate(self._records)):
+        nodes = [line.node for line in self._lines if isinstance(line, SearchRecord)]
+        if any(node.id != place for place, node in enumerate(nodes)):
             return ()
-        steps = [record.node.step for record in self._records]
+        steps = [node.step for node in nodes if node.asked]
         ahead = max((step - place for place, step in enumerate(steps)), default=0)
-        known = (record.node.known for record in self._records)
-        return [
-            Turn(step, max(0, step - ahead) if count is None else count)
-            for step, count in zip(steps, known, strict=True)
-        ]
+        turns = []
+        for place, line in enumerate(self._lines):
+            if isinstance(line, Remark):
+                turns.append(Turn(ROOT, place, line))
+            elif not line.node.asked:
+                turns.append(Turn(line.node.step, place, line.node))
+            else:
+                step, known = line.node.step, line.node.known
+                turns.append(Turn(step, max(0, step - ahead) if known is None else known))
+        return turns
 
     def _replayed(self, request: Request) -> Completion:
         """Return what the run answered to the same messages."""
@@ -87,9 +94,10 @@ class Replay(Backend):
         return Completion(read_text(self._texts[number]))
 
 
-def _by_question(records: Sequence[SearchRecord]) -> Mapping[str, Sequence[Completion]]:
+def _by_question(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completion]]:
     """Return a run's answers by the hash of the messages, in the order of asking."""
     answers: dict[str, list[Completion]] = defaultdict(list)
+    records = (line for line in lines if isinstance(line, SearchRecord) and line.node.asked)
     for line in sorted(records, key=lambda line: line.node.step):
         usage = replace(line.node.usage, cost=0.0, seconds=0.0)
         failure = line.node.verdict.failure
