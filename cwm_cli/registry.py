@@ -25,6 +25,7 @@ from typing import (
 
 import pluggy
 
+from cwm_cli.envs.shifts import with_shifts
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
 from cwm_cli.presets import asked_of_others, preset_values
@@ -221,9 +222,8 @@ def find(kind: Kind, name: str) -> Any:
 
 
 def environment(name: str) -> "EnvironmentSpec":
-    """Return the environment called `name`."""
-    spec: EnvironmentSpec = find("environment", name)()
-    return spec
+    """Return the environment called `name`; its `make` takes `shift`, too."""
+    return with_shifts(find("environment", name)())
 
 
 def default(role: Role) -> str:

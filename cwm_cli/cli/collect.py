@@ -13,6 +13,7 @@ from cwm_cli.cli.shared import (
     JsonOption,
     OptionsOption,
     SeedOption,
+    ShiftOption,
     emit_json,
     parse_env_args,
 )
@@ -21,6 +22,7 @@ from cwm_cli.cli.shared import (
 def collect(
     env: EnvOption,
     env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -91,7 +93,7 @@ def collect(
 
     result = collecting.collect(
         env,
-        env_args=parse_env_args(env_arg),
+        env_args=parse_env_args(env_arg, shift),
         episodes=episodes,
         test_episodes=test_episodes,
         min_rows=min_rows,

@@ -15,6 +15,7 @@ from cwm_cli.cli.shared import (
     MetricOption,
     OptionsOption,
     SeedOption,
+    ShiftOption,
     ToolOption,
     console,
     emit_json,
@@ -42,6 +43,7 @@ def evaluate(
         typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
     ] = None,
     env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
     dataset: DatasetOption = None,
     split: Annotated[
         Literal["train", "test"] | None,
@@ -67,7 +69,7 @@ def evaluate(
     result = score(
         program,
         env=env,
-        env_args=parse_env_args(env_arg),
+        env_args=parse_env_args(env_arg, shift),
         dataset=dataset,
         split=split,
         metric=metric,

@@ -17,6 +17,7 @@ from cwm_cli.cli.shared import (
     ProgramOption,
     RunOption,
     SeedOption,
+    ShiftOption,
     ToolOption,
     console,
     emit_json,
@@ -34,6 +35,7 @@ def plan(
         typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
     ] = None,
     env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
     program: ProgramOption = None,
     run_option: RunOption = None,
     real_env: Annotated[
@@ -112,7 +114,7 @@ def plan(
         result = play(
             run or run_option,
             env=env,
-            env_args=parse_env_args(env_arg),
+            env_args=parse_env_args(env_arg, shift),
             program=program,
             real_env=real_env,
             dataset=dataset,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cwm_cli.envs.shifts import SHIFT
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean, read_value
 from cwm_cli.views.lines import complain
@@ -35,6 +36,17 @@ EnvArgOption = Annotated[
         "--env-arg",
         metavar="KEY=VALUE",
         help="Argument of the environment, such as is_slippery=false; repeatable.",
+        show_default=False,
+    ),
+]
+ShiftOption = Annotated[
+    int | None,
+    typer.Option(
+        "--shift",
+        metavar="SEED",
+        min=0,
+        help="Change constants and rules of the environment by this seed: nobody knows it by heart "
+        "then. Short for --env-arg shift=SEED.",
         show_default=False,
     ),
 ]
@@ -132,8 +144,8 @@ MetricOption = Annotated[
 ]
 
 
-def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
-    """Read KEY=VALUE pairs, whose values are JSON or Python literals."""
+def parse_env_args(pairs: list[str] | None, shift: int | None = None) -> dict[str, Any]:
+    """Read KEY=VALUE pairs, whose values are JSON or Python literals, and add a shift."""
     arguments: dict[str, Any] = {}
     for pair in pairs or []:
         key, separator, text = pair.partition("=")
@@ -144,6 +156,8 @@ def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
         except ValueError as error:
             quoted = shlex.quote(f"{key}={jsonlib.dumps(text, ensure_ascii=False)}")
             raise CwmError(f"{error}: write text in quotes, --env-arg {quoted}") from error
+    if shift is not None and arguments.setdefault(SHIFT, shift) != shift:
+        raise CwmError(f"--shift {shift} and --env-arg {SHIFT}={arguments[SHIFT]}: name one")
     return arguments
 
 

@@ -23,6 +23,7 @@ from cwm_cli.cli.shared import (
     OptionsOption,
     ParallelOption,
     SeedOption,
+    ShiftOption,
     StrategyOption,
     TemperatureOption,
     ToolOption,
@@ -50,6 +51,7 @@ def synthesize(
         typer.Option("--idx", min=0, help="Position in the benchmark.", show_default=False),
     ] = None,
     env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
     model: ModelOption = None,
     backend: BackendOption = None,
     strategy: StrategyOption = None,
@@ -92,7 +94,7 @@ def synthesize(
 
     result = synthesizing.synthesize(
         _environment(env, idx),
-        env_args=parse_env_args(env_arg),
+        env_args=parse_env_args(env_arg, shift),
         model=model,
         backend=backend,
         strategy=strategy,

@@ -65,7 +65,10 @@ class EnvironmentSpec:
     environment. `valid_actions` returns the actions that are allowed where an
     environment stands, None where all are. `restore` stands a made environment,
     without its wrappers, at an observation, or returns False where the
-    observation does not tell the state; it may reset the environment.
+    observation does not tell the state; it may reset the environment. `shift`
+    changes the constants and rules of a made environment, in place and beneath
+    its wrappers, drawn from a generator: by so little that the task keeps its
+    sense, and never its spaces. What `describe` says of it then gives none away.
     """
 
     id: str
@@ -76,6 +79,7 @@ class EnvironmentSpec:
     rewinder: Callable[[gym.Env[Any, Any]], Rewinder | None] | None = None
     valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
     restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
+    shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:

@@ -12,9 +12,11 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_gymnasium.describing import describe
 from cwm_gymnasium.making import load, make, needs, versions
+from cwm_gymnasium.shifts import SHIFTED
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    import numpy as np
     from gymnasium.envs.registration import EnvSpec
 
 HOMES = {"ALE": "ale_py"}
@@ -60,6 +62,7 @@ def _specify(name: str) -> EnvironmentSpec:
         note=_note(bare, found),
         rewinder=_rewinder,
         restore=_restore,
+        shift=_shift(found),
     )
 
 
@@ -78,6 +81,12 @@ def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     from cwm_gymnasium.restoring import restore
 
     return restore(env, observation)
+
+
+def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator], None] | None:
+    """Return what shifts an environment, if it is known what of its class can change."""
+    change = SHIFTED.get(str(found.entry_point))
+    return change and (lambda env, rng: change(env.unwrapped, rng))
 
 
 def _module(name: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_gymnasium.making import load
+from cwm_gymnasium.shifts import is_shifted
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -210,9 +211,38 @@ def _aside(line: str) -> bool:
     return bool(names) and set(names) <= ASIDE
 
 
+CHANGED = (
+    "This is a variant of what is documented below: constants, time step, integrator, thresholds, "
+    "weights of rewards, maps and rules may differ from it, and nothing but the data tells how. "
+    "Numbers and maps of the documentation are left out; where they stood there is a ?."
+)
+"""What is said of a shifted environment."""
+
+NUMBER = re.compile(
+    r"(?P<kept>\w\[-?\d+:?\]|\(\d+,\)|\^\{?\d+|\d+ elements?|`\d+`:)"
+    r"|(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?(?!\w|\.\d)"
+)
+"""A number; an index, a shape or an exponent is kept: it is how something is written down."""
+
+COUNT = re.compile(r"\s*(?:\|[^|]*\||[-*]?\s*`?-?\d+`?(?:[.:]|\s+-))")
+"""The number of a row of a table, of an item or of an action."""
+
+
+def without_numbers(text: str) -> str:
+    """Leave out the numbers of a documentation that may have changed, and maps."""
+    lines = []
+    for line in FENCE.sub("?\n", text).splitlines():
+        count = COUNT.match(line)
+        kept = count[0] if count else ""
+        lines.append(kept + NUMBER.sub(lambda found: found["kept"] or "?", line[len(kept) :]))
+    return "\n".join(lines)
+
+
 def describe(env: gym.Env[Any, Any]) -> str:
     """Say what is known about an environment: its documentation, spaces and arguments."""
     documented = clean(_docstring(type(env.unwrapped)))
+    if is_shifted(env):
+        documented = f"{CHANGED}\n\n{without_numbers(documented)}"
     spaces = (
         "## Spaces\n"
         f"Observation: {words(space_of(env.observation_space))}\n"
@@ -223,8 +253,13 @@ def describe(env: gym.Env[Any, Any]) -> str:
 
 
 def _docstring(environment: type) -> str:
-    """Return the docstring of a class, or of the one whose `step` it inherits."""
+    """Return the docstring of a class, or of the one whose `step` it inherits.
+
+    A class that took the place of another for a shift is passed over.
+    """
     for cls in inspect.getmro(environment):
+        if cls.__module__.startswith(__package__ or "?"):
+            continue
         if cls.__doc__ or "step" in vars(cls):
             return inspect.cleandoc(cls.__doc__ or "")
     return ""

@@ -121,11 +121,13 @@ class StandingRewards:
 
 
 def rewards_of(env: Any) -> Rewards | None:
-    """Return the rewards of an environment, if it is one of Gymnasium's own."""
-    package, _, module = type(env).__module__.rpartition(".")
-    name, _, version = module.rpartition("_")
-    known = package == "gymnasium.envs.mujoco" and name in _KNOWN and version in ("v4", "v5")
-    return _KNOWN[name](env, version == "v5") if known else None
+    """Return the rewards of an environment, if its class or one it builds on is Gymnasium's own."""
+    for cls in type(env).__mro__:
+        package, _, module = cls.__module__.rpartition(".")
+        name, _, version = module.rpartition("_")
+        if package == "gymnasium.envs.mujoco" and name in _KNOWN and version in ("v4", "v5"):
+            return _KNOWN[name](env, version == "v5")
+    return None
 
 
 def _half_cheetah(env: Any, late: bool) -> Rewards:
@@ -229,9 +231,11 @@ def _humanoidstandup(env: Any, late: bool) -> Rewards:
 
 
 def _inverted_pendulum(env: Any, late: bool) -> Rewards:
+    lean = getattr(env, "lean", 0.2)
+
     def reward(view: View, actions: np.ndarray) -> Judgement:
         finite = np.isfinite(view["qpos"]).all(axis=1) & np.isfinite(view["qvel"]).all(axis=1)
-        upright = finite & ~(np.abs(view["qpos"][:, 1]) > 0.2)
+        upright = finite & ~(np.abs(view["qpos"][:, 1]) > lean)
         return np.where(upright, 1.0, 0.0 if late else 1.0), ~upright
 
     return StandingRewards(("qpos", "qvel"), reward)
@@ -239,10 +243,11 @@ def _inverted_pendulum(env: Any, late: bool) -> Rewards:
 
 def _inverted_double_pendulum(env: Any, late: bool) -> Rewards:
     bonus = env._healthy_reward if late else 10.0
+    lowest = getattr(env, "lowest", 1.0)
 
     def reward(view: View, actions: np.ndarray) -> Judgement:
         x, y = view["site_xpos"][:, 0, 0], view["site_xpos"][:, 0, 2]
-        terminated = y <= 1
+        terminated = y <= lowest
         distance = 0.01 * x**2 + (y - 2) ** 2
         speed = 1e-3 * view["qvel"][:, 1] ** 2 + 5e-3 * view["qvel"][:, 2] ** 2
         return bonus * (~terminated if late else 1.0) - distance - speed, terminated

@@ -1,0 +1,141 @@
+"""Shifted environments: other constants and rules by a seed, everywhere an environment is made."""
+
+import json
+import re
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwm_cli.agents.recording import record
+from cwm_cli.bench.configuration import SUITES
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.simulators.opening import is_exact
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import PaperMetric
+from cwm_cli.registry import environment
+from cwm_cli.worlds import EnvironmentModel
+from cwm_gymnasium.shifts import SHIFTED
+
+SHIFTABLE = [name for name in SUITES["cwmb"] if environment(name).shift]
+
+
+def walk(name: str, shift: int | None, steps: int = 30) -> list[str]:
+    """Return what is seen of random steps, from the same start and with the same actions."""
+    with closing(environment(name).make(shift=shift)) as env:
+        env.action_space.seed(1)
+        seen = [repr(env.reset(seed=1)[0])]
+        for _ in range(steps):
+            observation, reward, terminated, *_ = env.step(env.action_space.sample())
+            seen.append(repr((observation, reward, terminated)))
+            if terminated:
+                env.reset()
+        return seen
+
+
+def test_a_seed_gives_one_variant_and_another_seed_another() -> None:
+    for name in SHIFTABLE:
+        assert walk(name, 3) == walk(name, 3), name
+        others = [walk(name, shift, 60) for shift in (None, 1, 2, 3, 4)]
+        assert len({tuple(each) for each in others}) == 5, name
+
+
+@pytest.mark.slow
+def test_a_shifted_environment_is_saved_restored_and_played_in_batches() -> None:
+    for name in SHIFTABLE:
+        spec = environment(name)
+        env, twin = spec.make(shift=2), spec.make(shift=2)
+        made = spec.rewinder(env) if spec.rewinder else None
+        if made is None:
+            continue
+        assert is_exact(lambda env, spec=spec: spec.rewinder(env), env, twin), name
+        env.reset(seed=0)
+        plans = np.array([[[env.action_space.sample() for _ in range(5)] for _ in range(2)]])
+        assert made.returns([made.save()], plans.astype(float)) is not None, name
+
+
+@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Reacher-v5"])
+def test_the_truth_of_a_shifted_environment_is_known_from_its_observations(name: str) -> None:
+    rows = record(
+        environment(name), env_args={"shift": 1}, policy="random", episodes=4, test_episodes=1
+    )
+    metric = PaperMetric.of(rows.train)
+    shifted = metric.ceiling(EnvironmentModel(environment(name), {"shift": 1}), rows.test)
+    standard = metric.ceiling(EnvironmentModel(environment(name)), rows.test)
+    assert shifted.accuracy > standard.accuracy
+
+
+def test_the_description_of_a_shifted_environment_gives_no_number_of_it_away() -> None:
+    for name in SHIFTABLE:
+        spec = environment(name)
+        with closing(spec.make()) as old, closing(spec.make(shift=1)) as new:
+            told = spec.describe(new).partition("## Spaces")[0]
+            assert told.startswith("This is a variant of what is documented below"), name
+            assert "?" in told, name
+            before, after = (numbers(env.unwrapped) for env in (old, new))
+            assert spec.describe(old) == spec.describe(spec.make()), name
+        changed = {number for key in before for number in before[key] ^ after.get(key, set())}
+        counts = set(range(400))  # of rows, items, actions and parts
+        said = {abs(float(found)) for found in re.findall(r"\d+\.\d+|\.\d+|\d+", told)}
+        assert not said & (changed - counts), name
+
+
+def numbers(env: Any) -> dict[str, set[float]]:
+    """Return the sizes of the numbers that an environment holds, by attribute."""
+    found = dict(vars(env))
+    found |= {name: getattr(env, name) for name in dir(type(env)) if name.isupper()}
+    if hasattr(env, "model"):
+        options = env.model.opt
+        found |= {name: getattr(options, name) for name in ("timestep", "gravity", "viscosity")}
+        found |= {name: getattr(env.model, name) for name in ("dof_damping", "actuator_gear")}
+        found["dt"] = env.dt
+    kept = {}
+    for name, value in found.items():
+        if isinstance(value, float | int | tuple | np.ndarray) and name != "np_random":
+            flat = np.ravel(np.array(value, dtype=object))
+            kept[name] = {abs(float(n)) for n in flat if isinstance(n, float | int)}
+    return kept
+
+
+def test_what_cannot_be_shifted_says_so_in_a_line(cwm) -> None:
+    for words, said in {
+        ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave --shift out",
+        ("Hopper-v5", "--shift", "3", "--env-arg", "shift=4"): "name one",
+        ("Hopper-v5", "--env-arg", "shift=-4"): "--shift -4 is no seed",
+    }.items():
+        result = cwm.inside("collect", "--env", *words)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), words
+        assert said in result.stderr
+    with pytest.raises(CwmError, match="is no seed"):
+        environment("Hopper-v5").make(shift=True)
+
+
+def test_a_shift_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> None:
+    few = ("--policy", "random", "--episodes", "2", "--test-episodes", "1")
+    cwm.inside("collect", "--env", "Reacher-v5", "--shift", "3", *few, "--out", "r.npz")
+    assert Dataset.load(cwm.folder / "r.npz").metadata["env_args"] == {"shift": 3}
+    (cwm.folder / "p.py").write_text(STILL)
+    rows = ("p.py", "--env", "Reacher-v5", "--dataset", "r.npz")
+    result = cwm.inside("evaluate", *rows, "--json")
+    assert json.loads(result.stdout)["test"]["accuracy"] > 0
+    other = cwm.inside("evaluate", *rows, "--shift", "4")
+    assert other.returncode == 1
+    assert "was recorded with --env-arg {'shift': 3}" in other.stderr
+
+
+STILL = """
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+
+    def step(self, action):
+        return self.observation, 0.0, False
+"""
+
+
+def test_every_class_in_the_table_is_one_that_gymnasium_registers() -> None:
+    import gymnasium
+
+    known = {str(spec.entry_point) for spec in gymnasium.registry.values()}
+    assert SHIFTED.keys() <= known
