@@ -1,80 +1,41 @@
-"""Fits the numbers of a program to recorded rows: the refiner that needs no completion.
+"""Calibration: a program gets the numbers with which it predicts what was recorded.
 
 A program that has the right law and wrong constants scores next to nothing, and no edit by hand
-mends that: a fit does. It goes in stages. Rows on which few numbers act come first, as there a
-wrong limit or contact cannot lead astray; then all rows; then numbers that nothing moves smoothly,
-thresholds above all, are searched for among the rows that are still wrong. Every step is a batch
-of versions of the program that the sandbox answers in one process; what was recorded to follow
-stays outside.
+mends that: a fit does, and costs no completion. This is the refiner, and what it reports.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, product
-from math import exp, log10, pi
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.evaluation.metric import TOLERANCE, match
-from cwm_cli.problems.refining.lifting import Choice, Kind, choices, lift, number, written
-from cwm_cli.problems.refining.versions import ask_versions
+from cwm_cli.problems.refining.fitting import (
+    ACTS,
+    FINE,
+    MOST_STEPS,
+    SAMPLE,
+    Correction,
+    Fitting,
+    OutOfWork,
+    Work,
+    left_over,
+    simplest,
+)
+from cwm_cli.problems.refining.lifting import NumberKind, annotated
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner, unheard
-from cwm_cli.worlds.contract import component_names
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
 
-MOST_STEPS = 1_500_000
-"""Steps of the program that a fit takes: what decides, as seconds depend on the machine."""
+DIGITS = 10
+"""Significant digits of what is written: more than float32 can tell apart."""
 
-MOST_ROWS = 4000
-"""Rows that a fit looks at; of more so many are drawn."""
-
-SAMPLE, QUICK = 240, 60
-"""Rows that derivatives are taken on, and those on which ways are tried: a few for each number."""
-
-NUDGE = 1e-4
-"""Relative step of a derivative: coarse, so that programs that compute in float32 have one."""
-
-WIDEST = 1.6
-"""How far a number may move, as a logarithm: to a fifth or to five times of what it was."""
-
-DAMPINGS = 10.0 ** -np.arange(1, 15, 2)
-"""Shares of the largest squared singular value that damp a step, all tried in one batch."""
-
-NOWHERE = 1e9
-"""Tolerances by which a row counts as wrong where a version has no answer."""
-
-FINE = 0.05
-"""Share of the tolerance that may be given up for a simpler number, and below which all is well."""
-
-ACTS = 1e-3
-"""Tolerances by which a number has to move an answer, when it doubles, to act on a row."""
-
-FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
-"""Where a threshold is looked for, times what it was."""
-
-MOST_SEEN = 12
-"""Values of the wrong rows that are tried as a threshold as well: clamped values show the clamp."""
-
-MOST_WAYS = 24
-"""Combinations of choices that are tried; of more each choice is tried on its own."""
-
-STARTS, SPREAD = 24, 0.2
-"""Other beginnings, and how far away they are, where the first leads nowhere."""
-
-
-class Change(NamedTuple):
-    """A number or a way of a program, before and after."""
-
-    name: str
-    before: str
-    after: str
+SAME = 1e-9
+"""Relative change of a number that counts as none."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +48,7 @@ class Calibration:
     """
 
     program: str
-    changes: tuple[Change, ...]
+    corrections: tuple[Correction, ...]
     unidentified: tuple[str, ...]
     floor: dict[str, float]
     wrong: int
@@ -105,9 +66,11 @@ class Calibration:
             f"{self.rows - self.wrong} are right in every part, {self.rows - self.wrong_before} "
             "were before."
         ]
-        if self.changes:
-            moved = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in self.changes)
-            lines.append(f"Changed: {moved}.")
+        if self.corrections:
+            moved = ", ".join(
+                f"{each.name} {each.before} -> {each.after}" for each in self.corrections
+            )
+            lines.append(f"Correctiond: {moved}.")
         if self.unidentified:
             lines.append(f"Not determined by these rows: {', '.join(self.unidentified)}.")
         left = {name: size for name, size in self.floor.items() if size > 1}
@@ -120,10 +83,6 @@ class Calibration:
         if self.failing:
             lines.append(self.failing)
         return "\n".join(lines)
-
-
-class OutOfWork(Exception):
-    """The work or the time that a fit may take is used up."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +110,7 @@ class Calibrate(Refiner):
         )
         if found is None:
             return None
-        return Refinement(found.program if found.changes else "", found.findings)
+        return Refinement(found.program if found.corrections else "", found.findings)
 
     def fit(
         self,
@@ -168,9 +127,11 @@ class Calibrate(Refiner):
         None where it has no numbers, is right, or answers to no row. What it declares comes
         first, other numbers if that is not enough.
         """
-        work = _Work(self.calibrate_seconds, self.calibrate_steps)
-        fit = _Fit(program, rows, sandbox, weights, work, seed)
-        kinds = [kind for kind in Kind if self.calibrate_literals or kind == Kind.DECLARED]
+        work = Work(self.calibrate_seconds, self.calibrate_steps)
+        fit = Fitting(program, rows, sandbox, weights, work, seed)
+        kinds = [
+            kind for kind in NumberKind if self.calibrate_literals or kind == NumberKind.DECLARED
+        ]
         kinds = [kind for kind in kinds if any(each.kind == kind for each in fit.numbers)]
         if not (kinds or fit.choices) or not fit.begin():
             return None
@@ -184,555 +145,146 @@ class Calibrate(Refiner):
                     break
         except OutOfWork as reached:
             stopped = str(reached)
-        return fit.result(stopped)
+        return _result(fit, stopped)
 
 
-@dataclass
-class _Work:
-    """What a fit may still do."""
+def _result(fit: Fitting, stopped: str) -> Calibration:
+    """Write the program with simple numbers, and say what was found."""
+    unidentified: list[str] = []
+    fit.work.extend()
+    try:
+        unidentified = _simplified(fit)
+    except OutOfWork as reached:
+        stopped = stopped or str(reached)
+    pairs = [
+        (each, was, value)
+        for each, was, value in zip(fit.numbers, fit.first, fit.values, strict=True)
+        if abs(value - was) > SAME * abs(was)
+    ]
+    lines = {fit.program.count("\n", 0, each.place[0]) for each, *_ in pairs}
+    return Calibration(
+        program=annotated(fit.text(fit.values, DIGITS), lines),
+        corrections=(
+            *fit.taken,
+            *(Correction(each.name, f"{was:.10g}", f"{now:.10g}") for each, was, now in pairs),
+        ),
+        unidentified=tuple(unidentified),
+        floor=dict(
+            zip(fit.components, np.median(np.abs(fit.errors), axis=0).tolist(), strict=True)
+        ),
+        wrong=int(fit.wrong.sum()),
+        wrong_before=int(fit.wrong_before.sum()),
+        rows=len(fit.rows),
+        failing=_failing(fit),
+        steps=fit.work.done,
+        stopped=stopped,
+    )
 
-    seconds: float
-    steps: int
-    began: float = field(default_factory=time.monotonic)
-    done: int = 0
 
-    def spend(self, steps: int) -> None:
-        """Count steps before they are taken; `OutOfWork` when that is enough."""
-        if self.done >= self.steps:
-            raise OutOfWork(f"{self.steps:,} steps")
-        if time.monotonic() - self.began > self.seconds:
-            raise OutOfWork(f"{self.seconds:g} s")
-        self.done += steps
-
-
-class _Found(NamedTuple):
-    """What versions say: errors in tolerances (versions, rows, components), and each row's loss."""
-
-    errors: np.ndarray
-    losses: np.ndarray
-
-
-class _Fit:
-    """A program, its numbers as they stand, and how the rows like them."""
-
-    def __init__(
-        self,
-        program: str,
-        rows: Dataset,
-        sandbox: Sandbox,
-        weights: np.ndarray | None,
-        work: _Work,
-        seed: int,
-    ) -> None:
-        self._rng = np.random.default_rng([seed, len(rows)])
-        kept = np.sort(self._rng.permutation(len(rows))[:MOST_ROWS])
-        self.rows = rows[kept]
-        self._weights = np.ones(len(kept)) if weights is None else weights[kept]
-        self._sandbox, self._work, self._seed = sandbox, work, seed
-        self._original = program
-        self._taken: dict[str, Change] = {}
-        self._searched: set[int] = set()
-        self._use(program)
-        self.first = self.values = np.array([each.value for each in self.numbers])
-        self._sample = np.sort(self._rng.permutation(len(kept))[:SAMPLE])
-
-    def _use(self, program: str) -> None:
-        """Go on with a program that differs by ways that are taken; its numbers are the same."""
-        self.program = program
-        self.numbers, self.choices = lift(program), choices(program)
-
-    def text(self, values: np.ndarray, digits: int = 17) -> str:
-        """Write a version; what is as it was stays as it was written."""
-        pairs = zip(self.numbers, values, self.first, strict=True)
-        return written(
-            self.program,
-            [(each.place, number(value, digits)) for each, value, was in pairs if value != was],
+def _failing(fit: Fitting) -> str:
+    """Say in which parts rows are still wrong, and whether that depends on the action."""
+    if not fit.wrong.any() or fit.wrong.all():
+        return ""
+    far = (np.abs(fit.errors) > 1).any(axis=0)
+    parts = [
+        f"{name} in {int((np.abs(fit.errors[:, place]) > 1).sum())}"
+        for place, name in enumerate(fit.components)
+        if far[place]
+    ]
+    actions = fit.rows.columns.get("actions")
+    if actions is not None and actions.ndim == 1 and actions.dtype.kind in "iu":
+        shares = {
+            int(action): (int(fit.wrong[actions == action].sum()), int((actions == action).sum()))
+            for action in np.unique(actions)
+        }
+        parts.append(
+            "by action "
+            + ", ".join(f"{action}: {bad} of {every}" for action, (bad, every) in shares.items())
         )
-
-    # what is asked
-
-    def ask(self, versions: Sequence[np.ndarray], rows: np.ndarray) -> _Found:
-        """Ask for rows by versions of the program with other numbers."""
-        self._work.spend(len(versions) * len(rows))
-        chosen = self.rows[rows]
-        answers = ask_versions(
-            self._sandbox, [self.text(each) for each in versions], chosen, seed=self._seed
-        )
-        goes_on = ~chosen.columns["terminations"]
-        errors, losses = [], []
-        for columns, failed in answers:
-            parts = [
-                (
-                    (columns[name] - chosen.columns[name]).reshape(len(rows), -1),
-                    chosen.columns[name],
-                )
-                for name, space in chosen.observation_space.leaves("next_observations")
-                if space.is_float
-            ]
-            parts = [(error * goes_on[:, None], target) for error, target in parts]
-            rewards = chosen.columns["rewards"]
-            parts.append(((columns["rewards"] - rewards)[:, None], rewards))
-            sizes = [
-                error / (TOLERANCE + TOLERANCE * np.abs(target.reshape(len(rows), -1)))
-                for error, target in parts
-            ]
-            size = np.concatenate(sizes, axis=1)
-            size[failed | ~np.isfinite(size).all(axis=1)] = NOWHERE
-            errors.append(np.clip(size, -NOWHERE, NOWHERE))
-            lost = match(columns, chosen).losses(chosen.columns["terminations"])
-            losses.append(np.where(failed, 1.0, lost))
-        return _Found(np.array(errors), np.array(losses))
-
-    def begin(self) -> bool:
-        """See how right the program is as it stands; False where that is all or nothing."""
-        found = self.ask([self.values], self.every)
-        self._note(self.values, found)
-        self.wrong_before = self.wrong
-        answered = np.abs(found.errors[0]).max(axis=1) < NOWHERE
-        return bool(self.wrong.any() and answered.any())
-
-    @property
-    def every(self) -> np.ndarray:
-        """All rows, by number."""
-        return np.arange(len(self.rows))
-
-    def _note(self, values: np.ndarray, found: _Found) -> None:
-        self.values, self.errors = values, found.errors[0]
-        self.losses = found.losses[0]
-        self.wrong = self.losses > 0
-        self.standing = self._stands(found)
-
-    def _stands(self, found: _Found, version: int = 0) -> tuple[float, float]:
-        """Return what orders versions on all rows: the loss, then the size of errors."""
-        loss = round(float(found.losses[version] @ self._weights / self._weights.sum()), 9)
-        return loss, _size(found.errors[version])
-
-    def _accept(self, values: np.ndarray) -> bool:
-        """Go on from other values if all rows together like them better."""
-        found = self.ask([values], self.every)
-        if self._stands(found) >= self.standing:
-            return False
-        self._note(values, found)
-        return True
-
-    # the stages
-
-    def choose(self, kinds: Sequence[Kind]) -> None:
-        """Try the ways that a program may take, on a few rows; keep the best."""
-        free = self._free(kinds)
-        whole = self._stiff(free)
-        ways = [*self.choices, *whole]
-        if not ways:
-            return
-        few = np.sort(self._rng.permutation(len(self.rows))[:QUICK])
-
-        def quality(numbers: Sequence[int]) -> float:
-            """Fit with other ways in force, and say how large the errors stay."""
-            program, before = self.program, self.numbers
-            texts = [(way.place, way.text(n)) for way, n in zip(ways, numbers, strict=True)]
-            self._use(written(program, texts))
-            values = self._descend(self.values, self._free(kinds), few, turns=5)
-            found = _size(self.ask([values], few).errors[0])
-            self.program, self.numbers = program, before
-            return found
-
-        best = [way.now for way in ways]
-        best_quality = quality(best)
-        if best_quality > log10(FINE):
-            for numbers in _combinations(ways, best):
-                if (found := quality(numbers)) < best_quality - 0.05:  # a tenth at least
-                    best, best_quality = list(numbers), found
-        texts = [(way.place, way.text(n)) for way, n in zip(ways, best, strict=True)]
-        for way, n in zip(ways, best, strict=True):
-            if n != way.now:
-                self._taken[way.name] = Change(way.name, way.ways[way.now], way.ways[n])
-        self._use(written(self.program, texts))
-        if self._taken:
-            values = np.array([each.value for each in self.numbers])
-            self.first = self.values = values
-            self._note(values, self.ask([values], self.every))
-
-    def _free(self, kinds: Sequence[Kind]) -> np.ndarray:
-        return np.array([n for n, each in enumerate(self.numbers) if each.kind in kinds], int)
-
-    def _stiff(self, free: np.ndarray) -> list[Choice]:
-        """Find numbers that have to be whole, such as how often a step is repeated."""
-        few = self._sample[:2]
-        if not len(free):
-            return []
-        nudged = self.ask([self._nudged(self.values, n) for n in free], few).errors
-        fails = (np.abs(nudged) >= NOWHERE).all(axis=(1, 2))
-        found = []
-        for each in (self.numbers[n] for n in free[fails]):
-            if each.value == int(each.value) and 1 <= each.value <= 12:
-                middle = int(each.value)
-                ways = sorted({*range(max(1, middle - 2), middle + 3)})
-                texts = tuple(map(str, ways))
-                found.append(Choice(each.name, texts, each.place, ways.index(middle), False))
-        return found
-
-    def settle(self, kinds: Sequence[Kind]) -> None:
-        """Fit the numbers of some kinds: smooth rows, all rows, what only decides, again."""
-        free = self._free(kinds)
-        if not len(free):
-            return
-        slopes = self._slopes(self.values, free, self._sample)
-        acting = (np.abs(slopes) > ACTS).any(axis=1)  # rows, numbers
-        count = acting.sum(axis=1)
-        smooth = self._sample[count <= np.quantile(count, 0.4)]
-        self._accept(self._descend(self.values, free, smooth))
-        self._accept(self._descend(self.values, free, self._sample))
-        if np.median(np.abs(self.errors).max(axis=1)) > 1:
-            self._begin_anew(free, smooth)
-        for _ in range(3):
-            before = self.standing
-            if not self.wrong.any():
-                return
-            self._search(free)
-            wrong = np.flatnonzero(self.wrong)
-            wrong = wrong[self._rng.permutation(len(wrong))[: SAMPLE // 2]]
-            rows = np.union1d(self._sample, wrong)
-            self._accept(self._descend(self.values, free, rows))
-            if self.wrong.any():
-                near = np.flatnonzero(np.abs(self.errors).max(axis=1) < 1e3)
-                near = near[np.argsort(-np.abs(self.errors[near]).max(axis=1))][:SAMPLE]
-                if len(near):
-                    self._accept(self._descend(self.values, free, near, shares=(0.9,)))
-            if self.standing >= before:
-                return
-
-    def _begin_anew(self, free: np.ndarray, rows: np.ndarray) -> None:
-        """Fit from other beginnings, of which those that are promising go on."""
-        few = rows[:QUICK]
-        starts = []
-        for _ in range(STARTS):
-            moved = self.first.copy()
-            moved[free] *= np.exp(SPREAD * self._rng.standard_normal(len(free)))
-            starts.append(moved)
-        sizes = [_size(each) for each in self.ask(starts, few).errors]
-        for place in np.argsort(sizes)[:3]:
-            values = self._descend(starts[place], free, rows)
-            if self._accept(self._descend(values, free, self._sample)) and (
-                np.median(np.abs(self.errors).max(axis=1)) <= 1
-            ):
-                return
-
-    def _nudged(self, values: np.ndarray, place: int, size: float = NUDGE) -> np.ndarray:
-        return _moved(values, np.array([place]), np.array([size]))
-
-    def _slopes(
-        self, values: np.ndarray, free: np.ndarray, rows: np.ndarray, base: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return how errors change with the logarithms of numbers: (rows, components, numbers)."""
-        versions = [self._nudged(values, place) for place in free]
-        if base is None:
-            base = self.ask([values], rows).errors[0]
-        moved = self.ask(versions, rows).errors
-        slopes = (moved - base) / NUDGE
-        unknown = (np.abs(moved) >= NOWHERE) | (np.abs(base) >= NOWHERE)
-        slopes[unknown] = 0.0
-        return np.moveaxis(slopes, 0, -1)
-
-    def _descend(
-        self,
-        values: np.ndarray,
-        free: np.ndarray,
-        rows: np.ndarray,
-        turns: int = 20,
-        shares: Sequence[float] = (0.9, 0.75, 0.6, 0.5),
-    ) -> np.ndarray:
-        """Fit numbers to rows by damped steps of reweighted least squares; return better values.
-
-        What counts as near is a quantile of the errors of each component, which becomes less from
-        turn to turn, so that rows of another regime lose their weight. `least_squares` of scipy
-        would ask for one point at a time; here a batch of dampings costs as little.
-        """
-        from scipy.linalg import svd
-
-        base = self.ask([values], rows).errors[0]
-        stalled = 0
-        for turn in range(turns):
-            share = shares[min(turn // 2, len(shares) - 1)]
-            near = np.maximum(np.quantile(np.abs(base), share, axis=0), FINE)
-            if (np.abs(base) < FINE / 2).all():
-                break
-            weights = 1 / np.sqrt(1 + (base / near) ** 2) / near
-            slopes = self._slopes(values, free, rows, base)
-            live = (np.abs(slopes) > ACTS).any(axis=(0, 1))
-            if not live.any():
-                break
-            slopes = slopes[:, :, live] * weights[:, :, None]
-            u, sizes, v = svd(slopes.reshape(-1, live.sum()), full_matrices=False)
-            target = u.T @ (base * weights).ravel()
-            steps = [-v.T @ (sizes / (sizes**2 + d * sizes[0] ** 2) * target) for d in DAMPINGS]
-            room = WIDEST / 4
-            steps = [step * min(1.0, room / max(np.abs(step).max(), 1e-300)) for step in steps]
-            versions = [self._within(_moved(values, free[live], step)) for step in steps]
-            errors = self.ask(versions, rows).errors
-            costs = [_cost(each, near) for each in (base, *errors)]
-            best = int(np.argmin(costs))
-            if best == 0 or costs[best] > costs[0] * (1 - 1e-4):
-                stalled += 1
-            if best:
-                values, base = versions[best - 1], errors[best - 1]
-            if stalled > len(shares):
-                break
-        return values
-
-    def _within(self, values: np.ndarray) -> np.ndarray:
-        """Keep numbers near what they were."""
-        first = self.first
-        reach = np.where(first == 0, 1.0, np.abs(first))
-        low = np.where(first == 0, -reach, np.abs(first) * exp(-WIDEST))
-        high = np.where(first == 0, reach, np.abs(first) * exp(WIDEST))
-        signs = np.where(first == 0, 1.0, np.sign(first))
-        kept: np.ndarray = signs * np.clip(signs * values, low, high)
-        return kept
-
-    def _search(self, free: np.ndarray) -> None:
-        """Look for the numbers that only decide what happens: no slope leads there."""
-        wrong = np.flatnonzero(self.wrong)
-        right = np.flatnonzero(~self.wrong)
-        slopes = np.abs(self._slopes(self.values, free, self._sample))
-        slopes[self.wrong[self._sample]] = 0.0
-        acts = (slopes > ACTS).any(axis=1).mean(axis=0)
-        idle = free[acts < 0.1]
-        if not len(idle):
-            return
-        some = np.union1d(
-            wrong[self._rng.permutation(len(wrong))[:SAMPLE]],
-            right[self._rng.permutation(len(right))[:SAMPLE]],
-        )
-        tried = [(place, value) for place in idle for value in self._candidates(place, wrong)]
-        versions = [_put(self.values, place, value) for place, value in tried]
-        found = self.ask(versions, some)
-        now = self.losses[some] @ self._weights[some]
-        losses = found.losses @ self._weights[some]
-        for version in np.argsort(losses, kind="stable"):
-            if losses[version] >= now - 1e-12:
-                return
-            place, value = tried[version]
-            if self._accept(_put(self.values, place, value)):
-                self._searched.add(int(place))
-                self._bracket(int(place))
-                if not self.wrong.any():
-                    return
-
-    def _candidates(self, place: int, wrong: np.ndarray) -> Iterator[float]:
-        """Yield values to try for a number: around it, and those seen most in the wrong rows."""
-        value = self.values[place]
-        if value == 0:
-            yield from np.linspace(-1, 1, 21)
-            return
-        yield from value * FACTORS
-        rows = self.rows[wrong]
-        seen = [
-            column.astype(float).ravel()
-            for column in rows.select("observations", "next_observations", "actions").values()
-            if column.dtype.kind in "fiu"
-        ]
-        every = np.concatenate([*seen, rows.columns["rewards"]])
-        every = np.copysign(every, value)
-        every = every[(every / value > 0.4) & (every / value < 2.5)]
-        values, counts = np.unique(np.round(every, 9), return_counts=True)
-        yield from values[np.argsort(-counts, kind="stable")][:MOST_SEEN]
-
-    def _bracket(self, place: int) -> None:
-        """Find between which values a threshold may lie, and take the simplest number there."""
-        middle = self.values[place]
-        rows = self.every
-        ends = []
-        for far in (middle * FACTORS[0], middle * FACTORS[-1]):
-            near = middle
-            for _ in range(4):
-                between = np.linspace(near, far, 10)[1:]
-                found = self.ask([_put(self.values, place, value) for value in between], rows)
-                same = (found.losses == self.losses).all(axis=1)
-                reached = int(np.argmin(same)) if not same.all() else len(between)
-                near, far = (
-                    between[reached - 1] if reached else near,
-                    between[min(reached, len(between) - 1)],
-                )
-                if same.all():
-                    break
-            ends.append(near)
-        low, high = min(ends), max(ends)
-        if low < high:
-            value = simplest(low, high, self.first[place])
-            found = self.ask([_put(self.values, place, value)], rows)
-            if self._stands(found)[0] <= self.standing[0]:
-                self._note(_put(self.values, place, value), found)
-
-    # the result
-
-    def result(self, stopped: str) -> Calibration:
-        """Write the program with simple numbers, and say what was found."""
-        unidentified: list[str] = []
-        try:
-            self._work.seconds += max(5.0, self._work.seconds / 5)
-            self._work.steps += self._work.steps // 5
-            unidentified = self._simplify()
-        except OutOfWork as reached:
-            stopped = stopped or str(reached)
-        digits = 10
-        program = self._commented(self.text(self.values, digits))
-        changes = [
-            Change(each.name, f"{was:.10g}", f"{value:.10g}")
-            for each, was, value in zip(self.numbers, self.first, self.values, strict=True)
-            if value != was
-        ]
-        names = [
-            name
-            for leaf in [self.rows.observation_space]
-            for name in component_names(leaf, "observation")
-        ]
-        spaces = [space for _, space in self.rows.observation_space.leaves("next_observations")]
-        real = [space.is_float for space in spaces for _ in range(space.size)]
-        names = [name for name, is_real in zip(names, real, strict=True) if is_real]
-        floor = np.median(np.abs(self.errors), axis=0)
-        return Calibration(
-            program=program,
-            changes=(*self._taken.values(), *changes),
-            unidentified=tuple(unidentified),
-            floor=dict(zip([*names, "reward"], floor.tolist(), strict=True)),
-            wrong=int(self.wrong.sum()),
-            wrong_before=int(self.wrong_before.sum()),
-            rows=len(self.rows),
-            steps=self._work.done,
-            stopped=stopped,
-        )
-
-    def _commented(self, program: str) -> str:
-        """Leave a word beside fitted numbers."""
-        return program
-
-    def _simplify(self) -> list[str]:
-        """Take back what need not have moved, round the rest; return what rows do not determine."""
-        moved = np.flatnonzero(self.values != self.first)
-        smooth = np.array([n for n in moved if n not in self._searched], int)
-        rows = self._sample[~self.wrong[self._sample]]
-        everything = np.arange(len(self.numbers))
-        if not len(rows):
-            rows = self._sample
-        slopes = self._slopes(self.values, everything, rows).reshape(-1, len(everything))
-        idle = [n for n in everything if np.abs(slopes[:, n]).max() <= ACTS]
-        unidentified = [
-            self.numbers[n].name
-            for n in idle
-            if n not in self._searched and self.numbers[n].kind == Kind.DECLARED
-        ]
-        if not len(smooth):
-            return unidentified
-        free = [n for n in smooth if n not in idle]
-        values = self.values.copy()
-        for n in smooth:
-            if n in idle:
-                values[n] = self.first[n]
-        for n in sorted(free, key=lambda n: abs(np.log(self.values[n] / self.first[n])))[:]:
-            others = [other for other in free if other != n]
-            way = np.log(self.first[n] / values[n]) if self.first[n] else 0.0
-            rest, shift = _left_over(slopes[:, n], slopes[:, others])
-            if np.abs(rest).max(initial=0.0) * abs(way) < FINE:
-                free = others
-                values[n] = self.first[n]
-                values[others] *= np.exp(-shift * way)
-                if np.abs(slopes[:, n]).max() * abs(way) >= 1:
-                    unidentified.append(self.numbers[n].name)
-        fitted = np.array(free, int)
-        if len(fitted) < len(smooth):
-            again = np.union1d(rows, np.flatnonzero(~self.wrong)[:SAMPLE])
-            tried = self._descend(values, fitted, again, turns=8, shares=(0.5,)) if free else values
-            found = self.ask([tried], self.every)
-            if self._stands(found)[0] <= self.standing[0]:
-                self._note(tried, found)
-            else:
-                fitted = smooth
-        self._round(fitted, rows)
-        return unidentified
-
-    def _round(self, fitted: np.ndarray, rows: np.ndarray) -> None:
-        """Round numbers as far as the rows do not mind, the best determined first."""
-        if not len(fitted):
-            return
-        slopes = self._slopes(self.values, fitted, rows).reshape(-1, len(fitted))
-        left = list(range(len(fitted)))
-        values = self.values.copy()
-        while left:
-            slacks = {}
-            for n in left:
-                rest, _ = _left_over(slopes[:, n], slopes[:, [m for m in left if m != n]])
-                slacks[n] = FINE / max(np.abs(rest).max(initial=0.0), 1e-12)
-            n = min(left, key=lambda each: slacks[each])
-            place = fitted[n]
-            reach = abs(values[place]) * min(slacks[n], 0.05)
-            value = simplest(values[place] - reach, values[place] + reach, self.first[place])
-            others = [m for m in left if m != n]
-            if value * values[place] > 0 and others:
-                _, shift = _left_over(slopes[:, n], slopes[:, others])
-                values[fitted[others]] *= np.exp(-shift * np.log(value / values[place]))
-            values[place] = value
-            left = others
-        found = self.ask([values], self.every)
-        if self._stands(found)[0] <= self.standing[0]:
-            self._note(values, found)
+    return f"Still wrong are {int(fit.wrong.sum())} transitions: {'; '.join(parts)}."
 
 
-def _moved(values: np.ndarray, places: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Move numbers by steps of their logarithms; one that is zero by a sum."""
-    moved = values.copy()
-    now = values[places]
-    moved[places] = np.where(now == 0, steps, now * np.exp(steps))
-    return moved
+def _simplified(fit: Fitting) -> list[str]:
+    """Take back what need not have moved, round the rest; return what rows do not determine."""
+    for place in sorted(fit.searched):
+        fit.bracket(place)
+    rows = fit.sample[~fit.wrong[fit.sample]]
+    rows = rows if len(rows) else fit.sample
+    every = list(range(len(fit.numbers)))
+    slopes = fit.slopes(fit.values, np.array(every), rows).reshape(-1, len(every))
+    idle = [n for n in every if np.abs(slopes[:, n]).max() <= ACTS and n not in fit.searched]
+    smooth = [n for n in every if fit.values[n] != fit.first[n] and n not in fit.searched]
+    pinned = _take_back(fit, smooth, slopes, rows)
+    left = np.array([n for n in smooth if fit.values[n] != fit.first[n]], int)
+    _round(fit, left, rows)
+    _follow_twins(fit, idle)
+    still = [n for n in idle if fit.values[n] == fit.first[n]]
+    named = [n for n in still if fit.numbers[n].kind == NumberKind.DECLARED]
+    return [fit.numbers[n].name for n in (*pinned, *named)]
 
 
-def _put(values: np.ndarray, place: int, value: float) -> np.ndarray:
-    moved = values.copy()
-    moved[place] = value
-    return moved
+def _take_back(fit: Fitting, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
+    """Put numbers back that others make up for; return those that rows do not determine."""
+    values, free, pinned = fit.values.copy(), list(moved), []
+    for n in sorted(moved, key=lambda n: abs(fit.values[n] / (fit.first[n] or 1.0) - 1)):
+        others = [other for other in free if other != n]
+        way = np.log(fit.first[n] / values[n]) if fit.first[n] else 0.0
+        rest, shift = left_over(slopes[:, n], slopes[:, others])
+        if np.abs(rest).max(initial=0.0) * abs(way) < FINE:
+            free = others
+            values[n] = fit.first[n]
+            values[others] *= np.exp(-shift * way)
+            if np.abs(slopes[:, n]).max() * abs(way) >= 1:
+                pinned.append(n)
+    if len(free) == len(moved):
+        return []
+    again = np.union1d(rows, np.flatnonzero(~fit.wrong)[:SAMPLE])
+    if free:
+        values = fit.descend(values, np.array(free), again, turns=8, shares=(0.5,))
+    return pinned if fit.accept(values, at_least=True) else []
 
 
-def _cost(errors: np.ndarray, near: np.ndarray) -> float:
-    """Return a sum that rows far off hardly add to."""
-    return float(np.log1p((errors / near) ** 2).sum())
-
-
-def _size(errors: np.ndarray) -> float:
-    """Return the mean decimal logarithm of errors, none smaller than what is fine."""
-    return float(np.log10(np.maximum(np.abs(errors), FINE)).mean())
-
-
-def _left_over(column: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what of a column others do not make up for, and by how much each of them would."""
-    if not others.shape[1]:
-        return column, np.zeros(0)
-    shift = np.linalg.lstsq(others, column, rcond=1e-10)[0]
-    return column - others @ shift, shift
-
-
-def _combinations(ways: Sequence[Choice], best: list[int]) -> Iterator[tuple[int, ...]]:
-    """Yield combinations of ways, all of them where they are few."""
-    every = product(*(range(len(way.ways)) for way in ways))
-    combinations = list(islice(every, MOST_WAYS + 1))
-    if len(combinations) <= MOST_WAYS:
-        yield from (each for each in combinations if list(each) != best)
+def _round(fit: Fitting, moved: np.ndarray, rows: np.ndarray) -> None:
+    """Round numbers as far as the rows do not mind, the best determined first."""
+    if not len(moved):
         return
-    for place, way in enumerate(ways):
-        for n in range(len(way.ways)):
-            if n != best[place]:
-                yield (*best[:place], n, *best[place + 1 :])
+    slopes = fit.slopes(fit.values, moved, rows).reshape(-1, len(moved))
+    for share in (1.0, 0.1, 0.01):
+        values, left = fit.values.copy(), list(range(len(moved)))
+        while left:
+            slack = {}
+            for n in left:
+                rest, _ = left_over(slopes[:, n], slopes[:, [m for m in left if m != n]])
+                slack[n] = share * FINE / max(np.abs(rest).max(initial=0.0), 1e-12)
+            n = min(left, key=lambda each: slack[each])
+            left.remove(n)
+            place, now = moved[n], values[moved[n]]
+            reach = abs(now) * min(slack[n], 0.05)
+            values[place] = simplest(now - reach, now + reach, fit.first[place])
+            if left and values[place] * now > 0:
+                _, shift = left_over(slopes[:, n], slopes[:, left])
+                values[moved[left]] *= np.exp(-shift * np.log(values[place] / now))
+        if fit.accept(values, at_least=True):
+            return
 
 
-def simplest(low: float, high: float, was: float) -> float:
-    """Return the number with the fewest digits between two, what it was where that lies there.
+def _follow_twins(fit: Fitting, idle: list[int]) -> None:
+    """Let numbers that no row touches follow one of the same size that was written beside them.
 
-    Whole multiples of a degree come second.
+    The two ends of a range are hardly ever of another size, and often only one of them is met.
     """
-    if low <= was <= high:
-        return was
-    middle = (low + high) / 2
-    for digits in range(1, 16):
-        for unit in (1.0, pi / 180):
-            value = float(f"{middle / unit:.{digits}g}") * unit
-            if low <= value <= high and (unit == 1.0 or value / unit == round(value / unit)):
-                return value
-    return middle
+    values = fit.values.copy()
+    for n in idle:
+        family = _family(fit.numbers[n].name)
+        for twin in np.flatnonzero(fit.values != fit.first):
+            alike = abs(fit.first[twin]) == abs(fit.first[n]) and twin not in idle
+            if alike and _family(fit.numbers[twin].name) == family:
+                values[n] = np.copysign(fit.values[twin], fit.first[n])
+    if (values != fit.values).any():
+        fit.accept(values, at_least=True)
+
+
+def _family(name: str) -> str:
+    """Return what numbers that belong together have in common: the list, or the line."""
+    _, is_literal, line = name.partition(" in line ")
+    return line if is_literal else name.rpartition("[")[0]

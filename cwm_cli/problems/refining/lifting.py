@@ -9,8 +9,11 @@ import ast
 import math
 import operator
 import re
+import tokenize
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import IntEnum
+from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -33,7 +36,7 @@ MOST_EXPONENT = 16
 """Powers beyond this are computed nowhere: a text may hold any."""
 
 
-class Kind(IntEnum):
+class NumberKind(IntEnum):
     """How likely it is that a number belongs to the environment; the likeliest are fitted first."""
 
     DECLARED = 0
@@ -47,7 +50,7 @@ class Lifted(NamedTuple):
     name: str
     value: float
     place: Place
-    kind: Kind = Kind.NAMED
+    kind: NumberKind = NumberKind.NAMED
 
 
 class Choice(NamedTuple):
@@ -77,6 +80,22 @@ def written(program: str, texts: Iterable[tuple[Place, str]]) -> str:
         pieces += [program[end:start], text]
         end = stop
     return "".join([*pieces, program[end:]])
+
+
+def annotated(program: str, lines: Iterable[int], word: str = "fitted to the data") -> str:
+    """Put a comment behind some lines of a program, counted from 0, where one can stand."""
+    ends: set[int] = set()
+    comments: set[int] = set()
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(StringIO(program).readline):
+            if token.type in (tokenize.NEWLINE, tokenize.NL):
+                ends.add(token.start[0] - 1)
+            elif token.type == tokenize.COMMENT:
+                comments.add(token.start[0] - 1)
+    texts = program.split("\n")
+    for line in set(lines) & (ends - comments):
+        texts[line] = f"{texts[line].rstrip()}  # {word}"
+    return "\n".join(texts)
 
 
 def number(value: float, digits: int = 17) -> str:
@@ -179,7 +198,7 @@ class _Finder(ast.NodeVisitor):
         if name == DECLARED_NUMBERS and isinstance(value, ast.Dict):
             for key, part in zip(value.keys, value.values, strict=True):
                 for label, each in _parts(_key(key), part):
-                    self._add(label, each, Kind.DECLARED)
+                    self._add(label, each, NumberKind.DECLARED)
         elif name == DECLARED_CHOICES and isinstance(value, ast.Dict):
             for key, part in zip(value.keys, value.values, strict=True):
                 if isinstance(part, ast.List | ast.Tuple) and len(part.elts) > 1:
@@ -189,7 +208,7 @@ class _Finder(ast.NodeVisitor):
             for label, each in _parts(name, value):
                 size = abs(constant(each) or 0.0)
                 if size not in (0.0, *_TURNS):
-                    self._add(label, each, Kind.NAMED)
+                    self._add(label, each, NumberKind.NAMED)
         else:
             self.visit(value)
 
@@ -202,10 +221,10 @@ class _Finder(ast.NodeVisitor):
         if size not in (0.0, *_TURNS) and (whole or not _is_whole(node)):
             usual = not self._is_lasting and (size in _USUAL or _is_whole(node))
             label = f"{self._text(node)} in line {node.lineno}"
-            self._add(label, node, Kind.LITERAL if usual else Kind.NAMED)
+            self._add(label, node, NumberKind.LITERAL if usual else NumberKind.NAMED)
         return True
 
-    def _add(self, name: str, node: ast.expr, kind: Kind) -> None:
+    def _add(self, name: str, node: ast.expr, kind: NumberKind) -> None:
         value = constant(node)
         if value is not None and math.isfinite(value):
             self.numbers.append(Lifted(name, value, self._place(node), kind))

@@ -109,7 +109,7 @@ class VersionsHandler(Handler[VersionsJob]):
                 failed[place] = 0
 
 
-class Answers(NamedTuple):
+class VersionAnswers(NamedTuple):
     """What a version says to every row, and where it says nothing."""
 
     columns: Columns
@@ -118,12 +118,12 @@ class Answers(NamedTuple):
 
 def ask_versions(
     sandbox: Sandbox, versions: Sequence[str], rows: Dataset, *, seed: int = 0
-) -> list[Answers]:
+) -> list[VersionAnswers]:
     """Ask versions of a program for all rows of a dataset, as many at once as is quick.
 
     They may differ by numbers alone: what a program may say at all is checked by the first.
     """
-    found: list[Answers] = []
+    found: list[VersionAnswers] = []
     at_once = max(1, STEPS_AT_ONCE // max(1, len(rows)))
     lost = 0
     while len(found) < len(versions):
@@ -139,7 +139,7 @@ def ask_versions(
     return found
 
 
-def _asked(sandbox: Sandbox, batch: list[str], rows: Dataset, seed: int) -> list[Answers]:
+def _asked(sandbox: Sandbox, batch: list[str], rows: Dataset, seed: int) -> list[VersionAnswers]:
     """Ask versions in two processes; fewer come back than were asked if one ended its process."""
     rng = np.random.default_rng([seed, len(rows)])
     every = [part for part in split_rows(rows, 2, rng) if len(part)]
@@ -170,7 +170,7 @@ def _asked(sandbox: Sandbox, batch: list[str], rows: Dataset, seed: int) -> list
         failed = np.ones(len(rows), bool)
         for part, slots in answered:
             failed[part] = slots["failed"] != 0
-        found.append(Answers(merge_answers(rows, answered), failed))
+        found.append(VersionAnswers(merge_answers(rows, answered), failed))
     return found
 
 
@@ -188,11 +188,11 @@ def _columns(reply: Reply) -> Columns:
     return {name: slot for name, slot in reply.slots.items() if slot.ndim}
 
 
-def _nothing(rows: Dataset) -> Answers:
+def _nothing(rows: Dataset) -> VersionAnswers:
     """Return what a version says that cannot be asked."""
     columns = {
         name: column
         for name, column in rows.columns.items()
         if name.split(".")[0] in ("next_observations", "rewards", "terminations", "valid_actions")
     }
-    return Answers(columns, np.ones(len(rows), bool))
+    return VersionAnswers(columns, np.ones(len(rows), bool))

@@ -1,0 +1,541 @@
+"""The numbers of a program, moved until it predicts recorded rows.
+
+It goes in stages. Rows on which few numbers act come first, as there a wrong limit or contact
+cannot lead astray; then all rows; then numbers that nothing moves smoothly, thresholds above all,
+are searched for among the rows that are still wrong. Every step is a batch of versions of the
+program that the sandbox answers in one process; what was recorded to follow stays outside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+from math import ceil, exp, floor, log10, pi
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.evaluation.metric import TOLERANCE, match
+from cwm_cli.problems.refining.lifting import (
+    Choice,
+    NumberKind,
+    choices,
+    lift,
+    number,
+    written,
+)
+from cwm_cli.problems.refining.versions import ask_versions
+from cwm_cli.worlds.contract import component_names
+
+if TYPE_CHECKING:
+    from cwm_cli.sandbox import Sandbox
+
+MOST_STEPS = 1_500_000
+"""Steps of the program that a fit takes: what decides, as seconds depend on the machine."""
+
+MOST_ROWS = 4000
+"""Rows that a fit looks at; of more so many are drawn."""
+
+SAMPLE, QUICK = 240, 60
+"""Rows that derivatives are taken on, and those on which ways are tried: a few for each number."""
+
+NUDGE = 1e-4
+"""Relative step of a derivative: coarse, so that programs that compute in float32 have one."""
+
+WIDEST = 1.6
+"""How far a number may move, as a logarithm: to a fifth or to five times of what it was."""
+
+DAMPINGS = 10.0 ** -np.arange(1, 15, 2)
+"""Shares of the largest squared singular value that damp a step, all tried in one batch."""
+
+NOWHERE = 1e9
+"""Tolerances by which a row counts as wrong where a version has no answer."""
+
+FINE = 0.05
+"""Share of the tolerance that may be given up for a simpler number, and below which all is well."""
+
+ACTS = 1e-3
+"""Tolerances by which a number has to move an answer, when it doubles, to act on a row."""
+
+FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
+"""Where a threshold is looked for, times what it was."""
+
+MOST_SEEN = 12
+"""Values of the wrong rows that are tried as a threshold as well: clamped values show the clamp."""
+
+MOST_WAYS = 24
+"""Combinations of choices that are tried; of more each choice is tried on its own."""
+
+STARTS, SPREAD = 24, 0.2
+"""Other beginnings, and how far away they are, where the first leads nowhere."""
+
+
+class Correction(NamedTuple):
+    """A number or a way of a program, before and after."""
+
+    name: str
+    before: str
+    after: str
+
+
+class OutOfWork(Exception):
+    """The work or the time that a fit may take is used up."""
+
+
+@dataclass
+class Work:
+    """What a fit may still do."""
+
+    seconds: float
+    steps: int
+    began: float = field(default_factory=time.monotonic)
+    done: int = 0
+
+    def extend(self) -> None:
+        """Allow a fifth more, so that what was reached can be written simply."""
+        self.seconds, self.steps = 1.2 * self.seconds + 2, self.steps + self.steps // 5
+
+    def spend(self, steps: int) -> None:
+        """Count steps before they are taken; `OutOfWork` when that is enough."""
+        if self.done >= self.steps:
+            raise OutOfWork(f"{self.steps:,} steps")
+        if time.monotonic() - self.began > self.seconds:
+            raise OutOfWork(f"{self.seconds:g} s")
+        self.done += steps
+
+
+class _Found(NamedTuple):
+    """What versions say: errors in tolerances (versions, rows, components), and each row's loss."""
+
+    errors: np.ndarray
+    losses: np.ndarray
+
+
+class Fitting:
+    """A program, its numbers as they stand, and how the rows like them."""
+
+    def __init__(
+        self,
+        program: str,
+        rows: Dataset,
+        sandbox: Sandbox,
+        weights: np.ndarray | None,
+        work: Work,
+        seed: int,
+    ) -> None:
+        self._rng = np.random.default_rng([seed, len(rows)])
+        kept = np.sort(self._rng.permutation(len(rows))[:MOST_ROWS])
+        self.rows = rows[kept]
+        self._weights = np.ones(len(kept)) if weights is None else weights[kept]
+        self._sandbox, self.work, self._seed = sandbox, work, seed
+        self.taken: list[Correction] = []
+        self.searched: set[int] = set()
+        self._use(program)
+        self.first = self.values = np.array([each.value for each in self.numbers])
+        self.sample = np.sort(self._rng.permutation(len(kept))[:SAMPLE])
+
+    @property
+    def components(self) -> list[str]:
+        """The names of the numbers that are predicted: those of the observation, the reward."""
+        space = self.rows.observation_space
+        leaves = [leaf.space for leaf in space.leaves("observation")]
+        real = [leaf.is_float for leaf in leaves for _ in range(leaf.size)]
+        names = zip(component_names(space, "observation"), real, strict=True)
+        return [*(name for name, is_real in names if is_real), "reward"]
+
+    def _use(self, program: str) -> None:
+        """Go on with a program that differs by ways that are taken; its numbers are the same."""
+        self.program = program
+        self.numbers, self.choices = lift(program), choices(program)
+
+    def text(self, values: np.ndarray, digits: int = 17) -> str:
+        """Write a version; what is as it was stays as it was written."""
+        pairs = zip(self.numbers, values, self.first, strict=True)
+        return written(
+            self.program,
+            [(each.place, number(value, digits)) for each, value, was in pairs if value != was],
+        )
+
+    # what is asked
+
+    def ask(self, versions: Sequence[np.ndarray], rows: np.ndarray) -> _Found:
+        """Ask for rows by versions of the program with other numbers."""
+        self.work.spend(len(versions) * len(rows))
+        chosen = self.rows[rows]
+        answers = ask_versions(
+            self._sandbox, [self.text(each) for each in versions], chosen, seed=self._seed
+        )
+        goes_on = ~chosen.columns["terminations"]
+        errors, losses = [], []
+        for columns, failed in answers:
+            parts = [
+                (
+                    (columns[name] - chosen.columns[name]).reshape(len(rows), -1),
+                    chosen.columns[name],
+                )
+                for name, space in chosen.observation_space.leaves("next_observations")
+                if space.is_float
+            ]
+            parts = [(error * goes_on[:, None], target) for error, target in parts]
+            rewards = chosen.columns["rewards"]
+            parts.append(((columns["rewards"] - rewards)[:, None], rewards))
+            sizes = [
+                error / (TOLERANCE + TOLERANCE * np.abs(target.reshape(len(rows), -1)))
+                for error, target in parts
+            ]
+            size = np.concatenate(sizes, axis=1)
+            size[failed | ~np.isfinite(size).all(axis=1)] = NOWHERE
+            errors.append(np.clip(size, -NOWHERE, NOWHERE))
+            lost = match(columns, chosen).losses(chosen.columns["terminations"])
+            losses.append(np.where(failed, 1.0, lost))
+        return _Found(np.array(errors), np.array(losses))
+
+    def begin(self) -> bool:
+        """See how right the program is as it stands; False where that is all or nothing."""
+        found = self.ask([self.values], self.every)
+        self.note(self.values, found)
+        self.wrong_before = self.wrong
+        answered = np.abs(found.errors[0]).max(axis=1) < NOWHERE
+        return bool(self.wrong.any() and answered.any())
+
+    @property
+    def every(self) -> np.ndarray:
+        """All rows, by number."""
+        return np.arange(len(self.rows))
+
+    def note(self, values: np.ndarray, found: _Found) -> None:
+        """Take values as they stand, with what was found for all rows."""
+        self.values, self.errors = values, found.errors[0]
+        self.losses = found.losses[0]
+        self.wrong = self.losses > 0
+        self.standing = self.stands(found)
+
+    def stands(self, found: _Found, version: int = 0) -> tuple[float, float]:
+        """Return what orders versions on all rows: the loss, then the size of errors."""
+        loss = round(float(found.losses[version] @ self._weights / self._weights.sum()), 9)
+        return loss, _size(found.errors[version])
+
+    def accept(self, values: np.ndarray, *, at_least: bool = False) -> bool:
+        """Go on from other values if all rows together like them better, or lose nothing."""
+        found = self.ask([values], self.every)
+        stands = self.stands(found)
+        if stands[0] > self.standing[0] if at_least else stands >= self.standing:
+            return False
+        self.note(values, found)
+        return True
+
+    # the stages
+
+    def choose(self, kinds: Sequence[NumberKind]) -> None:
+        """Try the ways that a program may take, on a few rows; keep the best."""
+        free = self._free(kinds)
+        whole = self._stiff(free)
+        ways = [*self.choices, *whole]
+        if not ways:
+            return
+        few = np.sort(self._rng.permutation(len(self.rows))[:QUICK])
+
+        def quality(numbers: Sequence[int], rows: np.ndarray, turns: int) -> float:
+            """Fit with other ways in force, and say how large the errors stay."""
+            program, before = self.program, self.numbers
+            texts = [(way.place, way.text(n)) for way, n in zip(ways, numbers, strict=True)]
+            self._use(written(program, texts))
+            values = self.descend(self.values, free, rows, turns)
+            found = _size(self.ask([values], rows).errors[0])
+            self._use(program)
+            self.numbers = before
+            return found
+
+        now = tuple(way.now for way in ways)
+        tried = {now: quality(now, few, 5)}
+        if tried[now] > log10(2 * FINE):
+            tried |= {each: quality(each, few, 5) for each in _combinations(ways, now)}
+            best = sorted(tried, key=lambda each: tried[each])[:3]
+            tried = {each: quality(each, self.sample, 8) for each in best}
+        best_of = min(tried, key=lambda each: tried[each])
+        texts = [(way.place, way.text(n)) for way, n in zip(ways, best_of, strict=True)]
+        for way, n in zip(ways, best_of, strict=True):
+            if n != way.now:
+                self.taken.append(Correction(way.name, way.ways[way.now], way.ways[n]))
+        if self.taken:
+            self._use(written(self.program, texts))
+            self.first = self.values = np.array([each.value for each in self.numbers])
+            self.note(self.values, self.ask([self.values], self.every))
+
+    def _free(self, kinds: Sequence[NumberKind]) -> np.ndarray:
+        return np.array([n for n, each in enumerate(self.numbers) if each.kind in kinds], int)
+
+    def _stiff(self, free: np.ndarray) -> list[Choice]:
+        """Find numbers that have to be whole, such as how often a step is repeated."""
+        few = self.sample[:2]
+        if not len(free):
+            return []
+        nudged = self.ask([self._nudged(self.values, n) for n in free], few).errors
+        fails = (np.abs(nudged) >= NOWHERE).all(axis=(1, 2))
+        found = []
+        for each in (self.numbers[n] for n in free[fails]):
+            if each.value == int(each.value) and 1 <= each.value <= 12:
+                middle = int(each.value)
+                ways = sorted({*range(max(1, middle - 2), middle + 3)})
+                texts = tuple(map(str, ways))
+                found.append(Choice(each.name, texts, each.place, ways.index(middle), False))
+        return found
+
+    def settle(self, kinds: Sequence[NumberKind]) -> None:
+        """Fit the numbers of some kinds: smooth rows, all rows, what only decides, again."""
+        free = self._free(kinds)
+        if not len(free):
+            return
+        slopes = self.slopes(self.values, free, self.sample, self.errors[self.sample])
+        acting = (np.abs(slopes) > ACTS).any(axis=1)  # rows, numbers
+        count = acting.sum(axis=1)
+        smooth = self.sample[count <= np.quantile(count, 0.4)]
+        self.accept(self.descend(self.values, free, smooth))
+        self.accept(self.descend(self.values, free, self.sample))
+        if np.median(np.abs(self.errors).max(axis=1)) > 1:
+            self._begin_anew(free, smooth)
+        for _ in range(3):
+            before = self.standing
+            if not self.wrong.any():
+                return
+            self._search(free)
+            wrong = np.flatnonzero(self.wrong)
+            wrong = wrong[self._rng.permutation(len(wrong))[: SAMPLE // 2]]
+            rows = np.union1d(self.sample, wrong)
+            self.accept(self.descend(self.values, free, rows))
+            if self.wrong.any():
+                near = np.flatnonzero(np.abs(self.errors).max(axis=1) < 1e3)
+                near = near[np.argsort(-np.abs(self.errors[near]).max(axis=1))][:SAMPLE]
+                if len(near):
+                    self.accept(self.descend(self.values, free, near, shares=(0.9,)))
+            if self.standing >= before:
+                return
+
+    def _begin_anew(self, free: np.ndarray, rows: np.ndarray) -> None:
+        """Fit from other beginnings, of which those that are promising go on."""
+        few = rows[:QUICK]
+        starts = []
+        for _ in range(STARTS):
+            moved = self.first.copy()
+            moved[free] *= np.exp(SPREAD * self._rng.standard_normal(len(free)))
+            starts.append(moved)
+        sizes = [_size(each) for each in self.ask(starts, few).errors]
+        for place in np.argsort(sizes)[:3]:
+            values = self.descend(starts[place], free, rows)
+            if self.accept(self.descend(values, free, self.sample)) and (
+                np.median(np.abs(self.errors).max(axis=1)) <= 1
+            ):
+                return
+
+    def _nudged(self, values: np.ndarray, place: int, size: float = NUDGE) -> np.ndarray:
+        return _moved(values, np.array([place]), np.array([size]))
+
+    def slopes(
+        self, values: np.ndarray, free: np.ndarray, rows: np.ndarray, base: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return how errors change with the logarithms of numbers: (rows, components, numbers).
+
+        With the errors of `base` to begin from they are half as exact, for half the work.
+        """
+        moved = self.ask([self._nudged(values, place) for place in free], rows).errors
+        size = NUDGE
+        if base is None:
+            base = self.ask([self._nudged(values, place, -NUDGE) for place in free], rows).errors
+            size = 2 * NUDGE
+        slopes = (moved - base) / size
+        slopes[(np.abs(moved) >= NOWHERE) | (np.abs(base) >= NOWHERE)] = 0.0
+        return np.moveaxis(slopes, 0, -1)
+
+    def descend(
+        self,
+        values: np.ndarray,
+        free: np.ndarray,
+        rows: np.ndarray,
+        turns: int = 20,
+        shares: Sequence[float] = (0.9, 0.75, 0.6, 0.5),
+    ) -> np.ndarray:
+        """Fit numbers to rows by damped steps of reweighted least squares; return better values.
+
+        What counts as near is a quantile of the errors of each component, which becomes less from
+        turn to turn, so that rows of another regime lose their weight. `least_squares` of scipy
+        would ask for one point at a time; here a batch of dampings costs as little.
+        """
+        from scipy.linalg import svd
+
+        base = self.ask([values], rows).errors[0]
+        stalled = 0
+        for turn in range(turns):
+            share = shares[min(turn // 2, len(shares) - 1)]
+            near = np.maximum(np.quantile(np.abs(base), share, axis=0), FINE)
+            if (np.abs(base) < FINE / 2).all():
+                break
+            weights = 1 / np.sqrt(1 + (base / near) ** 2) / near
+            slopes = self.slopes(values, free, rows, base)
+            live = (np.abs(slopes) > ACTS).any(axis=(0, 1))
+            if not live.any():
+                break
+            slopes = slopes[:, :, live] * weights[:, :, None]
+            u, sizes, v = svd(slopes.reshape(-1, live.sum()), full_matrices=False)
+            target = u.T @ (base * weights).ravel()
+            steps = [-v.T @ (sizes / (sizes**2 + d * sizes[0] ** 2) * target) for d in DAMPINGS]
+            room = WIDEST / 4
+            steps = [step * min(1.0, room / max(np.abs(step).max(), 1e-300)) for step in steps]
+            versions = [self._within(_moved(values, free[live], step)) for step in steps]
+            errors = self.ask(versions, rows).errors
+            costs = [_cost(each, near) for each in (base, *errors)]
+            best = int(np.argmin(costs))
+            if best == 0 or costs[best] > costs[0] * (1 - 1e-4):
+                stalled += 1
+            if best:
+                values, base = versions[best - 1], errors[best - 1]
+            if stalled > len(shares):
+                break
+        return values
+
+    def _within(self, values: np.ndarray) -> np.ndarray:
+        """Keep numbers near what they were."""
+        first = self.first
+        reach = np.where(first == 0, 1.0, np.abs(first))
+        low = np.where(first == 0, -reach, np.abs(first) * exp(-WIDEST))
+        high = np.where(first == 0, reach, np.abs(first) * exp(WIDEST))
+        signs = np.where(first == 0, 1.0, np.sign(first))
+        kept: np.ndarray = signs * np.clip(signs * values, low, high)
+        return kept
+
+    def _search(self, free: np.ndarray) -> None:
+        """Look for the numbers that only decide what happens: no slope leads there."""
+        wrong = np.flatnonzero(self.wrong)
+        right = np.flatnonzero(~self.wrong)
+        slopes = np.abs(self.slopes(self.values, free, self.sample, self.errors[self.sample]))
+        slopes[self.wrong[self.sample]] = 0.0
+        acts = (slopes > ACTS).any(axis=1).mean(axis=0)
+        idle = free[acts < 0.1]
+        if not len(idle):
+            return
+        some = np.union1d(
+            wrong[self._rng.permutation(len(wrong))[:SAMPLE]],
+            right[self._rng.permutation(len(right))[:SAMPLE]],
+        )
+        tried = [(place, value) for place in idle for value in self._candidates(place, wrong)]
+        versions = [put(self.values, place, value) for place, value in tried]
+        found = self.ask(versions, some)
+        now = self.losses[some] @ self._weights[some]
+        losses = found.losses @ self._weights[some]
+        for version in np.argsort(losses, kind="stable"):
+            if losses[version] >= now - 1e-12:
+                return
+            place, value = tried[version]
+            if self.accept(put(self.values, place, value)):
+                self.searched.add(int(place))
+                self.bracket(int(place))
+                if not self.wrong.any():
+                    return
+
+    def _candidates(self, place: int, wrong: np.ndarray) -> Iterator[float]:
+        """Yield values to try for a number: around it, and those seen most in the wrong rows."""
+        value = self.values[place]
+        if value == 0:
+            yield from np.linspace(-1, 1, 21)
+            return
+        yield from value * FACTORS
+        rows = self.rows[wrong]
+        seen = [
+            column.astype(float).ravel()
+            for column in rows.select("observations", "next_observations", "actions").values()
+            if column.dtype.kind in "fiu"
+        ]
+        every = np.concatenate([*seen, rows.columns["rewards"]])
+        every = np.copysign(every, value)
+        every = every[(every / value > 0.4) & (every / value < 2.5)]
+        values, counts = np.unique(np.round(every, 9), return_counts=True)
+        yield from values[np.argsort(-counts, kind="stable")][:MOST_SEEN]
+
+    def bracket(self, place: int) -> None:
+        """Find between which values a threshold may lie, and take the simplest number there."""
+        middle = self.values[place]
+        rows = self.every
+        ends = []
+        for far in (middle * FACTORS[0], middle * FACTORS[-1]):
+            near = middle
+            for _ in range(4):
+                between = np.linspace(near, far, 10)[1:]
+                found = self.ask([put(self.values, place, value) for value in between], rows)
+                same = (found.losses == self.losses).all(axis=1)
+                reached = int(np.argmin(same)) if not same.all() else len(between)
+                near, far = (
+                    between[reached - 1] if reached else near,
+                    between[min(reached, len(between) - 1)],
+                )
+                if same.all():
+                    break
+            ends.append(near)
+        low, high = min(ends), max(ends)
+        if low < high:
+            value = simplest(low, high, self.first[place])
+            self.accept(put(self.values, place, value), at_least=True)
+
+
+def _moved(values: np.ndarray, places: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Move numbers by steps of their logarithms; one that is zero by a sum."""
+    moved = values.copy()
+    now = values[places]
+    moved[places] = np.where(now == 0, steps, now * np.exp(steps))
+    return moved
+
+
+def put(values: np.ndarray, place: int, value: float) -> np.ndarray:
+    """Return values of which one is another."""
+    moved = values.copy()
+    moved[place] = value
+    return moved
+
+
+def _cost(errors: np.ndarray, near: np.ndarray) -> float:
+    """Return a sum that rows far off hardly add to."""
+    return float(np.log1p((errors / near) ** 2).sum())
+
+
+def _size(errors: np.ndarray) -> float:
+    """Return the mean decimal logarithm of errors, none smaller than what is fine."""
+    return float(np.log10(np.maximum(np.abs(errors), FINE)).mean())
+
+
+def left_over(column: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what of a column others do not make up for, and by how much each of them would."""
+    if not others.shape[1]:
+        return column, np.zeros(0)
+    shift = np.linalg.lstsq(others, column, rcond=1e-10)[0]
+    return column - others @ shift, shift
+
+
+def _combinations(ways: Sequence[Choice], best: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield combinations of ways, all of them where they are few."""
+    every = product(*(range(len(way.ways)) for way in ways))
+    combinations = list(islice(every, MOST_WAYS + 1))
+    if len(combinations) <= MOST_WAYS:
+        yield from (each for each in combinations if each != tuple(best))
+        return
+    for place, way in enumerate(ways):
+        for n in range(len(way.ways)):
+            if n != best[place]:
+                yield (*best[:place], n, *best[place + 1 :])
+
+
+def simplest(low: float, high: float, was: float) -> float:
+    """Return the simplest number between two: what it was, or on the coarsest grid that has one.
+
+    Grids are those of decimals, of whole degrees and of whole multiples of pi.
+    """
+    if low <= was <= high:
+        return was
+    largest = floor(log10(max(abs(low), abs(high))))
+    steps = [tens * 10.0**power for power in range(largest, largest - 16, -1) for tens in (5, 2, 1)]
+    steps += [unit * 10**power for unit in (pi, pi / 180) for power in range(3)]
+    for step in sorted(steps, reverse=True):
+        value = ceil(low / step) * step
+        if low <= value <= high:
+            return float(f"{value:.15g}")
+    return (low + high) / 2
