@@ -70,7 +70,7 @@ class Calibration:
             moved = ", ".join(
                 f"{each.name} {each.before} -> {each.after}" for each in self.corrections
             )
-            lines.append(f"Correctiond: {moved}.")
+            lines.append(f"Changed: {moved}.")
         if self.unidentified:
             lines.append(f"Not determined by these rows: {', '.join(self.unidentified)}.")
         left = {name: size for name, size in self.floor.items() if size > 1}

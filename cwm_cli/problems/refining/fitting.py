@@ -48,6 +48,10 @@ NUDGE = 1e-4
 WIDEST = 1.6
 """How far a number may move, as a logarithm: to a fifth or to five times of what it was."""
 
+USUALLY_OFF = 0.25
+"""How far off numbers are before they are fitted, as a logarithm: what errors do not tell keeps
+them near what was written, which fades as errors become small."""
+
 DAMPINGS = 10.0 ** -np.arange(1, 15, 2)
 """Shares of the largest squared singular value that damp a step, all tried in one batch."""
 
@@ -62,6 +66,9 @@ ACTS = 1e-3
 
 FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
 """Where a threshold is looked for, times what it was."""
+
+SHARP = 1e-7
+"""Relative width to which the ends of a gap are known, in which a threshold may lie."""
 
 MOST_SEEN = 12
 """Values of the wrong rows that are tried as a threshold as well: clamped values show the clamp."""
@@ -379,13 +386,18 @@ class Fitting:
                 break
             slopes = slopes[:, :, live] * weights[:, :, None]
             u, sizes, v = svd(slopes.reshape(-1, live.sum()), full_matrices=False)
-            target = u.T @ (base * weights).ravel()
-            steps = [-v.T @ (sizes / (sizes**2 + d * sizes[0] ** 2) * target) for d in DAMPINGS]
+            target = sizes * (u.T @ (base * weights).ravel())
+            target += v @ self._moves(values)[free[live]] / USUALLY_OFF**2
+            damped = sizes**2 + USUALLY_OFF**-2 + DAMPINGS[:, None] * sizes[0] ** 2
+            steps = [-v.T @ (target / each) for each in damped]
             room = WIDEST / 4
             steps = [step * min(1.0, room / max(np.abs(step).max(), 1e-300)) for step in steps]
             versions = [self._within(_moved(values, free[live], step)) for step in steps]
             errors = self.ask(versions, rows).errors
-            costs = [_cost(each, near) for each in (base, *errors)]
+            costs = [
+                _cost(each, near) + (self._moves(version) ** 2).sum() / USUALLY_OFF**2
+                for each, version in zip((base, *errors), (values, *versions), strict=True)
+            ]
             best = int(np.argmin(costs))
             if best == 0 or costs[best] > costs[0] * (1 - 1e-4):
                 stalled += 1
@@ -394,6 +406,15 @@ class Fitting:
             if stalled > len(shares):
                 break
         return values
+
+    def _moves(self, values: np.ndarray) -> np.ndarray:
+        """Return how far numbers are from what was written, as logarithms."""
+        return np.array(
+            [
+                now - was if was == 0 else np.log(now / was)
+                for now, was in zip(values, self.first, strict=True)
+            ]
+        )
 
     def _within(self, values: np.ndarray) -> np.ndarray:
         """Keep numbers near what they were."""
@@ -455,23 +476,18 @@ class Fitting:
 
     def bracket(self, place: int) -> None:
         """Find between which values a threshold may lie, and take the simplest number there."""
-        middle = self.values[place]
-        rows = self.every
         ends = []
-        for far in (middle * FACTORS[0], middle * FACTORS[-1]):
-            near = middle
-            for _ in range(4):
-                between = np.linspace(near, far, 10)[1:]
-                found = self.ask([put(self.values, place, value) for value in between], rows)
-                same = (found.losses == self.losses).all(axis=1)
-                reached = int(np.argmin(same)) if not same.all() else len(between)
-                near, far = (
-                    between[reached - 1] if reached else near,
-                    between[min(reached, len(between) - 1)],
-                )
-                if same.all():
-                    break
-            ends.append(near)
+        for factor in FACTORS[[0, -1]]:
+            near, far = self.values[place], self.values[place] * factor
+            [losses] = self.ask([put(self.values, place, far)], self.every).losses
+            rows = np.flatnonzero(losses != self.losses)
+            while len(rows) and abs(far - near) > SHARP * abs(near):
+                between = np.linspace(near, far, 10)
+                found = self.ask([put(self.values, place, each) for each in between[1:-1]], rows)
+                same = (found.losses == self.losses[rows]).all(axis=1)
+                reached = int(np.argmin([*same, False]))
+                near, far = between[reached], between[reached + 1]
+            ends.append(near if len(rows) else far)
         low, high = min(ends), max(ends)
         if low < high:
             value = simplest(low, high, self.first[place])
@@ -532,9 +548,8 @@ def simplest(low: float, high: float, was: float) -> float:
     if low <= was <= high:
         return was
     largest = floor(log10(max(abs(low), abs(high))))
-    steps = [tens * 10.0**power for power in range(largest, largest - 16, -1) for tens in (5, 2, 1)]
-    steps += [unit * 10**power for unit in (pi, pi / 180) for power in range(3)]
-    for step in sorted(steps, reverse=True):
+    steps = [tens * 10.0**power for power in range(largest, largest - 16, -1) for tens in (5, 1)]
+    for step in sorted([*steps, pi, pi / 180], reverse=True):
         value = ceil(low / step) * step
         if low <= value <= high:
             return float(f"{value:.15g}")
