@@ -22,14 +22,17 @@ def template(name: str, package: str = __package__) -> Template:
 LEAST_FIRST = (
     ("examples", 0),
     ("feedback", 1200),
+    ("evidence", 2400),
     ("description", 1000),
     ("question", 1000),
+    ("evidence", 0),
     ("feedback", 300),
     ("error", 300),
     ("description", 0),
 )
 """What is left out of a prompt that is too long, in this order, and the characters that stay: the
-first sentences of a description name the task, and those of a report what is wrong."""
+first sentences of a description name the task, those of a report what is wrong, and the first of
+what was recorded are facts and steps in a row."""
 
 LEFT_OUT = "[...]"
 
@@ -92,7 +95,8 @@ def shortened(text: str, room: int) -> str:
             break
         unit = "\n" if "\n" in parts[place] else " "
         parts[place] = parts[place][: max(0, len(parts[place]) - over)].rpartition(unit)[0]
-    return "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
+    above = text[: len(text) - len(text.lstrip("\n"))]
+    return above + "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
 
 
 def _prefix_section(prefix: str) -> str:

@@ -1,6 +1,7 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
-from cwm_cli.problems.feedback import counterexample, report
+from cwm_cli.problems.feedback import counterexample, evidence, needed, report
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
@@ -55,6 +56,9 @@ class WorldModelProblem(Problem):
     feedback: Literal["full", "paper"] = "full"
     """What a prompt to improve says: a report on all that may be shown, or, as published, one
     counterexample: the first transition that is wrong."""
+    evidence_tokens: int = 2000
+    """About how many tokens of recorded transitions a prompt to generate may hold, 0 for none; as
+    published there are none. A description of its own spares half of them and more."""
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
@@ -75,7 +79,13 @@ class WorldModelProblem(Problem):
         """Leave out examples first, then the end of the description."""
         return self._worded(move, room)
 
-    def _worded(self, move: Move, room: int | None = None) -> tuple[Message, ...]:
+    def varied(self, move: Move, number: int) -> tuple[Message, ...]:
+        """Show other transitions than before."""
+        return self._worded(move, variant=number)
+
+    def _worded(
+        self, move: Move, room: int | None = None, *, variant: int = 0
+    ) -> tuple[Message, ...]:
         """Ask in so many characters, if there is a limit."""
         interface = Contract().words(
             self.dataset.observation_space,
@@ -83,17 +93,36 @@ class WorldModelProblem(Problem):
             tools=self.tools,
             names_actions=self.dataset.has_valid_actions,
         )
+        description, recorded = self.description.strip(), ""
         if self.feedback != "paper":
-            interface += f"\n\n{self.metric.words(self.dataset[self.dataset.fitted])}"
+            shown = self.dataset[self.dataset.fitted]
+            interface += f"\n\n{self.metric.words(shown)}"
+            if move.action == GENERATE:
+                description, recorded = needed(description), self._evidence(shown, variant)
         return messages(
             "world_model",
             move,
             name="continue" if self.prefill and move.action == GENERATE else "",
             prefill=self.prefill,
             room=room,
-            description=self.description.strip(),
+            description=description,
             interface=interface,
+            evidence=f"\n\n{recorded}" if recorded else "",
         )
+
+    def _evidence(self, shown: Dataset, variant: int) -> str:
+        """Say what the rows that may be shown show; once for all prompts that show them."""
+        key = len(shown), variant
+        if key not in self._told:
+            self._told[key] = evidence(
+                shown, self.metric, self.description, tokens=self.evidence_tokens, variant=variant
+            )
+        return self._told[key]
+
+    @cached_property
+    def _told(self) -> dict[tuple[int, int], str]:
+        """The evidence of prompts, by how many rows may be shown, which only grow, and variant."""
+        return {}
 
     def read(self, text: str, move: Move) -> str:
         """Return the program of a completion, which may go on with an answer that was begun."""

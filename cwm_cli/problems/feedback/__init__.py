@@ -1,6 +1,8 @@
-"""What a program predicts wrongly, in words that help to correct it."""
+"""What recorded steps show, and what a program predicts wrongly: words that help to write it."""
 
+from cwm_cli.problems.feedback.description import needed
+from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, documented_names, worst
 from cwm_cli.problems.feedback.report import report
 
-__all__ = ["counterexample", "documented_names", "report", "worst"]
+__all__ = ["counterexample", "documented_names", "evidence", "needed", "report", "worst"]

@@ -5,7 +5,10 @@ that is off would do. Whoever writes its rules as a program does without that.
 """
 
 import re
+from math import prod
 from typing import Literal, NamedTuple
+
+from cwm_cli.worlds.contract import MOST_BOUNDS
 
 About = Literal[
     "task", "actions", "observation", "reward", "start", "ends", "options", "aside", "spaces"
@@ -27,6 +30,8 @@ TITLES: tuple[tuple[str, About], ...] = (
 HEADING = re.compile(r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t]*$", re.MULTILINE)
 OPTION = re.compile(r"^[ \t]*(?:[|*-][ \t]*)?`(\w+)(?:=([^`]*))?`")
 DRAWN = re.compile(r"random|uniform|noise|\\mathcal|sampled", re.IGNORECASE)
+SHAPE = re.compile(r"array of shape \(([\d, ]*)\)")
+QUOTED = re.compile(r"^(?:See .* note .*\n\n)?^>.*\n(?:[> ].*\n?)*", re.MULTILINE)
 SENTENCES = re.compile(r"(?<=\.)\s+")
 REFERS = re.compile(r"\(?see\b", re.IGNORECASE)
 MADE_OTHERWISE = re.compile(r"\n[^\n]*\bby passing `\w+=(?:.+\n?)*")
@@ -65,7 +70,7 @@ def needed(description: str) -> str:
     """Return a description without what no program of its rules needs.
 
     Left out are references, how a start is drawn, options that another passage explains or that
-    are off, and bounds that are the same for all, which the spaces say.
+    are off, remarks in quotes, and spaces and bounds, which stand beside it in every prompt.
     """
     parts = passages(description)
     settings = "\n".join(part.text for part in parts if part.about == "spaces")
@@ -81,10 +86,13 @@ def needed(description: str) -> str:
                 text = _needed_options(part.text, rules, settings)
             case "actions" | "observation":
                 text = _without_bounds(MADE_OTHERWISE.sub("", part.text))
+            case "spaces":
+                text = _settings(part.text)
             case _:
                 text = part.text
         if text or not part.text:
-            kept.append(str(part._replace(text=text)))
+            plain = part._replace(level=0, title="") if part.about == "spaces" else part
+            kept.append(str(plain._replace(text=QUOTED.sub("", text).rstrip())))
     return "\n\n".join(kept)
 
 
@@ -127,6 +135,16 @@ def _needed_options(text: str, rules: str, settings: str) -> str:
     header = [line for line in entries[0] if line.lstrip().startswith("|")]
     table = any(entry.startswith("|") for entry in kept)
     return "\n".join([*(header if table else []), *kept])
+
+
+def _settings(text: str) -> str:
+    """Leave out the spaces where they have few bounds, and so are said with what is to write."""
+    spaces, _, rest = text.partition("\n\n")
+    sizes = [
+        prod(int(each) for each in re.findall(r"\d+", shape)) for shape in SHAPE.findall(spaces)
+    ]
+    many = "by component" in spaces and max(sizes, default=0) > MOST_BOUNDS
+    return text if many or not spaces.startswith("Observation:") else rest
 
 
 def _without_bounds(text: str) -> str:
