@@ -89,7 +89,10 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "planner": "cwm_cli.agents.policies:PlannerPolicy",
         "curated": "cwm_cli.agents.policies:CuratedPolicy",
     },
-    "refiner": {"calibrate": "cwm_cli.problems.refining.calibrating:Calibrate"},
+    "refiner": {
+        "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
+        "join": "cwm_cli.problems.refining.joining:Join",
+    },
     "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
     "planner": "cwm_cli.planning:PLANNERS",
     "world model": "cwm_cli.worlds:WORLD_MODELS",

@@ -19,16 +19,14 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.evaluation.support import survey
 from cwm_cli.problems.feedback import documented_names
+from cwm_cli.problems.refining.joining import from_data
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, default, find, names
+from cwm_cli.registry import default, find, names
 from cwm_cli.runs.searches import SearchRun
-from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner, Request
+from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
 from cwm_cli.worlds import ProgramModel
 
 AUTO, NONE, ALL = "auto", "none", "all"
-
-START_SECONDS = 20.0
-"""Seconds of work for a start: less than two answers of a language model take."""
 
 FOLLOWED = 1000
 """Rows at which the ways of a start are followed: enough to tell which lines few go through."""
@@ -104,13 +102,8 @@ def _from_data(
     name: str, problem: WorldModelProblem, seed: int, tell: Callable[[str], None]
 ) -> Refinement:
     """Have a program written from data alone; one that is no better than nothing is left."""
-    owner = Owner("backend", find("backend", name))
-    options = {"seconds": START_SECONDS} if "seconds" in owner.options else {}
-    move = Move(GENERATE)
-    tell(f"{name} from the data alone")
-    request = Request((), seed, move, problem, tell=lambda words: tell(f"{name}: {words}"))
-    completion = owner.factory(model="", **options).complete(request)
-    program = problem.read(completion.text, move)
+    completion = from_data(problem, name, seed, tell)
+    program = problem.read(completion.text, Move(GENERATE))
     verdict = problem.judge(program)
     if verdict.is_bug or verdict.normalised <= 0:
         return Refinement("", f"{name} found nothing in the data to begin with")
