@@ -11,6 +11,7 @@ import pytest
 from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.simulators import Attributes
 from cwm_cli.envs.simulators.opening import is_exact
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
@@ -34,11 +35,18 @@ def walk(name: str, shift: int | None, steps: int = 30) -> list[str]:
         return seen
 
 
-def test_a_seed_gives_one_variant_and_another_seed_another() -> None:
-    for name in SHIFTABLE:
-        assert walk(name, 3) == walk(name, 3), name
-        others = [walk(name, shift, 60) for shift in (None, 1, 2, 3, 4)]
-        assert len({tuple(each) for each in others}) == 5, name
+def test_all_environments_of_the_benchmark_but_the_texts_can_be_shifted() -> None:
+    assert [name for name in SUITES["cwmb"] if name not in SHIFTABLE] == ["RTFM-v0"]
+
+
+QUICK = ["Blackjack-v1", "CliffWalking-v1", "CartPole-v1", "Acrobot-v1", "Swimmer-v5"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_seed_gives_one_variant_and_another_seed_another(name: str) -> None:
+    assert walk(name, 3) == walk(name, 3)
+    others = [walk(name, shift, 60) for shift in (None, 1, 2, 3, 4)]
+    assert len({tuple(each) for each in others}) == 5
 
 
 @pytest.mark.slow
@@ -47,9 +55,11 @@ def test_a_shifted_environment_is_saved_restored_and_played_in_batches() -> None
         spec = environment(name)
         env, twin = spec.make(shift=2), spec.make(shift=2)
         made = spec.rewinder(env) if spec.rewinder else None
+        assert is_exact(lambda env, spec=spec: spec.rewinder(env) or Attributes(env), env, twin), (
+            name
+        )
         if made is None:
             continue
-        assert is_exact(lambda env, spec=spec: spec.rewinder(env), env, twin), name
         env.reset(seed=0)
         plans = np.array([[[env.action_space.sample() for _ in range(5)] for _ in range(2)]])
         assert made.returns([made.save()], plans.astype(float)) is not None, name
@@ -63,7 +73,7 @@ def test_the_truth_of_a_shifted_environment_is_known_from_its_observations(name:
     metric = PaperMetric.of(rows.train)
     shifted = metric.ceiling(EnvironmentModel(environment(name), {"shift": 1}), rows.test)
     standard = metric.ceiling(EnvironmentModel(environment(name)), rows.test)
-    assert shifted.accuracy > standard.accuracy
+    assert shifted.accuracy > 0.99 > standard.accuracy
 
 
 def test_the_description_of_a_shifted_environment_gives_no_number_of_it_away() -> None:
@@ -101,8 +111,8 @@ def numbers(env: Any) -> dict[str, set[float]]:
 def test_what_cannot_be_shifted_says_so_in_a_line(cwm) -> None:
     for words, said in {
         ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave --shift out",
-        ("Hopper-v5", "--shift", "3", "--env-arg", "shift=4"): "name one",
-        ("Hopper-v5", "--env-arg", "shift=-4"): "--shift -4 is no seed",
+        ("CartPole-v1", "--shift", "3", "--env-arg", "shift=4"): "name one",
+        ("CartPole-v1", "--env-arg", "shift=-4"): "--shift -4 is no seed",
     }.items():
         result = cwm.inside("collect", "--env", *words)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), words

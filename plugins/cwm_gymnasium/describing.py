@@ -220,18 +220,22 @@ CHANGED = (
 
 NUMBER = re.compile(
     r"(?P<kept>\w\[-?\d+:?\]|\(\d+,\)|\^\{?\d+|\d+ elements?|`\d+`:)"
-    r"|(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?(?!\w|\.\d)"
+    r"|(?<!\w)(?<!\w\.)[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?(?!\w|\.\d)"
+    r'|"[A-Z]{3,}"'
 )
-"""A number; an index, a shape or an exponent is kept: it is how something is written down."""
+"""A number, or a line of a map; an index, a shape or an exponent is how something is written."""
 
-COUNT = re.compile(r"\s*(?:\|[^|]*\||[-*]?\s*`?-?\d+`?(?:[.:]|\s+-))")
+COUNT = re.compile(r"\s*(?:\|[^|]*\||[-*]?\s*`?-?\d+`?(?:[.:](?=\s)|\s+-))")
 """The number of a row of a table, of an item or of an action."""
+
+DRAWN = re.compile(r"(?:^[ \t]*(?:\+-+\+|\|[ :|A-Z]+\|)[ \t]*\n)+", re.MULTILINE)
+"""A map in signs."""
 
 
 def without_numbers(text: str) -> str:
     """Leave out the numbers of a documentation that may have changed, and maps."""
     lines = []
-    for line in FENCE.sub("?\n", text).splitlines():
+    for line in DRAWN.sub("    ?\n", FENCE.sub("?\n", text)).splitlines():
         count = COUNT.match(line)
         kept = count[0] if count else ""
         lines.append(kept + NUMBER.sub(lambda found: found["kept"] or "?", line[len(kept) :]))

@@ -103,10 +103,19 @@ def becoming(address: str) -> Change:
     """Let a class of another module, made for it, take the place of that of the environment."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
-        module, _, name = address.partition(":")
-        env.__class__ = getattr(import_module(module), name)
+        env.__class__ = _found(address)
 
     return change
+
+
+def drawing(address: str) -> Change:
+    """Let a function of another module, imported when it is needed, draw what is no number."""
+    return lambda env, rng: _found(address)(env, rng)
+
+
+def _found(address: str) -> Any:
+    module, _, name = address.partition(":")
+    return getattr(import_module(module), name)
 
 
 INTEGRATORS = ("mjINT_EULER", "mjINT_RK4", "mjINT_IMPLICITFAST")
@@ -149,10 +158,54 @@ def _factor(rng: np.random.Generator) -> float:
 
 _MUJOCO = "gymnasium.envs.mujoco"
 _BODIES = "cwm_gymnasium.shifted_mujoco"
+_RULES = "cwm_gymnasium.shifted_rules"
+_CONTROL = "gymnasium.envs.classic_control"
+_TEXT = "gymnasium.envs.toy_text"
 _EFFORT = "_ctrl_cost_weight"
 _WALKING = ("_forward_reward_weight", _EFFORT, "_healthy_reward")
 
 SHIFTED: Mapping[str, Change] = {
+    f"{_TEXT}.blackjack:BlackjackEnv": shifting(
+        becoming(f"{_RULES}:Blackjack"),
+        chosen("limit", 18, 19, 20),
+        chosen("margin", 2, 3, 5, 6),
+        scaled("win", "loss"),
+    ),
+    f"{_TEXT}.cliffwalking:CliffWalkingEnv": shifting(
+        drawing(f"{_RULES}:cliff"), drawing(f"{_RULES}:rewards")
+    ),
+    f"{_TEXT}.taxi:TaxiEnv": shifting(drawing(f"{_RULES}:streets"), drawing(f"{_RULES}:rewards")),
+    f"{_TEXT}.frozen_lake:FrozenLakeEnv": shifting(
+        drawing(f"{_RULES}:lake"), drawing(f"{_RULES}:rewards")
+    ),
+    f"{_CONTROL}.cartpole:CartPoleEnv": shifting(
+        scaled("gravity", "masscart", "masspole", "length", "force_mag", "tau"),
+        scaled("theta_threshold_radians", "x_threshold"),
+        following("total_mass", lambda env: env.masspole + env.masscart),
+        following("polemass_length", lambda env: env.masspole * env.length),
+        chosen("kinematics_integrator", "euler", "semi-implicit euler"),
+    ),
+    f"{_CONTROL}.mountain_car:MountainCarEnv": shifting(
+        becoming(f"{_RULES}:MountainCar"),
+        scaled("force", "charge"),
+        smaller("gravity", "min_position", "max_speed", "goal_position"),
+    ),
+    f"{_CONTROL}.continuous_mountain_car:Continuous_MountainCarEnv": shifting(
+        scaled("power"),
+        smaller("min_position", "max_speed", "goal_position"),
+    ),
+    f"{_CONTROL}.pendulum:PendulumEnv": shifting(
+        becoming(f"{_RULES}:Pendulum"),
+        scaled("g", "m", "l", "dt", "angle_weight", "speed_weight", "torque_weight"),
+        smaller("max_torque", "max_speed"),
+        chosen("explicit", False, True),
+    ),
+    f"{_CONTROL}.acrobot:AcrobotEnv": shifting(
+        becoming(f"{_RULES}:Acrobot"),
+        scaled("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2"),
+        scaled("LINK_MOI", "AVAIL_TORQUE", "dt", "height"),
+        smaller("MAX_VEL_1", "MAX_VEL_2"),
+    ),
     f"{_MUJOCO}.reacher_v5:ReacherEnv": shifting(
         simulation, scaled("_reward_dist_weight", "_reward_control_weight")
     ),
