@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -67,7 +68,8 @@ class Laboratory(NamedTuple):
         """Search; return the score of the best program so far after every completion."""
         env = self._env(number)
         backend = self.backends[env].of_system(number)
-        search = Search(self.problems[env], _strategy(strategy), backend, seed=number)
+        problem = replace(self.problems[env])  # one that has not learned of another run
+        search = Search(problem, _strategy(strategy), backend, seed=number)
         bests = (search.best for _ in search.run(self.budget))
         scores = [best.verdict.score for best in bests if best]
         return scores + [1.0] * (self.budget - len(scores))

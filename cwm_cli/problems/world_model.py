@@ -10,10 +10,12 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
 from cwm_cli.problems.feedback import counterexample, evidence, needed, report
+from cwm_cli.problems.feedback.dead_end import UNSEEN, dead_end
+from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
+from cwm_cli.search.contracts import GENERATE, IMPROVE, Message, Move, Node, Problem, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
@@ -24,11 +26,6 @@ if TYPE_CHECKING:
 NO_OPTION = {"option": False}
 """Marks a field with a default that is no option of the user's."""
 
-UNSEEN = (
-    "Every transition that may be shown to you is predicted correctly, but {wrong} of {rows} "
-    "transitions of other episodes, which are not shown, are not: the program fits the examples "
-    "and not the environment. Replace what was fitted to single rows by the rule behind them."
-)
 PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 """Parts of a score that a verdict keeps."""
 
@@ -39,13 +36,20 @@ INEXACT = (
 )
 
 
+AGAIN = (
+    "This was asked before (times: {number}), and no answer is known to be right: do not settle "
+    "for the first explanation that comes to mind."
+)
+
+
 @dataclass(frozen=True)
 class WorldModelProblem(Problem):
     """Find a program that predicts the train rows of an environment.
 
     `dataset[dataset.fitted]` is the part that may be fitted to and shown in
     prompts; the other rows only tell whether a program is right in general.
-    `tools` are modules that programs may import beside the usual ones.
+    `tools` are modules that programs may import beside the usual ones. After a dead end one
+    episode more is `shown`.
     """
 
     description: str
@@ -63,6 +67,10 @@ class WorldModelProblem(Problem):
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
+    _history: History = field(default_factory=History, init=False, repr=False, compare=False)
+    _reports: dict[str, tuple[int, Failure | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def example(cls, material: "Material") -> Self:
@@ -71,22 +79,36 @@ class WorldModelProblem(Problem):
         metric = AccuracyMetric.of(train)
         return cls("A cart with a pole.", train, material.sandbox, metric)
 
+    @property
+    def shown(self) -> np.ndarray:
+        """Mask of the rows that prompts may show: those that are fitted to, and disclosed ones."""
+        return self._shown(self._history.disclosed)
+
+    def update(self, node: Node) -> None:
+        """Learn what was tried, and what is shown from now on."""
+        self._history.update(node)
+
+    def discloses(self, node: Node) -> int | None:
+        """Disclose an episode when a dead end was asked about, at most half of those held back."""
+        held_back = np.unique(self.dataset.columns["episodes"][~self.dataset.fitted])
+        if self.feedback == "paper" or len(self._history.disclosed) >= len(held_back) // 2:
+            return None
+        return self._history.due(node)
+
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
         return self._worded(move)
+
+    def varied(self, move: Move, number: int) -> tuple[Message, ...]:
+        """Say that this was asked before, and what came of it."""
+        return self._worded(move, number=number)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
         """Leave out examples first, then the end of the description."""
         return self._worded(move, room)
 
-    def varied(self, move: Move, number: int) -> tuple[Message, ...]:
-        """Show other transitions than before."""
-        return self._worded(move, variant=number)
-
-    def _worded(
-        self, move: Move, room: int | None = None, *, variant: int = 0
-    ) -> tuple[Message, ...]:
-        """Ask in so many characters, if there is a limit."""
+    def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
+        """Ask in so many characters, if there is a limit, and otherwise than `number` times."""
         interface = Contract().words(
             self.dataset.observation_space,
             self.dataset.action_space,
@@ -95,10 +117,11 @@ class WorldModelProblem(Problem):
         )
         description, recorded = self.description.strip(), ""
         if self.feedback != "paper":
-            shown = self.dataset[self.dataset.fitted]
+            shown = self.dataset[self.shown]
             interface += f"\n\n{self.metric.words(shown)}"
+            move = self._informed(move, number)
             if move.action == GENERATE:
-                description, recorded = needed(description), self._evidence(shown, variant)
+                description, recorded = needed(description), self._evidence(shown, number)
         return messages(
             "world_model",
             move,
@@ -111,18 +134,39 @@ class WorldModelProblem(Problem):
         )
 
     def _evidence(self, shown: Dataset, variant: int) -> str:
-        """Say what the rows that may be shown show; once for all prompts that show them."""
+        """Say what the rows that may be shown show, and what was tried if this is asked again."""
         key = len(shown), variant
         if key not in self._told:
             self._told[key] = evidence(
                 shown, self.metric, self.description, tokens=self.evidence_tokens, variant=variant
             )
-        return self._told[key]
+        again = [self._history.programs(), AGAIN.format(number=variant)] if variant else []
+        return "\n\n".join(filter(None, [self._told[key], *again]))
 
     @cached_property
     def _told(self) -> dict[tuple[int, int], str]:
         """The evidence of prompts, by how many rows may be shown, which only grow, and variant."""
         return {}
+
+    def _informed(self, move: Move, number: int) -> Move:
+        """Add to what is wrong with a program what was tried in vain, seen with what is shown now.
+
+        What a verdict says may have been written before an episode was disclosed.
+        """
+        failure = move.verdict.failure if move.verdict else None
+        if move.verdict is None or failure is None:
+            return move
+        disclosed = self._history.disclosed
+        if disclosed and move.action == IMPROVE:
+            known, written = self._reports.get(move.program, (0, None))
+            if known != len(disclosed):
+                written = self.judge(move.program).failure
+            failure = written or failure
+        told = [failure.message, move.verdict.findings, self._history.refuted(move)]
+        if number:
+            told.append(AGAIN.format(number=number))
+        failure = replace(failure, message="\n\n".join(filter(None, told)))
+        return move._replace(verdict=replace(move.verdict, failure=failure))
 
     def read(self, text: str, move: Move) -> str:
         """Return the program of a completion, which may go on with an answer that was begun."""
@@ -142,34 +186,53 @@ class WorldModelProblem(Problem):
         found = evaluate(model, self.dataset, self.metric, seed=self.seed, audited=audited)
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
-        hidden = ~self.dataset.fitted
-        score = found.score.value
+        disclosed = self._history.disclosed
+        shown = self._shown(disclosed)
+        score, wrong = found.score.value, found.rows < 1.0
         parts = found.score.model_dump(include=set(PARTS))
+        failure = None if score == 1.0 else self._mismatch(found, shown)
+        self._reports[program] = len(disclosed), failure
+        stuck = self.feedback != "paper" and wrong.any() and not wrong[shown].any()
         return Verdict(
             score=score,
-            validation=self._score(found.predictions, hidden) if hidden.any() else score,
+            validation=score if shown.all() else self._score(found.predictions, ~shown),
             parts={name: share for name, share in parts.items() if share is not None},
-            failure=None if score == 1.0 else self._mismatch(found, hidden),
+            failure=failure,
             floor=found.score.floor,
             error=log_error(found.predictions, self.dataset),
+            dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
         )
+
+    def _shown(self, disclosed: tuple[int, ...]) -> np.ndarray:
+        """Return the mask of the rows that are fitted to, or in one of these episodes."""
+        mask: np.ndarray = self.dataset.fitted
+        mask |= np.isin(self.dataset.columns["episodes"], disclosed)
+        return mask
 
     def _score(self, predictions: Columns, mask: np.ndarray) -> float:
         """Score predictions on some of the rows."""
         return self.metric.score(_rows(predictions, mask), self.dataset[mask]).value
 
-    def _mismatch(self, found: Evaluation, hidden: np.ndarray) -> Failure:
+    def _mismatch(self, found: Evaluation, shown: np.ndarray) -> Failure:
         """Say what is predicted wrongly, showing nothing of the hidden rows."""
-        wrong = found.rows < 1.0
-        if (wrong & ~hidden).any():
-            write = counterexample if self.feedback == "paper" else report
-            shown = self.dataset[~hidden]
-            message = write(shown, _rows(found.predictions, ~hidden), self.metric, self.description)
-        elif wrong.any():
-            message = UNSEEN.format(wrong=int(wrong.sum()), rows=int(hidden.sum()))
-        else:
+        wrong, published = found.rows < 1.0, self.feedback == "paper"
+        if wrong[shown].any():
+            write, rows = counterexample if published else report, self.dataset[shown]
+            message = write(rows, _rows(found.predictions, shown), self.metric, self.description)
+        elif not wrong.any():
             message = INEXACT
+        elif published:
+            message = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
+        else:
+            told = self.dataset, found.predictions, self.metric, shown, self.description
+            message = dead_end(*told)
         return Failure(kind="mismatch", message=message)
+
+
+def _most_common(numbers: np.ndarray) -> int:
+    """Return the number that occurs most often, the smallest of several."""
+    values, counts = np.unique(numbers, return_counts=True)
+    return int(values[np.argmax(counts)])
 
 
 def _rows(columns: Columns, mask: np.ndarray) -> Columns:

@@ -49,7 +49,8 @@ class Verdict:
     `floor` is the score of predicting nothing at all, and `error` how far wrong numbers are off,
     None where that cannot be told: a decimal logarithm, lower is better. It tells candidates apart
     whose scores are all but equal. `findings` are what is known of a candidate that was not asked
-    for, in words for the next prompt.
+    for, in words for the next prompt. Where nothing is wrong in what prompts may show, `dead_end`
+    is the episode that would show something.
     """
 
     score: float
@@ -60,6 +61,7 @@ class Verdict:
     floor: float = 0.0
     error: float | None = None
     findings: str = ""
+    dead_end: int | None = None
 
     @property
     def rank(self) -> tuple[float, float, float]:
@@ -188,7 +190,8 @@ class Node:
     of the messages, `final` says that the backend gave up, and `known` how many
     nodes and remarks there were when it was asked. A candidate that was not `asked` for cost
     no completion: the one that a search began with, and what a refiner made of
-    another, in the step of the completion that led to it.
+    another, in the step of the completion that led to it. From a node on prompts may show the
+    episode `disclosed`, which had been held back.
     """
 
     id: int
@@ -202,6 +205,7 @@ class Node:
     final: bool = False
     known: int | None = None
     asked: bool = True
+    disclosed: int | None = None
 
 
 class Remark(BaseModel):
@@ -301,6 +305,8 @@ class Problem:
     - `moves` are the kinds of move that it has words for.
     - `update` tells it of every node, in the order of their ids, before the strategy is
       told: all that it may learn from while it is searched.
+    - `discloses` says, before that, whether a node has it show more from then on, which is
+      written down with the node.
     - `messages` words a move for a language model, `shorter` does so for
       one that takes no prompt of that length, and `varied` so that it has not
       been asked in these words before.
@@ -327,6 +333,10 @@ class Problem:
 
     def update(self, node: Node) -> None:
         """Learn from a judged node; a problem that learns nothing leaves this out."""
+
+    def discloses(self, node: Node) -> int | None:
+        """Return the episode that prompts may show from this node on; here no more than before."""
+        return None
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Ask for a candidate."""

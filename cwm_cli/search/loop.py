@@ -209,7 +209,8 @@ class Search:
             self.journal(arrived)
             self.learn(arrived)
             return
-        record = arrived._replace(node=replace(arrived.node, id=len(self.nodes)))
+        node = replace(arrived.node, id=len(self.nodes))
+        record = arrived._replace(node=replace(node, disclosed=self.problem.discloses(node)))
         self.journal(record)
         self.learn(record.node)
         yield record

@@ -81,7 +81,7 @@ class Simulated(Backend):
     system: int = 0
     """Number of the system that is simulated: by `chances=measured` two of twenty are hard."""
     _original: Original = field(init=False, repr=False, compare=False)
-    _graded: dict[int, tuple[Problem, Graded]] = field(
+    _graded: dict[int, tuple[object, Graded]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _grading: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
@@ -147,11 +147,12 @@ class Simulated(Backend):
         return Proposal(kept | below, "This is a simulated proposal.")
 
     def _grades(self, problem: Problem) -> Graded:
-        """Return programs with errors by their scores, judged once for each problem."""
+        """Return programs with errors by their scores, judged once for the same data."""
+        data = getattr(problem, "dataset", problem)
         with self._grading:
-            if id(problem) not in self._graded:
-                self._graded[id(problem)] = problem, Graded.of(self._original, problem)
-            return self._graded[id(problem)][1]
+            if id(data) not in self._graded:
+                self._graded[id(data)] = data, Graded.of(self._original, problem)
+            return self._graded[id(data)][1]
 
     def _revise(self, move: Move, rng: np.random.Generator) -> Proposal:
         """Repair an error, make a new one, both or neither."""

@@ -1,0 +1,239 @@
+"""Dead ends are named, asked about once, and then shown a way out of; no question comes twice.
+
+The world counts up by 1 or 2, but from 70 to 79 it falls back to 0, which only episodes show that
+are held back.
+"""
+
+import re
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.runs.searches import SearchRecord
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Backend, Completion, Move
+from cwm_cli.search.loop import Search
+from cwm_gif_mcts.strategy import GifMcts
+from cwm_worldcoder.strategy import WorldCoder
+from cwm_zero_shot.strategy import ZeroShot
+from recordings import COUNTER, MOVES
+
+PROGRAM = """
+class Environment:
+    def set_state(self, observation):
+        self.count = observation
+
+    def step(self, action):
+        after = {after}
+        self.count = after
+        return after, float(after % 10 == 0), False
+"""
+NAIVE = PROGRAM.format(after="self.count + 1 + action")
+RIGHT = PROGRAM.format(after="0 if 70 <= self.count < 80 else self.count + 1 + action")
+OFF = PROGRAM.format(after="self.count + 2")
+RAISES = PROGRAM.format(after="self.missing")
+
+
+def naive(number):
+    """Write the same rule in other words."""
+    return NAIVE.replace("+ 1 + action", f"+ {number + 1} + action - {number}")
+
+
+def counting(episodes=20):
+    """Record episodes of five steps; those that are held back (3, 6, 9, ...) begin at 67 or 68."""
+    rows = []
+    for episode in range(episodes):
+        held_back = episode % 10 in (3, 6, 9)
+        count = 67 + episode % 2 if held_back else 3 * episode
+        for step in range(5):
+            action = (episode + step) % 2
+            after = 0 if 70 <= count < 80 else count + 1 + action
+            rows.append(
+                Transition(count, action, after, float(after % 10 == 0), False, False, episode)
+            )
+            count = after
+    return Dataset.of(rows, observation_space=COUNTER, action_space=MOVES)
+
+
+DATA = counting()
+HIDDEN = sorted(set(DATA.columns["episodes"][~DATA.fitted].tolist()))
+
+
+@dataclass
+class Answering(Backend):
+    """Gives prepared answers in turn, and keeps what it was asked."""
+
+    answers: list[str] = field(default_factory=list)
+    asked: list[object] = field(default_factory=list)
+
+    def complete(self, request):
+        self.asked.append(request)
+        return Completion(f"```python\n{self.answers[request.step]}\n```")
+
+    def prompts(self):
+        requests = sorted(self.asked, key=lambda request: request.step)
+        return [request.messages[-1].content for request in requests]
+
+
+def problem(sandbox, **options):
+    return WorldModelProblem("It counts.", DATA, sandbox, AccuracyMetric.of(DATA), **options)
+
+
+def searching(sandbox, answers, strategy=GifMcts, parallel=1, **options):
+    backend = Answering(list(answers))
+    search = Search(problem(sandbox, **options), strategy(), backend, parallel=parallel)
+    return search, backend
+
+
+def test_the_episodes_that_are_held_back_alone_show_the_fall():
+    assert HIDDEN == [3, 6, 9, 13, 16, 19]
+    shown = DATA[DATA.fitted].columns["observations"]
+    assert not ((shown >= 70) & (shown < 80)).any()
+
+
+def test_a_dead_end_names_parts_actions_and_region_and_no_hidden_value(sandbox):
+    verdict = problem(sandbox).judge(NAIVE)
+    words = verdict.failure.message
+    wrong = int((DATA.columns["observations"] >= 70).sum())
+    assert f"{wrong} of {int((~DATA.fitted).sum())} transitions of other episodes" in words
+    assert re.search(rf"- observation: {wrong}\n", words)
+    assert "- reward: " in words
+    assert "- by action: action 0: " in words
+    shown = DATA[DATA.fitted].columns["observations"]
+    assert f"observation above all that is shown (at most {shown.max()})" in words
+    hidden = {row.observation for row in DATA[~DATA.fitted]} - set(shown.tolist())
+    counts = {wrong, int((~DATA.fitted).sum())}
+    assert not {int(n) for n in re.findall(r"\d+", words)} & (hidden - counts)
+    assert verdict.dead_end == 3
+
+
+def test_a_dead_end_is_asked_about_once_and_then_one_episode_is_shown(sandbox):
+    answers = [NAIVE, naive(1), naive(2), RIGHT]
+    search, backend = searching(sandbox, answers)
+    records = list(search.run(6))
+    assert [record.node.disclosed for record in records] == [None, 3, None, None]
+    first, blind, seeing, again = backend.prompts()
+    assert "which are not shown" not in first
+    assert "which are not shown" in blind
+    assert "which are not shown" not in seeing
+    assert "at full precision" in seeing
+    hidden = DATA[DATA.columns["episodes"] == 3]
+    assert any(f"observation       {row.observation}\n" in seeing for row in hidden)
+    assert "predicted" in again
+    assert search.solved
+
+
+@pytest.mark.parametrize("strategy", [GifMcts, WorldCoder])
+def test_only_disclosed_episodes_are_ever_shown(sandbox, strategy):
+    search, backend = searching(sandbox, [naive(n) for n in range(8)], strategy)
+    disclosed = []
+    for number, record in enumerate(search.run(8)):
+        kept = np.isin(DATA.columns["episodes"], [e for e in HIDDEN if e not in disclosed])
+        secret = {f"observation       {row.observation}\n" for row in DATA[kept]}
+        open_rows = {f"observation       {row.observation}\n" for row in DATA[~kept]}
+        prompt = backend.prompts()[number]
+        assert not any(line in prompt for line in secret - open_rows)
+        if record.node.disclosed is not None:
+            disclosed.append(record.node.disclosed)
+    assert len(disclosed) == len(set(disclosed)) <= len(HIDDEN) // 2
+    assert disclosed[0] == 3
+
+
+def test_at_most_half_of_what_is_held_back_is_shown(sandbox):
+    task, node = problem(sandbox), None
+    search, _ = searching(sandbox, [NAIVE, naive(1)])
+    list(search.run(2))
+    node = search.nodes[1]
+    task.update(search.nodes[0])
+    for episode in HIDDEN[:3]:
+        assert task.discloses(node) == 3 or episode != 3
+        task._history.disclosed = (*task._history.disclosed, episode)
+    assert task.discloses(node) is None
+    assert task.shown.sum() == DATA.fitted.sum() + 15
+
+
+def test_what_is_still_hidden_validates(sandbox):
+    task = problem(sandbox)
+    for disclosed in ((), (6, 9)):
+        task._history.disclosed = disclosed
+        hidden = DATA[~task.shown]
+        alone = WorldModelProblem("", hidden, sandbox, task.metric).judge(NAIVE).score
+        assert task.judge(NAIVE).validation == alone
+        assert len(hidden) == 30 - 5 * len(disclosed)
+
+
+def test_a_journal_cut_anywhere_asks_and_shows_the_same(sandbox):
+    answers = [NAIVE, *(naive(n) for n in range(1, 5))]
+    uncut, backend = searching(sandbox, answers)
+    records = [
+        SearchRecord(node=record.node, text=record.text).model_dump_json()
+        for record in uncut.run(5)
+    ]
+    for cut in (1, 3):
+        resumed, later = searching(sandbox, answers)
+        resumed.resume(SearchRecord.model_validate_json(line).node for line in records[:cut])
+        added = [
+            SearchRecord(node=record.node, text=record.text).model_dump_json()
+            for record in resumed.run(5)
+        ]
+        assert records[:cut] + added == records
+        assert later.prompts() == backend.prompts()[cut:]
+
+
+def test_as_published_nothing_is_disclosed_and_nothing_listed(sandbox):
+    search, backend = searching(
+        sandbox, [NAIVE] * 5, lambda: GifMcts(preset="paper"), feedback="paper"
+    )
+    assert not any(record.node.disclosed is not None for record in search.run(5))
+    assert not any("did not help" in prompt for prompt in backend.prompts())
+    assert len(set(backend.prompts())) < 5
+
+
+@pytest.mark.parametrize(
+    ("strategy", "program", "parallel"),
+    [(GifMcts, NAIVE, 1), (GifMcts, OFF, 3), (WorldCoder, NAIVE, 3), (WorldCoder, RAISES, 1)],
+)
+def test_no_two_prompts_are_alike_whatever_is_answered(sandbox, strategy, program, parallel):
+    search, backend = searching(sandbox, cycle_of(program, 7), strategy, parallel)
+    list(search.run(7))
+    assert len({request.key for request in backend.asked}) == 7
+    assert all(request.occurrence == 0 for request in backend.asked)
+
+
+def cycle_of(program, length):
+    """Answer always the same."""
+    return [text for text, _ in zip(cycle([program]), range(length), strict=False)]
+
+
+def test_samples_of_one_prompt_are_alike_on_purpose(sandbox):
+    search, backend = searching(sandbox, [OFF] * 4, ZeroShot)
+    list(search.run(4))
+    assert len(set(backend.prompts())) == 1
+
+
+def test_changes_that_did_not_help_are_listed_with_what_came_of_them(sandbox):
+    search, backend = searching(sandbox, [OFF, OFF.replace("+ 2", "+ 3"), RAISES, RIGHT])
+    list(search.run(4))
+    assert [node.action for node in search.nodes[:3]] == [GENERATE, IMPROVE, IMPROVE]
+    prompt = backend.prompts()[2]
+    assert "These changes were tried, and did not help:" in prompt
+    assert "- `after = self.count + 2` became `after = self.count + 3`: score 0." in prompt
+    fix = search.problem.messages(Move(FIX, 2, RAISES, search.nodes[2].verdict))[-1].content
+    assert fix.count("did not help") == 1
+
+
+def test_another_program_from_scratch_knows_of_those_before(sandbox):
+    task = problem(sandbox)
+    search, _ = searching(sandbox, [OFF, RAISES])
+    for record in search.run(2):
+        task.update(record.node)
+    first, second = (task.varied(Move(GENERATE), number)[-1].content for number in (1, 2))
+    assert first != second
+    assert "- score 0." in first
+    assert "observation right in" in first
+    assert "- it raised: AttributeError" in first
+    assert task.messages(Move(GENERATE, ROOT)) == problem(sandbox).messages(Move(GENERATE, ROOT))
