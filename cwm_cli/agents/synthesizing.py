@@ -337,6 +337,11 @@ class SearchJob:
         if self.search.best is record.node:
             self.problem.keep(self.run.folder, record.node)
         self._tell(record.note)
+        if record.node.disclosed is not None:
+            self._tell(
+                f"all that is shown is right and other rows are not: episode "
+                f"{record.node.disclosed}, held back so far, is shown from now on"
+            )
         return record.node
 
     def write(self, found: Record | Remark) -> None:
