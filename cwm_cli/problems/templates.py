@@ -36,6 +36,9 @@ what was recorded are facts and steps in a row."""
 
 LEFT_OUT = "[...]"
 
+MOST_FINDINGS = 1500
+"""Characters of what was found about a program without asking: about a tenth of a prompt."""
+
 
 def messages(
     kind: str,
@@ -54,11 +57,13 @@ def messages(
     `room` characters, what matters least is left out; a program is never shortened.
     """
     failure = move.verdict.failure if move.verdict else None
+    findings = _findings_section(move.verdict.findings if move.verdict else "")
     fields = about | {
         "prefix": "" if prefill else _prefix_section(move.prefix),
         "program": move.program.rstrip() or "# the last answer held no program",
-        "feedback": failure.message if failure else "Nothing is known to be wrong with it.",
-        "error": failure.message if failure else "",
+        "feedback": (failure.message if failure else "Nothing is known to be wrong with it.")
+        + findings,
+        "error": (failure.message if failure else "") + findings,
     }
     asking = template(f"{kind}/{name or move.action}", package)
     system = template(f"{kind}/system", package).substitute().strip()
@@ -97,6 +102,14 @@ def shortened(text: str, room: int) -> str:
         parts[place] = parts[place][: max(0, len(parts[place]) - over)].rpartition(unit)[0]
     above = text[: len(text) - len(text.lstrip("\n"))]
     return above + "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
+
+
+def _findings_section(findings: str) -> str:
+    """Say what was found about a program without asking, if there is anything."""
+    if not findings.strip():
+        return ""
+    told = findings if len(findings) <= MOST_FINDINGS else shortened(findings, MOST_FINDINGS)
+    return f"\n\nWhat is known of this program besides: {told}"
 
 
 def _prefix_section(prefix: str) -> str:
