@@ -1,22 +1,38 @@
 """What is found to be the cause of wrong predictions, and the faults that it is measured on."""
 
-from benchmarks.faults import faults, wrong
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.faults import answers, faults, wrong
+from benchmarks.faults.__main__ import holds_cause
 from benchmarks.faults.generator import FEWEST, KINDS
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.feedback import diagnose
+from cwm_cli.problems.feedback.report import words
+from cwm_cli.problems.feedback.separation import Feature, separate, simplest
+
+SOME = ("clamp", "rule")
+
+
+@pytest.fixture(scope="module")
+def some():
+    return faults(5, SOME)
 
 
 class TestFaults:
-    kinds = ("region 1", "clamp", "rule")
-
     def test_they_are_the_same_for_a_seed_and_others_for_another(self):
-        one, again, other = (faults(seed, ["rule"]) for seed in (3, 3, 4))
+        one, again, other = (faults(seed, ["order"]) for seed in (3, 3, 4))
         assert [fault.program for fault in one] == [fault.program for fault in again]
         assert [fault.dataset.digest for fault in one] == [fault.dataset.digest for fault in again]
         assert not {f.dataset.digest for f in one} & {f.dataset.digest for f in other}
 
-    def test_each_shows_in_rows_of_every_part_where_its_guard_says_and_nowhere_else(self):
-        drawn = faults(5, self.kinds)
-        assert len({fault.name for fault in drawn}) == sum(KINDS[kind] for kind in self.kinds)
-        for fault in drawn:
+    def test_each_shows_in_rows_of_every_part_where_its_guard_says_and_nowhere_else(self, some):
+        assert len({fault.name for fault in some}) == sum(KINDS[kind] for kind in SOME)
+        for fault in some:
             train = fault.dataset.train
             for part in (train[train.fitted], fault.dataset.test):
                 mistakes = wrong(fault.program, part)
@@ -24,3 +40,123 @@ class TestFaults:
                 assert not (mistakes & ~fault.guard(part)).any(), fault.name
             assert fault.is_repaired_by(fault.truth)
             assert not fault.is_repaired_by(fault.program)
+
+
+class TestConditions:
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-2, 2, (2, 400))
+    act = rng.integers(0, 3, 400)
+    features = (Feature("x", x), Feature("y", y), Feature("action", act, False, False))
+
+    @pytest.mark.parametrize(
+        ("meant", "words"),
+        [
+            (x > 0.5, "x > 0.5"),
+            ((x > 0.5) & (act == 1), "x > 0.5 and action == 1"),
+            ((x > -0.4) & (x < 0.9), "-0.4 < x < 0.9"),
+            (act != 1, "action in (0, 2)"),
+        ],
+    )
+    def test_they_are_written_with_the_shortest_numbers_that_separate(self, meant, words):
+        assert separate(meant, self.features).words(self.features) == words
+
+    @pytest.mark.parametrize(
+        "meant",
+        [
+            x + 0.7 * y > 0.9,
+            (abs(x) < 1.1) & (y > -0.5) & (y < 1.2),
+            (x - 0.6) ** 2 + (y + 0.4) ** 2 < 0.8,
+            (x > -0.2) & (y < 0.3),
+        ],
+        ids=["half plane", "box", "disc", "corner"],
+    )
+    def test_regions_in_two_dimensions_are_found(self, meant):
+        found = separate(meant, self.features).holds(self.features)
+        assert (found == meant).mean() > 0.98
+
+    def test_what_has_no_cause_gets_no_condition(self):
+        for seed in range(10):
+            meant = np.random.default_rng([seed, 1]).random(400) < 0.3
+            assert separate(meant, self.features) is None, seed
+
+    def test_the_simplest_number_between_two_has_the_fewest_digits(self):
+        pairs = [(0.21, 0.26), (-3.0, 5.0), (99.2, 134.0), (0.98, 1.01), (1e-9, 2e-9)]
+        assert [simplest(*pair) for pair in pairs] == [0.23, 0.0, 100.0, 1.0, 1.5e-9]
+
+
+class TestDiagnosis:
+    def test_the_first_group_holds_the_cause_of_most_faults(self, some):
+        missed = [fault.name for fault in some if not holds_cause(fault)]
+        assert len(missed) <= len(some) / 10, missed
+
+    def test_a_wrong_row_stands_beside_the_most_alike_right_one(self):
+        data = walk()
+        guess = data.select("next_observations", "rewards", "terminations")
+        wrong_rows = (data.columns["observations"] == 7) & (data.columns["actions"] == 1)
+        guess["next_observations"] = np.where(wrong_rows, 0, guess["next_observations"])
+        found = diagnose(data, guess, AccuracyMetric.of(data))
+        group = found.groups[0]
+        assert group.condition == "observation == 7 and action == 1"
+        assert group.wrong == group.rows == wrong_rows.sum()
+        one, other, differs = group.contrast
+        assert wrong_rows[one]
+        assert not wrong_rows[other]
+        assert differs in (("action",), ("observation",))
+        text = words(found)
+        assert "predicted rightly" in text
+        assert "integrator" not in text
+
+    def test_every_missed_kind_of_end_and_reward_has_its_row_and_what_tells_it(self):
+        data = walk()
+        guess = data.select("next_observations") | {
+            "rewards": np.full(len(data), -1.0),
+            "terminations": data.columns["observations"] == 5,
+        }
+        found = diagnose(data, guess, AccuracyMetric.of(data))
+        kinds = {(kind.part, kind.recorded, kind.predicted) for kind in found.kinds}
+        assert kinds == {
+            ("terminated", 1.0, 0.0),
+            ("terminated", 0.0, 1.0),
+            ("reward", 10.0, -1.0),
+            ("reward", -5.0, -1.0),
+        }
+        told = {each.outcome: each for each in found.tellings}
+        assert told["the episode ends"].condition == "next_observation == 9"
+        assert told["the reward is -5.0"].condition == "next_observation == 2"
+        text = words(found)
+        assert "terminated        recorded  True, predicted False" in text
+        assert "terminated        recorded  False, predicted True" in text
+        assert "reward            recorded  -5.0, predicted -1.0" in text
+        assert "reward            recorded  10.0, predicted -1.0" in text
+        json.dumps(found.as_json(), allow_nan=False)
+
+    def test_what_chance_leaves_is_the_best_score(self):
+        space = Space("discrete", low=(0,), high=(1,))
+        rows = [Transition(0, 0, int(n % 4 == 0), 0.0, False) for n in range(40)]
+        data = Dataset.of(rows, observation_space=space, action_space=space)
+        guess = data.select("rewards", "terminations") | {"next_observations": np.ones(40, int)}
+        found = diagnose(data, guess, AccuracyMetric.of(data))
+        assert found.best_score == pytest.approx(1 - 0.25 / 3)
+
+    def test_it_is_the_same_every_time(self, some):
+        fault = some[-1]
+        rows = fault.dataset.train
+        texts = {words(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
+        assert len(texts) == 1
+
+
+def walk():
+    """Record a walk between 0 and 9: 9 ends it and pays, 2 costs."""
+    rng = np.random.default_rng(0)
+    place, rows = 4, []
+    for _ in range(400):
+        action = int(rng.integers(2))
+        after = max(place + 2 * action - 1, 0)
+        reward = {9: 10.0, 2: -5.0}.get(after, -1.0)
+        rows.append(Transition(place, action, after, reward, after == 9))
+        place = int(rng.integers(1, 9)) if after == 9 else after
+    return Dataset.of(
+        rows,
+        observation_space=Space("discrete", low=(0,), high=(9,)),
+        action_space=Space("discrete", low=(0,), high=(1,)),
+    )

@@ -33,9 +33,14 @@ class TestContinuousReport:
         ends = int(poles[0][poles[0].fitted].columns["terminations"].sum())
         assert f"{ends} of {ends} ends missed" in text
         told = re.search(
-            r"abs\(next_observation\[2\]\) is at least (\S+) when .* at most (\S+)", text
+            r"the episode ends exactly where abs\(next_observation\[2\]\) > \S+ .*; "
+            r"the nearest abs\(next_observation\[2\]\): (\S+) with, (\S+) without",
+            text,
         )
         assert float(told[2]) < 12 * np.pi / 180 < float(told[1])
+        assert (
+            f"terminated where abs(predicted next_observation[2]) > 0.21: wrong in {ends}" in text
+        )
         assert f"the episode terminates ({ends}): terminated right in 0 %, elsewhere 100 %" in text
 
     def test_examples_show_every_digit(self, poles, sandbox):
@@ -68,6 +73,10 @@ class TestContinuousReport:
         assert "no episode terminates" in text
         assert "integrator" in text
 
+    def test_a_stock_of_real_numbers_is_no_physical_system(self):
+        data, guess = wide(4)
+        assert "integrator" not in report(data, guess, AccuracyMetric.of(data), "Stock and orders.")
+
 
 class TestDiscreteReport:
     lake = staticmethod(lambda **options: record("FrozenLake-v1", episodes=60, **options))
@@ -90,6 +99,7 @@ class TestDiscreteReport:
     def test_chance_is_named_as_chance(self, sandbox):
         text = said(self.lake(is_slippery=True), FROZEN_LAKE, sandbox)
         assert "pairs of observation and action were recorded with different outcomes" in text
+        assert re.search(r"The best score that can be reached here is 0\.\d+", text)
 
     def test_wrong_rewards_are_counted_by_value(self, sandbox):
         recorded = record("Blackjack-v1", episodes=60)

@@ -119,7 +119,7 @@ def tally(drawn: Sequence[Fault], succeeds: Callable[[Fault], bool]) -> str:
     right = Counter(fault.kind for fault, success in results if success)
     lines = [f"{kind:<10} {right[kind]:>3} of {count}" for kind, count in total.items()]
     lines.append(f"{'all':<10} {right.total():>3} of {len(drawn)}")
-    lines += [f"not: {fault.name}" for fault, success in results if not success]
+    lines += [f"not: {fault.name:.90}" for fault, success in results if not success]
     return "\n".join(lines)
 
 

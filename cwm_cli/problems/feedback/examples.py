@@ -141,6 +141,10 @@ class ComparedRows:
         known = self.documented[index] if self.documented else ""
         return f"{self.names[index]} ({known})" if known else self.names[index]
 
+    def place(self, index: int) -> tuple[Leaf, int]:
+        """Return the leaf of a component, and its place there."""
+        return self._leaves[index]
+
     def component(self, index: int) -> Component:
         """Return one component of the observation."""
         leaf, place = self._leaves[index]
@@ -300,7 +304,8 @@ def _actions(comparison: ComparedRows) -> Iterator[Regime]:
 EXAMPLES = "Transitions that are predicted wrongly, at full precision:"
 """What stands above them in a report."""
 
-MOST_EXAMPLES = 8
+TURNS = 3
+"""Rows of each kind of mistake that are shown at most."""
 MOST_COMPONENTS = 6
 LONGEST_VALUE = 300
 """Values that take more characters are shown by their wrong components alone."""
@@ -335,12 +340,18 @@ def worst(dataset: Dataset, predictions: Columns, metric: Metric, count: int) ->
     return [clean("\n".join([reason, *lines]), newlines=True) for reason, lines in chosen]
 
 
-def examples(comparison: ComparedRows, budget: int) -> list[str]:
-    """Return the lines of as many examples as fit into `budget` characters, one at least."""
+def examples(
+    comparison: ComparedRows, budget: int, first: Iterable[Example] = (), most: int = 8
+) -> list[str]:
+    """Return the lines of as many examples as fit into `budget` characters, one at least.
+
+    Those that come `first`, then others: the smallest error, one for each part, for each kind of
+    transition that fares worse, and for each kind of mistake.
+    """
     lines: list[str] = []
     ways = (_sizes, _parts, _regimes, _kinds)
-    candidates = chain.from_iterable(way(comparison) for way in ways)
-    chosen = _distinct(comparison, candidates, MOST_EXAMPLES)
+    candidates = chain(first, chain.from_iterable(way(comparison) for way in ways))
+    chosen = _distinct(comparison, candidates, most)
     for number, (reason, drawing) in enumerate(chosen, start=1):
         more = [f"({number}) {reason}", *(f"    {line}" for line in drawing)]
         budget -= sum(len(line) + 1 for line in more)
@@ -366,6 +377,9 @@ def drawn(comparison: ComparedRows, row: int) -> list[str]:
         else:
             lines.append(f"next observation  recorded  {recorded}")
             lines.append(f"                  predicted {predicted}")
+    elif not comparison.wrong[row]:
+        recorded = _text(space.unpack("next_observations", columns, row))
+        lines.append(f"next observation  {_cut(recorded, longest)}, right")
     else:
         right = "does not count after the end" if comparison.terminal[row] else "right"
         lines.append(f"next observation  {right}")
@@ -459,7 +473,7 @@ def _kinds(comparison: ComparedRows) -> Iterator[Example]:
         groups.setdefault(reasons[row], []).append(int(row))
     lost = comparison.lost
     costliest = sorted(groups, key=lambda reason: -lost[groups[reason]].sum())
-    for turn in range(MOST_EXAMPLES):
+    for turn in range(TURNS):
         for reason in costliest:
             rows = sorted(groups[reason], key=lambda row: -lost[row])
             if turn < len(rows):

@@ -1,22 +1,24 @@
 """The report of an improve prompt: where a program goes wrong, how, and on what to check it.
 
-It says which components are wrong and which simple terms of inputs and actions explain by how
-much, what tells the end of an episode where one value does, and what the transitions do not show.
+It puts a diagnosis into words: under which conditions rows are wrong, which simple terms of inputs
+and actions explain by how much, what tells ends and rare rewards, and what no transition shows.
 """
 
-from collections.abc import Iterator
-from itertools import combinations_with_replacement
-from typing import NamedTuple
+import re
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
+from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, Telling, WrongKind, diagnose
 from cwm_cli.problems.feedback.examples import (
     EXAMPLES,
     FAR,
     ComparedRows,
+    Component,
+    Example,
     actions_taken,
     error_ratio,
     examples,
@@ -24,21 +26,28 @@ from cwm_cli.problems.feedback.examples import (
     share,
     worse_parts,
 )
+from cwm_cli.problems.feedback.terms import (
+    CandidateTerms,
+    best_term,
+    candidate_terms,
+    correlations,
+)
 from cwm_cli.text import clean, percent
 from cwm_cli.text import share as score_words
-from cwm_cli.worlds.contract import component_names
 
 MOST_NAMES = 4
 
 
-def coverage(comparison: ComparedRows) -> Iterator[str]:
+def coverage(diagnosis: Diagnosis) -> Iterator[str]:
     """Say that the data decide, and what they leave open."""
+    comparison = diagnosis.comparison
     yield "Where these transitions and the description disagree, the transitions are right."
     if contradictions := _contradictions(comparison):
         yield (
             f"{contradictions} pairs of observation and action were recorded with different "
             "outcomes: chance, or something that the observation hides. No program is right on "
-            "all of these; predict the most frequent outcome."
+            "all of these; predict the most frequent outcome. The best score that can be reached "
+            f"here is {score_words(diagnosis.best_score, 4)}."
         )
     missing = [*_ends(comparison), *_actions(comparison), *_components(comparison)]
     if missing:
@@ -112,186 +121,16 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
     return f"{noun}{plural} {shown}{more} {verb}".strip()
 
 
-MOST_ENDS = 60
-FEWEST_ENDS = 3
-
-
-def ends(comparison: ComparedRows) -> list[str]:
-    """Name the first value of the next observation that separates ends from other steps."""
-    terminal = comparison.terminal
-    if comparison.matches.terminated.all() or terminal.sum() < FEWEST_ENDS or terminal.all():
-        return []
-    for name, values in _values(comparison):
-        at_ends, elsewhere = values[terminal], values[~terminal]
-        if at_ends.min() > elsewhere.max():
-            return [_told(name, "least", at_ends.min(), "most", elsewhere.max())]
-        if at_ends.max() < elsewhere.min():
-            return [_told(name, "most", at_ends.max(), "least", elsewhere.min())]
-    return []
-
-
-def _told(name: str, end: str, at_ends: float, other: str, elsewhere: float) -> str:
-    """Say between which values the end lies."""
-    return (
-        f"In the recordings {name} is at {end} {float(at_ends)!r} when the episode terminates, "
-        f"and at {other} {float(elsewhere)!r} when it goes on."
-    )
-
-
-def _values(comparison: ComparedRows) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each real component of the next observation, and its size."""
-    for index, name in enumerate(comparison.names[:MOST_ENDS]):
-        if comparison.is_float(index):
-            recorded = comparison.component(index).recorded.astype(np.float64)
-            yield f"next_{name}", recorded
-            yield f"abs(next_{name})", np.abs(recorded)
-
-
-MOST_PRODUCTS = 14
-"""With more inputs than this, products of two are not tried."""
-MOST_INPUTS = 60
-MOST_ROWS = 250
-"""CandidateTerms are chosen on about this many rows, and the chosen one is checked on all."""
-WEAKEST = 0.3
-"""Correlations below this are not worth a word."""
-
-
-class CandidateTerms(NamedTuple):
-    """Candidate terms: their names and their values, one line per term."""
-
-    names: list[str]
-    values: np.ndarray
-
-    def without(self, name: str) -> "CandidateTerms":
-        """Leave out what a component itself becomes, which explains its change trivially."""
-        own = {f"next_{name}", f"(next_{name} - {name})"}
-        kept = [index for index, term in enumerate(self.names) if term not in own]
-        return CandidateTerms([self.names[index] for index in kept], self.values[kept])
-
-
-class FittedTerm(NamedTuple):
-    """A term with its coefficient, and the share of rows that are right with it."""
-
-    name: str
-    coefficient: float
-    right: float
-
-    def __str__(self) -> str:
-        number = f"{self.coefficient:.6g}"
-        return number if self.name == "1" else f"{number} * {self.name}"
-
-
-def candidate_terms(comparison: ComparedRows) -> CandidateTerms:
-    """Return inputs, actions, products of two of them, outcomes and changes."""
-    before, after = _observed(comparison)
-    inputs = before | _action_terms(comparison)
-    terms = {"1": np.ones(len(comparison.dataset))} | inputs
-    if len(inputs) <= MOST_PRODUCTS:
-        for one, other in combinations_with_replacement(inputs, 2):
-            name = f"{one}**2" if one == other else f"{one} * {other}"
-            terms[name] = inputs[one] * inputs[other]
-    for name, values in after.items():
-        terms[f"next_{name}"] = values
-        terms[f"(next_{name} - {name})"] = values - before[name]
-    if len(actions := _box_actions(comparison)) > 1:
-        terms["sum(action**2)"] = np.sum(np.square(list(actions.values())), axis=0)
-    return CandidateTerms(list(terms), np.array(list(terms.values())))
-
-
-def best_term(
-    terms: CandidateTerms, residual: np.ndarray, target: np.ndarray, rows: np.ndarray
-) -> FittedTerm | None:
-    """Return the one term that, added to what is there, makes most of `rows` right.
-
-    The coefficient is the median of residual / term: if one value fits most
-    rows, that is it, whatever happens in the others.
-    """
-    rows = rows & np.isfinite(residual)
-    if rows.sum() < 3:
-        return None
-    some = np.flatnonzero(rows)[:: max(1, int(rows.sum()) // MOST_ROWS)]
-    coefficients = _coefficients(terms.values[:, some], residual[some])
-    right = _right(coefficients, terms.values[:, some], residual[some], target[some])
-    best = int(np.argmax(np.where(coefficients == 0, 0.0, right)))
-    chosen = slice(best, best + 1)
-    everywhere = _right(
-        coefficients[chosen], terms.values[chosen, rows], residual[rows], target[rows]
-    )
-    return FittedTerm(terms.names[best], float(coefficients[best]), float(everywhere[0]))
-
-
-def _coefficients(values: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return for each term the median of residual / term over the rows where it is not 0."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratios = np.sort(np.where(np.abs(values) > 1e-9, residual / values, np.nan), axis=1)
-    middle = np.isfinite(ratios).sum(axis=1) // 2
-    coefficients: np.ndarray = np.nan_to_num(ratios[np.arange(len(ratios)), middle])
-    return coefficients
-
-
-def _right(
-    coefficients: np.ndarray, values: np.ndarray, residual: np.ndarray, target: np.ndarray
-) -> np.ndarray:
-    """Return for each term the share of rows that adding it makes right."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        corrected = target - residual + coefficients[:, None] * values
-    share: np.ndarray = close(corrected, target).mean(axis=1)
-    return share
-
-
-def correlations(
-    terms: CandidateTerms, residual: np.ndarray, rows: np.ndarray, most: int = 2
-) -> list[str]:
-    """Name the terms that a residual correlates with most, the strongest first."""
-    rows = rows & np.isfinite(residual)
-    if rows.sum() < 3:
-        return []
-    values = terms.values[:, rows] - terms.values[:, rows].mean(axis=1, keepdims=True)
-    centred = residual[rows] - residual[rows].mean()
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        norms = np.sqrt((values**2).sum(axis=1) * (centred**2).sum())
-        strength = np.nan_to_num(values @ centred / np.where(norms > 1e-12, norms, np.inf))
-    order = np.argsort(-np.abs(strength), kind="stable")[:most]
-    return [f"{terms.names[i]} ({strength[i]:+.2f})" for i in order if abs(strength[i]) >= WEAKEST]
-
-
-def _observed(comparison: ComparedRows) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the real components before and after the step, by name."""
-    before, after = {}, {}
-    indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
-    for index in indices[:MOST_INPUTS]:
-        part = comparison.component(index)
-        before[part.name] = part.before.astype(np.float64)
-        after[part.name] = part.recorded.astype(np.float64)
-    return before, after
-
-
-def _action_terms(comparison: ComparedRows) -> dict[str, np.ndarray]:
-    """Return the components of the action, or whether it is one of a few."""
-    space, columns = comparison.dataset.action_space, comparison.dataset.columns
-    if space.kind != "discrete":
-        return _box_actions(comparison)
-    values = np.unique(columns["actions"])
-    if len(values) > 6:
-        return {}
-    return {f"(action == {value})": columns["actions"] == value for value in values[1:]}
-
-
-def _box_actions(comparison: ComparedRows) -> dict[str, np.ndarray]:
-    """Return the components of an action of numbers, by name."""
-    space, columns = comparison.dataset.action_space, comparison.dataset.columns
-    if space.kind not in ("box", "multidiscrete", "multibinary"):
-        return {}
-    values = columns["actions"].reshape(len(comparison.dataset), -1).astype(np.float64)
-    names = component_names(space, "action")
-    return dict(list(zip(names, values.T, strict=True))[:MOST_INPUTS])
-
-
+LETTERS = "ABCDEFGH"
 LENGTH = 4000
 """About how many characters a report has."""
 LEAST_EXAMPLES = 1500
+FEW_EXAMPLES = 5
+MOST_EXAMPLES = 8
+"""Where one condition says where all mistakes are, a few of them are enough."""
+MOST_KINDS = 6
 MOST_COMPONENTS = 6
-MOST_REGIMES = 6
+MOST_REGIMES = 4
 MOST_VALUES = 5
 MOSTLY = 0.5
 """A term that explains no more than this share of the rows is not worth naming."""
@@ -304,33 +143,133 @@ CHECKLIST = (
 
 def report(dataset: Dataset, predictions: Columns, metric: Metric, description: str = "") -> str:
     """Describe wrong predictions in about 4,000 characters, however large an observation is."""
-    comparison = ComparedRows.of(dataset, predictions, metric, description)
+    return words(diagnose(dataset, predictions, metric, description), description)
+
+
+def words(diagnosis: Diagnosis, description: str = "") -> str:
+    """Put a diagnosis into words."""
+    comparison = diagnosis.comparison
     terms = candidate_terms(comparison)
+    conditions = {group.condition for group in diagnosis.groups}
     sections = [
-        _summary(comparison),
-        _component_lines(comparison, terms),
-        _rewards(comparison, terms),
-        ends(comparison),
+        _summary(diagnosis),
+        _groups(diagnosis.groups),
+        _component_lines(diagnosis, terms),
+        _rewards(diagnosis, terms),
+        [_told(each) for each in diagnosis.tellings if each.condition not in conditions],
         _by_action(comparison),
         _by_regime(comparison),
     ]
-    closing = list(coverage(comparison))
-    if comparison.has_floats:
+    closing = list(coverage(diagnosis))
+    if is_physical(comparison, description):
         closing.append(CHECKLIST)
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
-    shown = examples(comparison, max(LEAST_EXAMPLES, LENGTH - used))
+    budget = max(LEAST_EXAMPLES, LENGTH - used)
+    most = FEW_EXAMPLES if _is_explained(diagnosis) else MOST_EXAMPLES
+    shown = examples(comparison, budget, _teaching(diagnosis), most)
     sections += [[EXAMPLES, *shown], closing]
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
-def _summary(comparison: ComparedRows) -> list[str]:
+def _is_explained(diagnosis: Diagnosis) -> bool:
+    """Whether the first group has all that is wrong, and little else."""
+    first = diagnosis.groups[0]
+    return bool(first.condition) and not first.wrong_elsewhere and first.wrong > MOSTLY * first.rows
+
+
+def _groups(groups: Sequence[Group]) -> list[str]:
+    """Say under which conditions rows are wrong."""
+    lines = [
+        f"({name}) {_group_words(group)}" for name, group in zip(LETTERS, groups, strict=False)
+    ]
+    return ["Where it goes wrong, the costliest first:", *lines]
+
+
+def _group_words(group: Group) -> str:
+    """Say what is wrong in a group of rows, and how well its condition tells them."""
+    parts = ", ".join(group.parts[:MOST_COMPONENTS])
+    if len(group.parts) > MOST_COMPONENTS:
+        parts += f" and {len(group.parts) - MOST_COMPONENTS} more"
+    if not group.condition:
+        return f"{parts} in {group.wrong} of {group.rows} transitions, under no simple condition."
+    return (
+        f"{parts} where {group.condition}: wrong in {group.wrong} of {group.rows} transitions, "
+        f"elsewhere in {group.wrong_elsewhere} of {group.elsewhere}."
+    )
+
+
+def _told(telling: Telling) -> str:
+    """Say what tells an end or a value of the reward."""
+    exact = telling.holds == telling.total and not telling.exceptions
+    line = (
+        f"In the recordings {telling.outcome} {'exactly ' * exact}where {telling.condition} "
+        f"({telling.holds} of {telling.total} times"
+    )
+    line += f", and {telling.exceptions} others)" if telling.exceptions else ")"
+    if (pair := telling.bracket) is None:
+        return f"{line}."
+    return f"{line}; the nearest {pair.measure}: {pair.inside!r} with, {pair.outside!r} without."
+
+
+def _teaching(diagnosis: Diagnosis) -> Iterator[Example]:
+    """Yield rows of the first group, every wrong kind of end and reward, then the other groups."""
+    for place, (name, group) in enumerate(zip(LETTERS, diagnosis.groups, strict=False)):
+        sizes = ("the smallest error", "a typical error")
+        for row, size in zip(group.shown, sizes, strict=False):
+            yield Example(row, f"of ({name}), {size}")
+        if group.contrast is not None:
+            wrong, right, differs = group.contrast
+            yield Example(wrong, f"of ({name})")
+            unlike = f" but for {', '.join(differs)}" if differs else ""
+            yield Example(right, f"very like the one above{unlike}, and predicted rightly")
+        for kind in diagnosis.kinds[:MOST_KINDS] if place == 0 else ():
+            yield Example(kind.row, f"{_kind_words(kind)} ({kind.times} like this)")
+
+
+def _kind_words(kind: WrongKind) -> str:
+    if kind.part == "reward":
+        return f"reward {kind.recorded!r}, predicted {kind.predicted!r}"
+    return "an end that is missed" if kind.recorded else "an end that was none"
+
+
+PHYSICAL = re.compile(
+    r"veloc|torque|gravit|accelerat|\bjoint|friction|\bmass\b|pendulum|\bspeed|\bangle",
+    re.IGNORECASE,
+)
+"""Words of a description of a physical system; one alone may be said of anything."""
+
+MOST_MOVING = 60
+MOVES = 0.9
+"""How closely the change of one component follows another one, where that is its velocity."""
+
+
+def is_physical(comparison: ComparedRows, description: str) -> bool:
+    """Whether this is a system that moves: by its description, or some component moves another."""
+    real = [
+        part
+        for part in map(comparison.component, range(min(len(comparison.names), MOST_MOVING)))
+        if part.space_is_float and (part.recorded != np.round(part.recorded)).mean() > 1 / 2
+    ]
+    if not real:
+        return False
+    if len({found.lower() for found in PHYSICAL.findall(description)}) > 1:
+        return True
+    with np.errstate(invalid="ignore", divide="ignore"):
+        changes = np.array([part.recorded.astype(np.float64) - part.before for part in real])
+        inputs = np.array([part.before.astype(np.float64) for part in real])
+        strength = np.corrcoef(changes, inputs)[: len(real), len(real) :]
+    np.fill_diagonal(strength, 0.0)
+    return bool((np.nan_to_num(strength) > MOVES).any())
+
+
+def _summary(diagnosis: Diagnosis) -> list[str]:
     """Say how much of each part is right."""
+    comparison = diagnosis.comparison
     matches, going = comparison.matches, ~comparison.terminal
     total = len(comparison.dataset)
-    score = 1.0 - comparison.lost.sum() / comparison.weights.sum()
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score on them is {score_words(score, 4)}.",
+        f"the weighted score on them is {score_words(diagnosis.score, 4)}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",
@@ -347,8 +286,9 @@ def _summary(comparison: ComparedRows) -> list[str]:
     return lines
 
 
-def _component_lines(comparison: ComparedRows, terms: CandidateTerms) -> list[str]:
+def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
     """Say for each wrong component how large its error is and what it goes with."""
+    comparison = diagnosis.comparison
     if len(comparison.names) == 1 and not comparison.is_float(0):
         return []
     going = ~comparison.terminal
@@ -363,7 +303,7 @@ def _component_lines(comparison: ComparedRows, terms: CandidateTerms) -> list[st
         "residual = recorded - predicted):"
     ]
     for index in worst:
-        lines += _component(comparison, index, terms, going)
+        lines += _component(diagnosis, index, terms, going)
     if len(wrong) > len(worst):
         rest = np.setdiff1d(wrong, worst)
         lines.append(
@@ -377,9 +317,10 @@ def _component_lines(comparison: ComparedRows, terms: CandidateTerms) -> list[st
 
 
 def _component(
-    comparison: ComparedRows, index: int, terms: CandidateTerms, going: np.ndarray
+    diagnosis: Diagnosis, index: int, terms: CandidateTerms, going: np.ndarray
 ) -> Iterator[str]:
     """Yield the lines on one component."""
+    comparison = diagnosis.comparison
     line = f"- {comparison.label(index)}: right in {share(comparison.right[going, index])}"
     part = comparison.component(index)
     if not part.space_is_float:
@@ -390,10 +331,25 @@ def _component(
         residual = recorded - part.predicted
     yield line + _sizes(residual[going], part.typical_change)
     others = terms.without(part.name)
-    yield from _explained(others, residual, recorded, going)
+    in_groups = list(_in_groups(diagnosis, part, others, residual))
+    yield from in_groups or _explained(others, residual, recorded, going)
     law = best_term(others, recorded - part.before, recorded, going)
     if law is not None and law.right > MOSTLY:
         yield f"    recorded: it changes by {law}, in {percent(law.right)} of the transitions"
+
+
+def _in_groups(
+    diagnosis: Diagnosis, part: Component, terms: CandidateTerms, residual: np.ndarray
+) -> Iterator[str]:
+    """Yield what makes a component right in the rows of a group."""
+    recorded = part.recorded.astype(np.float64)
+    for name, group in zip(LETTERS, diagnosis.groups, strict=False):
+        if group.condition and part.name in group.parts:
+            rows = np.zeros(len(recorded), dtype=np.bool_)
+            rows[list(group.members)] = True
+            term = best_term(terms, residual, recorded, rows & ~diagnosis.comparison.terminal)
+            if term is not None and term.right > MOSTLY:
+                yield f"    in ({name}) adding {term} makes {percent(term.right)} of them right"
 
 
 def _sizes(residual: np.ndarray, unit: float) -> str:
@@ -401,10 +357,13 @@ def _sizes(residual: np.ndarray, unit: float) -> str:
     finite = residual[np.isfinite(residual)]
     if not len(finite):
         return "; never a finite number"
-    median, most = np.quantile(np.abs(finite), [0.5, 0.95]) / unit
+    sizes = np.abs(finite) / unit
+    median, most = np.quantile(sizes, [0.5, 0.95])
     odd = len(residual) - len(finite)
+    logs = f", mean log10 {np.log10(sizes[sizes > 0]).mean():.1f}" if sizes.any() else ""
     return (
-        f"; error median {median:.0e}, 95 % below {most:.0e}; mean residual {finite.mean():+.3g}"
+        f"; error median {median:.0e}, 95 % below {most:.0e}{logs}; "
+        f"mean residual {finite.mean():+.3g}"
         + (f"; not a finite number in {odd} rows" if odd else "")
     )
 
@@ -421,25 +380,23 @@ def _explained(
         yield f"    residual correlates with {', '.join(names)}"
 
 
-def _rewards(comparison: ComparedRows, terms: CandidateTerms) -> list[str]:
+def _rewards(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
     """Say how rewards are wrong: by value where there are few, else what the error goes with."""
-    wrong = ~comparison.matches.reward
+    comparison = diagnosis.comparison
+    wrong = comparison.mistakes["reward"]
     if not wrong.any():
         return []
-    recorded = comparison.dataset.columns["rewards"]
-    predicted = comparison.predictions["rewards"]
-    if len(np.unique(recorded)) <= 20:
-        pairs = np.stack([recorded[wrong], predicted[wrong]], axis=1)
-        kinds, counts = np.unique(pairs, axis=0, return_counts=True)
-        order = np.argsort(-counts, kind="stable")[:MOST_VALUES]
+    kinds = [kind for kind in diagnosis.kinds if kind.part == "reward"]
+    if kinds:
         lines = [
-            f"- recorded {true!r}, predicted {said!r}: {count} times"
-            for (true, said), count in zip(kinds[order].tolist(), counts[order], strict=True)
+            f"- recorded {kind.recorded!r}, predicted {kind.predicted!r}: {kind.times} times"
+            for kind in kinds[:MOST_VALUES]
         ]
-        more = [f"- {len(counts) - len(order)} more pairs"] if len(counts) > len(order) else []
+        more = [f"- {len(kinds) - MOST_VALUES} more pairs"] if len(kinds) > MOST_VALUES else []
         return ["Wrong rewards:", *lines, *more]
+    recorded = comparison.dataset.columns["rewards"]
     with np.errstate(invalid="ignore", over="ignore"):
-        residual = recorded - predicted
+        residual = recorded - comparison.predictions["rewards"]
     everywhere = np.ones(len(recorded), dtype=np.bool_)
     spread = float(recorded.std()) or 1.0
     line = "The reward (errors in units of its standard deviation)" + _sizes(residual, spread)

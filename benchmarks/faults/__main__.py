@@ -1,0 +1,36 @@
+"""Try what finds or repairs faults on the fifty of each seed: `python -m benchmarks.faults -h`."""
+
+import argparse
+
+from benchmarks.faults.generator import Fault, answers, faults, tally, wrong
+from cwm_cli.problems.feedback.diagnosis import diagnose
+
+
+def holds_cause(fault: Fault) -> bool:
+    """Whether the first group of rows of a diagnosis holds the cause.
+
+    The group are all rows in which its condition holds, right or wrong: most of them have to be
+    in the fault's guard, and they have to be most of the wrong ones.
+    """
+    train = fault.dataset.train
+    rows = train[train.fitted]
+    first = diagnose(rows, answers(fault.program, rows), fault.metric).groups[0]
+    covers = first.wrong > wrong(fault.program, rows).sum() / 2
+    return covers and float(fault.guard(rows)[list(first.members)].mean()) > 1 / 2
+
+
+MEASURES = {"diagnosis": holds_cause}
+
+
+def main() -> None:
+    """Measure on each seed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser.add_argument("measure", choices=MEASURES)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="SEED")
+    chosen = parser.parse_args()
+    for seed in chosen.seeds:
+        print(f"seed {seed}\n{tally(faults(seed), MEASURES[chosen.measure])}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
