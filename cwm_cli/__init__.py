@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from cwm_cli.agents.calibrating import calibrate
     from cwm_cli.agents.collecting import collect
     from cwm_cli.agents.evaluating import evaluate
     from cwm_cli.agents.playing import plan
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "bench_speed",
     "benchmark",
+    "calibrate",
     "collect",
     "evaluate",
     "hookimpl",
@@ -51,6 +53,7 @@ _HOMES = {
     "bench_speed": "bench.speed",
     "benchmark": "bench.benchmarking",
     "load": "runs.listing",
+    "calibrate": "agents.calibrating",
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
     "plan": "agents.playing",

@@ -12,6 +12,7 @@ from cwm_cli import __version__
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
+from cwm_cli.cli.calibrate import calibrate
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
@@ -52,6 +53,7 @@ COMMANDS = (
     collect,
     synthesize,
     evaluate,
+    calibrate,
     plan,
     bench_speed,
     benchmark,

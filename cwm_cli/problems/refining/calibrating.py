@@ -138,9 +138,9 @@ class Calibrate(Refiner):
         stopped = ""
         try:
             tell(f"fitting {len(fit.numbers)} numbers to {len(fit.rows)} rows")
-            fit.choose(kinds[:1])
+            fit.choose([kind for kind in kinds if kind <= NumberKind.NAMED])
             for last, _ in enumerate(kinds, start=1):
-                fit.settle(kinds[:last])
+                fit.settle(kinds[:last], is_last=last == len(kinds))
                 if not fit.wrong.any():
                     break
         except OutOfWork as reached:

@@ -76,6 +76,10 @@ MOST_SEEN = 12
 MOST_WAYS = 24
 """Combinations of choices that are tried; of more each choice is tried on its own."""
 
+BETTER = 0.05
+"""By how much less, as a mean decimal logarithm, errors have to be for another beginning to go on:
+a tenth."""
+
 STARTS, SPREAD = 24, 0.2
 """Other beginnings, and how far away they are, where the first leads nowhere."""
 
@@ -291,8 +295,11 @@ class Fitting:
                 found.append(Choice(each.name, texts, each.place, ways.index(middle), False))
         return found
 
-    def settle(self, kinds: Sequence[NumberKind]) -> None:
-        """Fit the numbers of some kinds: smooth rows, all rows, what only decides, again."""
+    def settle(self, kinds: Sequence[NumberKind], *, is_last: bool) -> None:
+        """Fit the numbers of some kinds: smooth rows, all rows, what only decides, again.
+
+        Where most rows stay wrong other numbers are off as well, if these are not the last.
+        """
         free = self._free(kinds)
         if not len(free):
             return
@@ -303,6 +310,8 @@ class Fitting:
         self.accept(self.descend(self.values, free, smooth))
         self.accept(self.descend(self.values, free, self.sample))
         if np.median(np.abs(self.errors).max(axis=1)) > 1:
+            if not is_last:
+                return
             self._begin_anew(free, smooth)
         for _ in range(3):
             before = self.standing
@@ -331,11 +340,9 @@ class Fitting:
             starts.append(moved)
         sizes = [_size(each) for each in self.ask(starts, few).errors]
         for place in np.argsort(sizes)[:3]:
-            values = self.descend(starts[place], free, rows)
-            if self.accept(self.descend(values, free, self.sample)) and (
-                np.median(np.abs(self.errors).max(axis=1)) <= 1
-            ):
-                return
+            values = self.descend(starts[place], free, few, turns=8)
+            if _size(self.ask([values], few).errors[0]) < _size(self.errors[few]) - BETTER:
+                self.accept(self.descend(values, free, self.sample))
 
     def _nudged(self, values: np.ndarray, place: int, size: float = NUDGE) -> np.ndarray:
         return _moved(values, np.array([place]), np.array([size]))
@@ -373,9 +380,9 @@ class Fitting:
         from scipy.linalg import svd
 
         base = self.ask([values], rows).errors[0]
-        stalled = 0
-        for turn in range(turns):
-            share = shares[min(turn // 2, len(shares) - 1)]
+        level = 0.0
+        for _ in range(turns):
+            share = shares[min(int(level), len(shares) - 1)]
             near = np.maximum(np.quantile(np.abs(base), share, axis=0), FINE)
             if (np.abs(base) < FINE / 2).all():
                 break
@@ -399,11 +406,10 @@ class Fitting:
                 for each, version in zip((base, *errors), (values, *versions), strict=True)
             ]
             best = int(np.argmin(costs))
-            if best == 0 or costs[best] > costs[0] * (1 - 1e-4):
-                stalled += 1
             if best:
                 values, base = versions[best - 1], errors[best - 1]
-            if stalled > len(shares):
+            level += 0.5 if costs[best] < costs[0] * (1 - 1e-3) else 1
+            if level >= len(shares) and costs[best] > costs[0] * (1 - 1e-3):
                 break
         return values
 

@@ -99,9 +99,8 @@ def annotated(program: str, lines: Iterable[int], word: str = "fitted to the dat
 
 
 def number(value: float, digits: int = 17) -> str:
-    """Write a number so that it can stand anywhere in a formula."""
-    text = repr(float(f"{value:.{digits}g}"))
-    return f"({text})" if text.startswith("-") else text
+    """Write a number."""
+    return repr(float(f"{value:.{digits}g}"))
 
 
 def lift(program: str) -> list[Lifted]:

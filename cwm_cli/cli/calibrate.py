@@ -1,0 +1,82 @@
+"""`cwm calibrate`: fit the numbers of a program to recorded transitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cwm_cli.cli.shared import (
+    AllowGapOption,
+    DatasetOption,
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    OptionsOption,
+    SeedOption,
+    ShiftOption,
+    ToolOption,
+    console,
+    emit_json,
+    parse_env_args,
+)
+
+
+def calibrate(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A .py file.")],
+    env: EnvOption,
+    env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
+    dataset: DatasetOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Write the fitted program there.", show_default=False
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Fit the numbers of a program to recorded transitions, and say what they do not determine.
+
+    Example: cwm calibrate pole.py --env CartPole-v1 --output fitted.py
+    """
+    from rich.text import Text
+
+    from cwm_cli.agents.calibrating import calibrate as fit
+    from cwm_cli.text import clean
+    from cwm_cli.views.recording import RecordingBar
+    from cwm_cli.views.tables import score_table
+
+    result = fit(
+        program,
+        env=env,
+        env_args=parse_env_args(env_arg, shift),
+        dataset=dataset,
+        options=option or (),
+        tools=tool or (),
+        allow_gap=allow_gap or (),
+        seed=seed,
+        output=output,
+        observer=RecordingBar(),
+    )
+    out = console(json=json)
+    scores = {"train before": result.before.train, "held-out before": result.before.test}
+    found = result.calibration
+    if found is None:
+        findings = "Nothing to fit: it is right on all fitted rows, or has no numbers."
+    else:
+        findings = found.findings
+        scores |= {"train": result.scores.train, "held-out": result.scores.test}
+    out.print(score_table(scores), soft_wrap=True)
+    out.print(Text(clean(findings, newlines=True)), soft_wrap=True)
+    if found is not None and found.stopped:
+        out.print(f"Stopped after {found.stopped}: -o calibrate_seconds=N allows more.")
+    if output is None and found is not None and found.corrections:
+        out.print("Not written: name a file with --output.")
+    if json:
+        emit_json(result.as_json())
