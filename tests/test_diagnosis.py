@@ -13,7 +13,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import diagnose
 from cwm_cli.problems.feedback.report import words
-from cwm_cli.problems.feedback.separation import Feature, separate, simplest
+from cwm_cli.problems.feedback.separation import Quantity, separate, simplest
 
 SOME = ("clamp", "rule")
 
@@ -46,7 +46,7 @@ class TestConditions:
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-2, 2, (2, 400))
     act = rng.integers(0, 3, 400)
-    features = (Feature("x", x), Feature("y", y), Feature("action", act, False, False))
+    quantities = (Quantity("x", x), Quantity("y", y), Quantity("action", act, False, False))
 
     @pytest.mark.parametrize(
         ("meant", "words"),
@@ -58,7 +58,7 @@ class TestConditions:
         ],
     )
     def test_they_are_written_with_the_shortest_numbers_that_separate(self, meant, words):
-        assert separate(meant, self.features).words(self.features) == words
+        assert separate(meant, self.quantities).words(self.quantities) == words
 
     @pytest.mark.parametrize(
         "meant",
@@ -71,13 +71,13 @@ class TestConditions:
         ids=["half plane", "box", "disc", "corner"],
     )
     def test_regions_in_two_dimensions_are_found(self, meant):
-        found = separate(meant, self.features).holds(self.features)
+        found = separate(meant, self.quantities).holds(self.quantities)
         assert (found == meant).mean() > 0.98
 
     def test_what_has_no_cause_gets_no_condition(self):
         for seed in range(10):
             meant = np.random.default_rng([seed, 1]).random(400) < 0.3
-            assert separate(meant, self.features) is None, seed
+            assert separate(meant, self.quantities) is None, seed
 
     def test_the_simplest_number_between_two_has_the_fewest_digits(self):
         pairs = [(0.21, 0.26), (-3.0, 5.0), (99.2, 134.0), (0.98, 1.01), (1e-9, 2e-9)]

@@ -16,7 +16,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
 from cwm_cli.problems.feedback.examples import ComparedRows
-from cwm_cli.problems.feedback.separation import Condition, Feature, separate
+from cwm_cli.problems.feedback.separation import Conjunction, Quantity, separate
 from cwm_cli.worlds.contract import component_names
 
 MOST_COMPONENTS = 30
@@ -173,39 +173,39 @@ def diagnose(
 ) -> Diagnosis:
     """Find out where predictions of a dataset are wrong, and what the rows have in common."""
     comparison = ComparedRows.of(dataset, predictions, metric, description)
-    features = Features(comparison)
+    quantities = Quantities(comparison)
     return Diagnosis(
         comparison,
         float(1.0 - comparison.lost.sum() / comparison.weights.sum()),
         reachable(comparison),
         tuple(wrong_numbers(comparison)),
-        tuple(groups(features)),
+        tuple(groups(quantities)),
         tuple(wrong_kinds(comparison)),
-        tuple(tellings(features)),
+        tuple(tellings(quantities)),
     )
 
 
-class Features:
+class Quantities:
     """What conditions may be about: what was asked, what the program said, what followed."""
 
     def __init__(self, comparison: ComparedRows) -> None:
         self.comparison = comparison
 
     @cached_property
-    def asked(self) -> list[Feature]:
+    def asked(self) -> list[Quantity]:
         """The observation before a step and the action."""
         return [*self._observed(self.comparison.dataset.columns, ""), *self._actions()]
 
     @cached_property
-    def said(self) -> list[Feature]:
+    def said(self) -> list[Quantity]:
         """What was asked and what the program said to it."""
         told = self._observed(self.comparison.predictions, "next_", "predicted ")
         return [*self.asked, *told]
 
     @cached_property
-    def recorded(self) -> list[Feature]:
+    def recorded(self) -> list[Quantity]:
         """What was asked and what followed; an outcome is rather told by what followed."""
-        asked = [feature._replace(extra=1.0) for feature in self.asked]
+        asked = [quantity._replace(extra=1.0) for quantity in self.asked]
         followed = self._observed(self.comparison.dataset.columns, "next_")
         return [*(one._replace(extra=max(0.0, one.extra - PREDICTED)) for one in followed), *asked]
 
@@ -219,7 +219,7 @@ class Features:
         often = np.array([float((part.before != part.recorded).mean()) for part in parts])
         return np.sort(np.argsort(-often, kind="stable")[:MOST_COMPONENTS])
 
-    def _observed(self, columns: Columns, stem: str, words: str = "") -> list[Feature]:
+    def _observed(self, columns: Columns, stem: str, words: str = "") -> list[Quantity]:
         """Return the components of an observation, and pairs of whole ones: they may be places."""
         extra = PREDICTED if stem else 0.0
         found = []
@@ -232,16 +232,16 @@ class Features:
             if column.dtype.kind not in "biuf":
                 values, codes = np.unique(column, return_inverse=True)
                 labels = {float(code): repr(str(value)) for code, value in enumerate(values)}
-                found.append(Feature(name, codes.astype(np.float64), False, False, extra, labels))
+                found.append(Quantity(name, codes.astype(np.float64), False, False, extra, labels))
                 continue
             values = column.astype(np.float64)
             is_real = leaf.space.is_float and bool((values != np.round(values)).any())
-            found.append(Feature(name, values, is_real, True, extra))
+            found.append(Quantity(name, values, is_real, True, extra))
             if is_real and stem:
-                found.append(Feature(f"abs({name})", np.abs(values), True, True, extra + 2.0))
+                found.append(Quantity(f"abs({name})", np.abs(values), True, True, extra + 2.0))
         return [*found, *_places(found)]
 
-    def _actions(self) -> list[Feature]:
+    def _actions(self) -> list[Quantity]:
         """Return the components of the action."""
         space = self.comparison.dataset.action_space
         if space.kind in ("text", "tuple", "dict"):
@@ -250,14 +250,14 @@ class Features:
         values = taken.reshape(len(taken), -1).astype(np.float64)
         names = component_names(space, "action")[:MOST_COMPONENTS]
         return [
-            Feature(name, values[:, index], space.is_float, space.kind != "discrete")
+            Quantity(name, values[:, index], space.is_float, space.kind != "discrete")
             for index, name in enumerate(names)
         ]
 
 
-def _places(features: Sequence[Feature]) -> Iterator[Feature]:
+def _places(quantities: Sequence[Quantity]) -> Iterator[Quantity]:
     """Yield pairs of whole components that may be places on a map: they take few values."""
-    whole = [one for one in features if not one.is_real and one.is_ordered]
+    whole = [one for one in quantities if not one.is_real and one.is_ordered]
     whole = [one for one in whole if len(np.unique(one.values)) > 3][:4]
     for one, other in combinations(whole, 2):
         pairs = np.stack([one.values, other.values], axis=1)
@@ -266,7 +266,7 @@ def _places(features: Sequence[Feature]) -> Iterator[Feature]:
             labels = {float(code): f"({x:g}, {y:g})" for code, (x, y) in enumerate(values)}
             name = f"({one.name}, {other.name})"
             codes = codes.reshape(-1).astype(np.float64)
-            yield Feature(name, codes, False, False, one.extra + 2.0, labels)
+            yield Quantity(name, codes, False, False, one.extra + 2.0, labels)
 
 
 # --- where it is wrong
@@ -291,9 +291,9 @@ def _agree(one: np.ndarray, other: np.ndarray) -> float:
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
-def groups(features: Features) -> Iterator[Group]:
+def groups(quantities: Quantities) -> Iterator[Group]:
     """Yield what is wrong under one condition each, until most of what is lost is explained."""
-    comparison = features.comparison
+    comparison = quantities.comparison
     left = comparison.wrong
     searches = MOST_SEARCHES
     found: list[_Found] = []
@@ -302,7 +302,7 @@ def groups(features: Features) -> Iterator[Group]:
         for parts, mask in _mistakes(comparison, left):
             if searches <= 0:
                 break
-            option = _located(features, parts, mask)
+            option = _located(quantities, parts, mask)
             searches -= 1
             options.append(option)
             if option.fit >= GOOD and (option.rows & left).sum() >= GOOD * left.sum():
@@ -310,7 +310,7 @@ def groups(features: Features) -> Iterator[Group]:
         best = max(options, key=lambda one: (one.fit >= GOOD, _explained(comparison, one, left)))
         found.append(best)
         left = left & ~(best.rows if (best.rows & left).any() else best.wrong)
-    made = [_group(features, one) for one in found]
+    made = [_group(quantities, one) for one in found]
     lost = [float(comparison.lost[one.rows & one.wrong].sum()) for one in found]
     order = sorted(range(len(made)), key=lambda i: (made[i].wrong < FEWEST_WRONG, -lost[i]))
     yield from (made[place] for place in order)
@@ -350,20 +350,20 @@ def _mistakes(
         yield from ((tuple(names), mask) for names, mask in together)
 
 
-def _located(features: Features, parts: tuple[str, ...], wrong: np.ndarray) -> _Found:
+def _located(quantities: Quantities, parts: tuple[str, ...], wrong: np.ndarray) -> _Found:
     """Find the condition under which some parts are wrong, "" where they are nearly everywhere."""
-    if (cells := _located_in_cells(features.comparison)) is not None:
+    if (cells := _located_in_cells(quantities.comparison)) is not None:
         return _Found(parts, *cells, wrong)
     everywhere = _Found(parts, "", np.ones(len(wrong), dtype=np.bool_), wrong)
-    if wrong[~features.comparison.terminal | wrong].mean() > NEARLY_ALL:
+    if wrong[~quantities.comparison.terminal | wrong].mean() > NEARLY_ALL:
         return everywhere
-    condition = separate(wrong, features.said)
+    condition = separate(wrong, quantities.said)
     if condition is None:
         return everywhere
-    rows = condition.holds(features.said)
+    rows = condition.holds(quantities.said)
     if wrong[rows].mean() < CLEARLY * wrong[~rows].mean():
         return everywhere
-    return _Found(parts, condition.words(features.said), rows, wrong)
+    return _Found(parts, condition.words(quantities.said), rows, wrong)
 
 
 def _located_in_cells(comparison: ComparedRows) -> tuple[str, np.ndarray] | None:
@@ -385,13 +385,13 @@ def _located_in_cells(comparison: ComparedRows) -> tuple[str, np.ndarray] | None
             "the one above": padded[:, :-2, 1:-1],
             "the one below": padded[:, 2:, 1:-1],
         }
-    cells = [Feature("cell", board.reshape(-1), False)]
-    cells += [Feature(side, values.reshape(-1), False) for side, values in around.items()]
+    cells = [Quantity("cell", board.reshape(-1), False)]
+    cells += [Quantity(side, values.reshape(-1), False) for side, values in around.items()]
     actions = comparison.dataset.action_space
     if actions.kind == "discrete" and actions.count == space.size:
         chosen = comparison.dataset.columns["actions"][:, None] - int(actions.low[0])
         at = (chosen == np.arange(space.size)).astype(float).reshape(-1)
-        cells.append(Feature("action is the cell", at, False))
+        cells.append(Quantity("action is the cell", at, False))
     condition = separate(wrong.reshape(-1), cells)
     if condition is None or _agree(condition.holds(cells), wrong.reshape(-1)) < GOOD:
         return None
@@ -400,9 +400,9 @@ def _located_in_cells(comparison: ComparedRows) -> tuple[str, np.ndarray] | None
     return f"for some cell {condition.words(cells)}", rows
 
 
-def _group(features: Features, found: _Found) -> Group:
+def _group(quantities: Quantities, found: _Found) -> Group:
     """Put a group together, with rows to show."""
-    comparison = features.comparison
+    comparison = quantities.comparison
     inside = found.rows & found.wrong
     rows = np.flatnonzero(inside if inside.any() else found.wrong)
     order = rows[np.argsort(comparison.errors[rows], kind="stable")]
@@ -419,7 +419,7 @@ def _group(features: Features, found: _Found) -> Group:
         int((~found.rows).sum()),
         tuple(np.flatnonzero(found.rows).tolist()),
         tuple(shown),
-        contrast(features, rows) if found.words else None,
+        contrast(quantities, rows) if found.words else None,
     )
 
 
@@ -431,11 +431,11 @@ def _is_wrong(comparison: ComparedRows, name: str, rows: np.ndarray) -> bool:
     return bool((~comparison.right[:, index] & rows & ~comparison.terminal).any())
 
 
-def contrast(features: Features, rows: np.ndarray) -> Contrast | None:
+def contrast(quantities: Quantities, rows: np.ndarray) -> Contrast | None:
     """Return the pair of a wrong and a right row that are most alike in what was asked."""
-    comparison = features.comparison
+    comparison = quantities.comparison
     right = np.flatnonzero(~comparison.wrong)
-    asked = [one for one in features.asked if not one.labels and np.ptp(one.values) > 0]
+    asked = [one for one in quantities.asked if not one.labels and np.ptp(one.values) > 0]
     if not len(right) or not asked:
         return None
     some = rows[:: max(1, len(rows) // 100)]
@@ -473,49 +473,49 @@ def wrong_kinds(comparison: ComparedRows) -> Iterator[WrongKind]:
             yield WrongKind(part, one, other, int(counts[place]), row)
 
 
-def tellings(features: Features) -> Iterator[Telling]:
+def tellings(quantities: Quantities) -> Iterator[Telling]:
     """Yield what tells ends, and each of a few rewards, where predictions are wrong about them."""
-    comparison = features.comparison
+    comparison = quantities.comparison
     rewards = comparison.dataset.columns["rewards"]
     ends = comparison.terminal
     if comparison.mistakes["terminated"].any() and FEWEST_ENDS <= ends.sum() < len(ends):
-        yield from _told(features, "the episode ends", ends)
+        yield from _told(quantities, "the episode ends", ends)
     wrong = comparison.mistakes["reward"]
     values, counts = np.unique(rewards, return_counts=True)
     if wrong.any() and 1 < len(values) <= MOST_VALUES:
         for value, times in zip(values, counts, strict=True):
             if FEWEST_ENDS <= times <= len(rewards) / 2 and wrong[rewards == value].any():
-                yield from _told(features, f"the reward is {value.item()!r}", rewards == value)
+                yield from _told(quantities, f"the reward is {value.item()!r}", rewards == value)
 
 
-def _told(features: Features, outcome: str, rows: np.ndarray) -> Iterator[Telling]:
+def _told(quantities: Quantities, outcome: str, rows: np.ndarray) -> Iterator[Telling]:
     """Yield the condition that tells some rows, if one does nearly without exception."""
-    condition = separate(rows, features.recorded)
+    condition = separate(rows, quantities.recorded)
     if condition is None:
         return
-    inside = condition.holds(features.recorded)
+    inside = condition.holds(quantities.recorded)
     missed = int((inside != rows).sum())
     is_plain = all(literal.form == "plain" for literal in condition.literals)
     if missed > (EXCEPTIONS * len(rows) if is_plain else 0) or _agree(inside, rows) < GOOD:
         return
-    bracket = _bracket(condition, features.recorded, inside)
-    words = condition.words(features.recorded)
+    bracket = _bracket(condition, quantities.recorded, inside)
+    words = condition.words(quantities.recorded)
     counts = int(rows.sum()), int((inside & rows).sum()), int((inside & ~rows).sum())
     yield Telling(outcome, words, *counts, bracket)
 
 
 def _bracket(
-    condition: Condition, features: Sequence[Feature], inside: np.ndarray
+    condition: Conjunction, quantities: Sequence[Quantity], inside: np.ndarray
 ) -> Bracket | None:
     """Return what lies on either side of a condition that is a single bound."""
     literal = condition.literals[0]
     if len(condition.literals) > 1 or literal.values:
         return None
-    measured = literal.measure(features)
+    measured = literal.measure(quantities)
     apart = np.abs(measured[inside][:, None] - measured[~inside][None, :])
     one, other = np.unravel_index(np.argmin(apart), apart.shape)
     rows = int(np.flatnonzero(inside)[one]), int(np.flatnonzero(~inside)[other])
-    subject = literal.subject(features)
+    subject = literal.subject(quantities)
     return Bracket(subject, float(measured[rows[0]]), float(measured[rows[1]]), rows)
 
 

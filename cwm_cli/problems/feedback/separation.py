@@ -15,10 +15,10 @@ MOST_ROWS = 400
 """Rows of either kind that are looked at, evenly chosen: more would not change what is found."""
 
 MOST_PAIRED = 6
-"""Features that are taken two by two: those that separate best alone."""
+"""Quantities that are taken two by two: those that separate best alone."""
 
 SLOPES = (1 / 3, 1 / 2, 1.0, 2.0, 3.0)
-"""How half-spaces lean, in units of the spreads of both features; they are refined afterwards."""
+"""How half-spaces lean, in units of the spreads of both quantities; they are refined afterwards."""
 
 BALANCES = (0.3, 1.0, 3.0)
 """What a row outside weighs against one that is meant, while intervals are looked for."""
@@ -41,13 +41,13 @@ FEWEST_IN_DISC = 5
 BITS_OF_BOUND = 6.0
 BITS_OF_SLOPE = 6.0
 BITS_OF_DISC = 9.0
-"""What parts of a literal take to write, beside the choice of its feature."""
+"""What parts of a literal take to write, beside the choice of its quantity."""
 
 MOST_VALUES = 12
-"""With more different values than this, a feature is not asked for single ones."""
+"""With more different values than this, a quantity is not asked for single ones."""
 
 
-class Feature(NamedTuple):
+class Quantity(NamedTuple):
     """A number for each row, by the name that is read; `extra` bits make others preferred.
 
     Of one that is a code for something else, `labels` say what each number stands for.
@@ -62,26 +62,26 @@ class Feature(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """Some feature, or what two give together, between bounds or among values.
+    """Some quantity, or what two give together, between bounds or among values.
 
-    `form` is "plain" (the first feature), "sum" (the first and `numbers[0]` times the
+    `form` is "plain" (the first quantity), "sum" (the first and `numbers[0]` times the
     second) or "disc" (the square of the distance from `numbers[:2]`, in which the
     second counts `numbers[2]` times). `low` and `high` do not belong to it where it is real.
     """
 
     form: str
-    features: tuple[int, ...]
+    quantities: tuple[int, ...]
     numbers: tuple[float, ...] = ()
     low: float = -np.inf
     high: float = np.inf
     values: tuple[float, ...] = ()
 
-    def measure(self, features: Sequence[Feature]) -> np.ndarray:
+    def measure(self, quantities: Sequence[Quantity]) -> np.ndarray:
         """Return the number that is compared, for each row."""
-        one = features[self.features[0]].values
+        one = quantities[self.quantities[0]].values
         if self.form == "plain":
             return one
-        other = features[self.features[1]].values
+        other = quantities[self.quantities[1]].values
         if self.form == "sum":
             total: np.ndarray = one + self.numbers[0] * other
             return total
@@ -89,18 +89,18 @@ class Literal(NamedTuple):
         squared: np.ndarray = (one - x) ** 2 + (scale * (other - y)) ** 2
         return squared
 
-    def holds(self, features: Sequence[Feature]) -> np.ndarray:
+    def holds(self, quantities: Sequence[Quantity]) -> np.ndarray:
         """Return the mask of the rows in which it holds."""
-        measured = self.measure(features)
+        measured = self.measure(quantities)
         if self.values:
             return np.isin(measured, self.values)
         inside: np.ndarray = (measured > self.low) & (measured < self.high)
         return inside
 
-    def bits(self, features: Sequence[Feature]) -> float:
+    def bits(self, quantities: Sequence[Quantity]) -> float:
         """Return what it takes to write it."""
-        chosen = len(self.features) * np.log2(max(len(features), 2))
-        extra = sum(features[index].extra for index in self.features)
+        chosen = len(self.quantities) * np.log2(max(len(quantities), 2))
+        extra = sum(quantities[index].extra for index in self.quantities)
         shape = {"plain": 0.0, "sum": BITS_OF_SLOPE, "disc": BITS_OF_DISC}[self.form]
         bounds = max(1, len(self.values)) if self.values else self._bounds
         return float(chosen + extra + shape + BITS_OF_BOUND * bounds)
@@ -109,9 +109,9 @@ class Literal(NamedTuple):
     def _bounds(self) -> int:
         return int(np.isfinite(self.low)) + int(np.isfinite(self.high))
 
-    def subject(self, features: Sequence[Feature]) -> str:
+    def subject(self, quantities: Sequence[Quantity]) -> str:
         """Write what is compared."""
-        one, *others = (features[index].name for index in self.features)
+        one, *others = (quantities[index].name for index in self.quantities)
         if self.form == "sum":
             factor = abs(self.numbers[0])
             sign = "+" if self.numbers[0] > 0 else "-"
@@ -122,14 +122,14 @@ class Literal(NamedTuple):
             return f"({one} - {x:.9g})**2 + {weight}({others[0]} - {y:.9g})**2".replace("- -", "+ ")
         return one
 
-    def words(self, features: Sequence[Feature]) -> str:
+    def words(self, quantities: Sequence[Quantity]) -> str:
         """Write it in Python."""
-        name, one = self.subject(features), features[self.features[0]]
+        name, one = self.subject(quantities), quantities[self.quantities[0]]
         if self.values:
             listed = ", ".join(one.labels.get(value, f"{value:.9g}") for value in self.values)
             return f"{name} in ({listed})" if len(self.values) > 1 else f"{name} == {listed}"
-        if not any(features[index].is_real for index in self.features):
-            inside = self.measure(features)[self.holds(features)]
+        if not any(quantities[index].is_real for index in self.quantities):
+            inside = self.measure(quantities)[self.holds(quantities)]
             if self.form == "plain" and len(inside) and np.ptp(inside) == 0:
                 return f"{name} == {inside[0]:.9g}"
             return _whole(name, self.low, self.high)
@@ -138,40 +138,40 @@ class Literal(NamedTuple):
         return f"{name} > {self.low:.9g}" if np.isfinite(self.low) else f"{name} < {self.high:.9g}"
 
 
-class Condition(NamedTuple):
+class Conjunction(NamedTuple):
     """Literals that hold together, and the bits that they save after what they take."""
 
     literals: tuple[Literal, ...]
     worth: float = 0.0
 
-    def holds(self, features: Sequence[Feature]) -> np.ndarray:
+    def holds(self, quantities: Sequence[Quantity]) -> np.ndarray:
         """Return the mask of the rows in which it holds."""
-        mask = np.ones(len(features[0].values), dtype=np.bool_)
+        mask = np.ones(len(quantities[0].values), dtype=np.bool_)
         for literal in self.literals:
-            mask &= literal.holds(features)
+            mask &= literal.holds(quantities)
         return mask
 
-    def words(self, features: Sequence[Feature]) -> str:
+    def words(self, quantities: Sequence[Quantity]) -> str:
         """Write it in Python."""
-        return " and ".join(literal.words(features) for literal in self.literals)
+        return " and ".join(literal.words(quantities) for literal in self.literals)
 
 
-def separate(meant: np.ndarray, features: Sequence[Feature]) -> Condition | None:
+def separate(meant: np.ndarray, quantities: Sequence[Quantity]) -> Conjunction | None:
     """Return the condition that tells best which rows are meant, if any is worth its bits."""
-    usable = [f for f in features if np.isfinite(f.values).all() and np.ptp(f.values) > 0]
+    usable = [f for f in quantities if np.isfinite(f.values).all() and np.ptp(f.values) > 0]
     if not usable or meant.all() or not meant.any():
         return None
-    places = [index for index, f in enumerate(features) if any(f is one for one in usable)]
+    places = [index for index, f in enumerate(quantities) if any(f is one for one in usable)]
     some = _some(meant)
     search = _Search(meant[some], [f._replace(values=f.values[some]) for f in usable])
     found = search.best()
     if found is None:
         return None
     literals = [
-        literal._replace(features=tuple(places[index] for index in literal.features))
+        literal._replace(quantities=tuple(places[index] for index in literal.quantities))
         for literal in found.literals
     ]
-    return Condition(tuple(_snapped(literals, features)), found.worth)
+    return Conjunction(tuple(_snapped(literals, quantities)), found.worth)
 
 
 def _some(meant: np.ndarray) -> np.ndarray:
@@ -194,21 +194,21 @@ class _Option(NamedTuple):
 class _Search:
     """A beam search over conjunctions, literal by literal."""
 
-    def __init__(self, meant: np.ndarray, features: Sequence[Feature]) -> None:
-        self.meant, self.features = meant, features
+    def __init__(self, meant: np.ndarray, quantities: Sequence[Quantity]) -> None:
+        self.meant, self.quantities = meant, quantities
         everywhere = np.ones(len(meant), dtype=np.bool_)
-        self.plain = [Literal("plain", (index,)) for index in range(len(features))]
-        ordered = [lit for lit in self.plain if features[lit.features[0]].is_ordered]
-        self.ordered = _Sorted(ordered, features)
+        self.plain = [Literal("plain", (index,)) for index in range(len(quantities))]
+        ordered = [lit for lit in self.plain if quantities[lit.quantities[0]].is_ordered]
+        self.ordered = _Sorted(ordered, quantities)
         alone = sorted(self._intervals(self.ordered, everywhere), reverse=True)
-        paired = [option.literal.features[0] for option in alone]
-        best = [index for index in dict.fromkeys(paired) if not features[index].extra]
+        paired = [option.literal.quantities[0] for option in alone]
+        best = [index for index in dict.fromkeys(paired) if not quantities[index].extra]
         self.pairs = list(combinations(sorted(best[:MOST_PAIRED]), 2))
-        self.candidates = _Sorted([*ordered, *self._sums()], features)
+        self.candidates = _Sorted([*ordered, *self._sums()], quantities)
 
-    def best(self) -> Condition | None:
+    def best(self) -> Conjunction | None:
         """Return the condition worth most."""
-        best = Condition(())
+        best = Conjunction(())
         beam = [best]
         for _ in range(DEPTH):
             grown = set()
@@ -218,7 +218,7 @@ class _Search:
                 grown |= {tuple(sorted((*condition.literals, one.literal))) for one in options}
             ranked = sorted(grown, key=lambda literals: (-self._worth(literals), literals))
             refined = dict.fromkeys(map(self._refined, ranked[:BEAM]))
-            beam = [Condition(literals, self._worth(literals)) for literals in refined]
+            beam = [Conjunction(literals, self._worth(literals)) for literals in refined]
             beam = sorted(beam, key=lambda condition: -condition.worth)
             if not beam or beam[0].worth <= best.worth:
                 break
@@ -226,13 +226,13 @@ class _Search:
         return best if best.worth > LEAST_WORTH else None
 
     def _inside(self, literals: Sequence[Literal]) -> np.ndarray:
-        return Condition(tuple(literals)).holds(self.features)
+        return Conjunction(tuple(literals)).holds(self.quantities)
 
     def _worth(self, literals: Sequence[Literal]) -> float:
         """Return the bits that literals save, less those that they take."""
         inside = self._inside(literals)
         counts = np.array([inside.sum()]), np.array([(inside & self.meant).sum()])
-        taken = sum(literal.bits(self.features) for literal in literals)
+        taken = sum(literal.bits(self.quantities) for literal in literals)
         return float(self._saved(*counts)[0]) - taken
 
     def _saved(self, count: np.ndarray, meant: np.ndarray) -> np.ndarray:
@@ -278,14 +278,14 @@ class _Search:
                 high = values[place, end + 1] if end + 1 < rows else np.inf
                 gap = _between(low, values[place, begin]), _between(values[place, end], high)
                 literal = tried.literals[place]._replace(low=gap[0], high=gap[1])
-                yield _Option(float(saved[place]) - literal.bits(self.features), literal)
+                yield _Option(float(saved[place]) - literal.bits(self.quantities), literal)
 
     def _sums(self) -> Iterator[Literal]:
-        """Yield sums and differences of two features, at some slopes."""
+        """Yield sums and differences of two quantities, at some slopes."""
         for one, other in self.pairs:
-            spreads = [self.features[index].values.std() for index in (one, other)]
+            spreads = [self.quantities[index].values.std() for index in (one, other)]
             ratio = spreads[0] / spreads[1]
-            is_real = self.features[one].is_real or self.features[other].is_real
+            is_real = self.quantities[one].is_real or self.quantities[other].is_real
             factors = [
                 slope * ratio if is_real else max(1.0, round(slope * ratio)) for slope in SLOPES
             ]
@@ -300,22 +300,22 @@ class _Search:
             return
         discs = []
         for pair in self.pairs:
-            one, other = (self.features[index].values for index in pair)
+            one, other = (self.quantities[index].values for index in pair)
             ratio = one.std() / other.std()
             scale = 1.0 if 1 / 3 <= ratio <= 3 else _short(ratio, 1)
             centre = (_short(_middle(values[rows]), 3) for values in (one, other))
             discs.append(Literal("disc", pair, (*centre, scale)))
-        found = self._intervals(_Sorted(discs, self.features), inside)
+        found = self._intervals(_Sorted(discs, self.quantities), inside)
         yield from (option for option in found if option.literal.low == -np.inf)
 
     def _values(self, inside: np.ndarray) -> Iterator[_Option]:
-        """Yield the values of whole features at which most rows are meant."""
+        """Yield the values of whole quantities at which most rows are meant."""
         overall = float(self.meant[inside].mean())
         for literal in self.plain:
-            feature = self.features[literal.features[0]]
-            if feature.is_real:
+            quantity = self.quantities[literal.quantities[0]]
+            if quantity.is_real:
                 continue
-            values, kinds = np.unique(feature.values[inside], return_inverse=True)
+            values, kinds = np.unique(quantity.values[inside], return_inverse=True)
             if not 2 <= len(values) <= MOST_VALUES**2:
                 continue
             counts = np.bincount(kinds, minlength=len(values))
@@ -326,7 +326,7 @@ class _Search:
             for count in sorted({1, int((hits / counts > 0.5).sum()), above}):
                 if 0 < count <= min(len(values) - 1, MOST_VALUES):
                     chosen = literal._replace(values=tuple(sorted(values[order[:count]].tolist())))
-                    worth = float(saved[count - 1]) - chosen.bits(self.features)
+                    worth = float(saved[count - 1]) - chosen.bits(self.quantities)
                     yield _Option(worth, chosen)
 
     def _refined(self, literals: tuple[Literal, ...]) -> tuple[Literal, ...]:
@@ -336,7 +336,7 @@ class _Search:
             before = list(chosen)
             for place, literal in enumerate(chosen):
                 others = [*chosen[:place], *chosen[place + 1 :]]
-                near = _Sorted(list(self._near(literal)), self.features)
+                near = _Sorted(list(self._near(literal)), self.quantities)
                 found = sorted(self._intervals(near, self._inside(others)), reverse=True)
                 either = [literal, *(option.literal for option in found[:1])]
                 worths = [self._worth((*others, one)) for one in either]
@@ -355,7 +355,7 @@ class _Search:
             return
         unbound = literal._replace(low=-np.inf, high=np.inf)
         yield unbound
-        if literal.form == "sum" and any(self.features[i].is_real for i in literal.features):
+        if literal.form == "sum" and any(self.quantities[i].is_real for i in literal.quantities):
             for factor in np.linspace(0.6, 1.5, 13):
                 yield unbound._replace(numbers=(_short(factor * literal.numbers[0], 2),))
         if literal.form == "disc":
@@ -369,10 +369,10 @@ class _Search:
 class _Sorted:
     """What literals compare, for every row, and the rows in its order."""
 
-    def __init__(self, literals: Sequence[Literal], features: Sequence[Feature]) -> None:
+    def __init__(self, literals: Sequence[Literal], quantities: Sequence[Quantity]) -> None:
         self.literals = literals
-        rows = len(features[0].values)
-        measured = [literal.measure(features) for literal in literals]
+        rows = len(quantities[0].values)
+        measured = [literal.measure(quantities) for literal in literals]
         self.values = np.array(measured, dtype=np.float64).reshape(len(literals), rows)
         self.order = np.argsort(self.values, axis=1, kind="stable")
         self.values = np.take_along_axis(self.values, self.order, axis=1)
@@ -391,14 +391,14 @@ def _between(below: float, above: float) -> float:
     return (below + above) / 2
 
 
-def _snapped(literals: Sequence[Literal], features: Sequence[Feature]) -> list[Literal]:
+def _snapped(literals: Sequence[Literal], quantities: Sequence[Quantity]) -> list[Literal]:
     """Give literals the shortest bounds that leave every row on its side, given the others."""
     chosen = list(literals)
     for place, literal in enumerate(chosen):
         if literal.values:
             continue
-        others = Condition((*chosen[:place], *chosen[place + 1 :]))
-        measured = literal.measure(features)[others.holds(features)]
+        others = Conjunction((*chosen[:place], *chosen[place + 1 :]))
+        measured = literal.measure(quantities)[others.holds(quantities)]
         low, high = literal.low, literal.high
         if np.isfinite(low):
             low = simplest(*_sides(measured, low))
