@@ -162,7 +162,7 @@ def test_steps_that_are_alike_but_turn_out_differently_stand_in_pairs() -> None:
     place = lines.index("[7,7] | 0 | [7,7] | -1")
     x, y = map(int, re.findall(r"\d+", lines[place + 1])[:2])
     assert abs(x - 7) + abs(y - 7) <= 6
-    assert "- action 0: [0]+1 (" in words and "nothing (" in words
+    assert re.search(r"- \[0\] under action 0: \+1.*, same \(\d+x\)|but same where", words)
 
 
 def test_boards_are_shown_once_and_then_by_the_cells_that_changed() -> None:
@@ -253,7 +253,7 @@ def test_ends_say_what_did_not_end_and_gaps_what_is_not_shown() -> None:
     words = told(fall()).words()
     ball = RecordedSteps(fall())
     assert f"{int(ball.ended.sum())} of {len(ball)} steps ended" in words
-    assert re.search(r"did not end led to .*\[0\] 0\.\S+ to 1\.99", words)
+    assert re.search(r"Without an end were \[0\] 0\.\S+ to 1\.99", words)
     still = dataset([Transition(n, 0, n + 1, 1.0, False) for n in range(9)], GRID)
     assert "No terminal transition was seen" in told(still).words()
     assert "No row takes the action 1" in told(still).words()
@@ -327,3 +327,43 @@ def test_every_shipped_dataset_has_evidence_that_is_bounded_and_quick() -> None:
         found = gathered(rows, AccuracyMetric.of(train), described(env))
         assert estimated_tokens(found.words()) <= 2000, env
         assert len(set(found.rows)) >= 4, env
+
+
+def test_what_decides_a_change_of_whole_numbers_is_said() -> None:
+    """A wall in one cell, a step that another component gives, and what goes on by itself."""
+    rng = np.random.default_rng(5)
+    space = Space("multidiscrete", shape=(4,), low=(0.0,) * 4, high=(99.0,) * 4)
+    rows = []
+    for _ in range(500):
+        x, y, speed, clock = (int(rng.integers(n)) for n in (6, 5, 3, 4))
+        action = int(rng.integers(2))
+        blocked = x == 5 or (x, y) == (2, 3)
+        faster = min(speed + action, 2)
+        after = [x + (not blocked), y + faster, faster, (clock + 1) % 4]
+        arrays = np.array([x, y, speed, clock]), np.array(after)
+        rows.append(Transition(arrays[0], action, arrays[1], 0.0, False))
+    words = told(dataset(rows, space)).words()
+    walls = ", ".join(["2 3", *(f"5 {y}" for y in range(5))])
+    assert f"[0] under any action: +1, but same where [0] [1] is {walls}" in words
+    assert "[1] under any action: +next [2]" in words
+    assert "[2] under action 1: +1, but same where [2] is 2" in words
+    assert "[3] under any action: +1, but -3 where [3] is 3" in words
+
+
+def test_what_switches_a_flag_is_bracketed() -> None:
+    """The rows on either side of a threshold of a real component stand together."""
+    rng = np.random.default_rng(2)
+    rows = []
+    for _ in range(300):
+        heat, on = np.float32(rng.uniform(0, 30)), bool(rng.integers(2))
+        on_after = heat < 18 if not on else heat < 22
+        after = np.array([heat + (1 if on_after else -1), on_after], "f4")
+        rows.append(Transition(np.array([heat, on], "f4"), 0, after, 0.0, False))
+    data = dataset(rows, real(2))
+    steps, found = RecordedSteps(data), told(data)
+    off = next(g for g in found.groups if "changes from 1" in g.reason)
+    hot, warm = off.rows
+    assert steps.before[hot, 0] >= 22 > steps.before[warm, 0]
+    on = steps.before[:, 1] == 1
+    assert steps.before[hot, 0] == steps.before[on & (steps.before[:, 0] >= 22), 0].min()
+    assert steps.before[warm, 0] == steps.before[on & (steps.before[:, 0] < 22), 0].max()

@@ -8,6 +8,7 @@ extremes. Around them stand counts and ranges, what did not end, and what no ste
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,8 @@ FAR_OFF = 12.0
 smooth curvature stays well below."""
 MOST_EFFECTS = 6
 """Outcomes of an action that are counted, the most frequent first."""
+MOST_PLACES = 10
+"""Places at which a component changes otherwise than elsewhere, such as walls, that are listed."""
 FACTS = 0.45
 """Share of the tokens that words about all steps may take; steps take the rest."""
 WIDE = 6
@@ -250,28 +253,95 @@ class StepKinds:
             return None
         return int(np.argmin(np.where(among, self.distances(row), np.inf)))
 
-    def threshold(self, mask: np.ndarray) -> tuple[str, int, int] | None:
-        """Find one component beyond a value of which all rows of a mask lie, and no others.
+    def threshold(
+        self, mask: np.ndarray, others: np.ndarray, *, after: bool = True
+    ) -> tuple[str, int, int] | None:
+        """Find one component beyond a value of which all rows of a mask lie, and none of others.
 
         Return words on it and the rows on either side that are nearest to it.
         """
         steps = self.steps
-        for tense, values in (("next observation", steps.after), ("observation", steps.before)):
+        tenses = [("observation", steps.before)]
+        tenses += [("next observation", steps.after)] if after else []
+        for tense, values in reversed(tenses):
             for index in np.flatnonzero(~steps.is_text).tolist()[:MANY_CELLS]:
                 column = values[:, index]
                 for name, side in (("{}", column), ("{}", -column), ("|{}|", np.abs(column))):
-                    inner, outer = side[~mask], side[mask]
-                    if len(np.unique(outer)) > 1 and outer.min() > inner.max():
-                        rows = np.flatnonzero(mask)[outer.argmin()], np.flatnonzero(~mask)
-                        pair = int(rows[0]), int(rows[1][inner.argmax()])
-                        told = name.format(f"{tense} {steps.names[index]}")
-                        sign = 1 if name != "{}" or side is column else -1
-                        word = "at least" if sign > 0 else "at most"
-                        rest = "at most" if sign > 0 else "at least"
-                        edge, other = (number(sign * float(x)) for x in (outer.min(), inner.max()))
-                        words = f"{told} is {word} {edge} in these and {rest} {other} in all others"
-                        return words, *pair
+                    outer, inner = (np.where(rows, side, np.nan) for rows in (mask, others))
+                    edge, other = float(np.nanmin(outer)), float(np.nanmax(inner))
+                    if not edge > other or (mask.sum() > 1 and np.nanmax(outer) == edge):
+                        continue
+                    told = name.format(f"{tense} {steps.names[index]}")
+                    sign, word, rest = 1, "at least", "at most"
+                    if name == "{}" and side is not column:
+                        sign, word, rest = -1, "at most", "at least"
+                    words = (
+                        f"{told} is {word} {number(sign * edge)} there and {rest} "
+                        f"{number(sign * other)} in all others"
+                    )
+                    return words, int(np.nanargmin(outer)), int(np.nanargmax(inner))
         return None
+
+    @cached_property
+    def ending_components(self) -> list[int]:
+        """The components that lie, at ends, where they lie nowhere else: those that explain most.
+
+        Where ends are single places, such as a cell, a range says nothing.
+        """
+        steps = self.steps
+        if steps.dataset.observation_space.kind == "discrete" or steps.is_board:
+            return []
+        left, found = steps.ended & ~steps.ended.all(), list[int]()
+        inner = steps.after[~steps.ended]
+        while left.any():
+            beyond = (steps.after > inner.max(axis=0)) | (steps.after < inner.min(axis=0))
+            explained = np.where(steps.is_text, 0, (beyond & left[:, None]).sum(axis=0))
+            if not explained.max():
+                break
+            found.append(int(explained.argmax()))
+            left &= ~beyond[:, found[-1]]
+        return found[:MOST_EFFECTS]
+
+    def deciders(self, values: np.ndarray, rows: np.ndarray) -> list[int]:
+        """Return one or two components by which the values of some rows are told, else none.
+
+        Each place that they tell apart was seen twice in the mean: else anything would tell.
+        """
+        steps, best = self.steps, list[int]()
+        kinds = np.unique(values[rows], return_inverse=True)[1].reshape(-1)
+        able = [i for i in np.flatnonzero(steps.whole).tolist() if self.codes[:, i].max() > 0]
+        fewest = rows.sum() // 2 + 1
+        for chosen in chain(combinations(able, 1), combinations(able, 2)):
+            if best and len(best) < len(chosen):
+                break
+            place = self.codes[rows, chosen[0]]
+            for other in chosen[1:]:
+                place = place * (self.codes[:, other].max() + 1) + self.codes[rows, other]
+            places = len(np.unique(place))
+            if places < fewest and len(np.unique(place * (kinds.max() + 1) + kinds)) == places:
+                odd = len(np.unique(place[kinds != np.bincount(kinds).argmax()]))
+                if odd <= MOST_PLACES:
+                    best, fewest = list(chosen), places
+        return best
+
+    @cached_property
+    def by_itself(self) -> np.ndarray:
+        """Which components change, but alike whatever is done."""
+        steps = self.steps
+        found = np.zeros(len(steps.names), np.bool_)
+        if steps.is_board or len(steps.names) > MANY_CELLS or len(self.action_values) < 2:
+            return found
+        moved = steps.after - steps.before
+        for index in np.flatnonzero(steps.whole).tolist():
+            seen = {frozenset(moved[mask, index].tolist()) for _, mask in self.action_values}
+            found[index] = len(seen) == 1 and len(seen.pop()) > 1
+        return found
+
+    @cached_property
+    def codes(self) -> np.ndarray:
+        """Observations with the values of each component counted from 0."""
+        columns = [np.unique(c, return_inverse=True)[1].reshape(-1) for c in self.steps.before.T]
+        return np.stack(columns, axis=1)
 
     @cached_property
     def outcomes(self) -> list[tuple[str, np.ndarray]]:
@@ -296,7 +366,7 @@ class StepKinds:
         names = []
         for row in range(len(steps)):
             told: list[object] = []
-            cells = np.flatnonzero(changed[row] & steps.whole).tolist()
+            cells = np.flatnonzero(changed[row] & steps.whole & ~self.by_itself).tolist()
             if steps.is_board and exact:
                 pairs = [(steps.cell(row, i), steps.cell(row, i, 1)) for i in cells]
                 told += [sorted(pairs) if exact == 2 else len(pairs)]
@@ -348,7 +418,7 @@ class StepKinds:
 # --- which steps are shown
 
 
-class Choice(NamedTuple):
+class ChosenSteps(NamedTuple):
     """Steps to show for a reason; in a chain each follows the one above."""
 
     reason: str
@@ -423,13 +493,15 @@ def _in_part(steps: RecordedSteps, rows: Sequence[int], tokens: int, *, chained:
     return [*lines, after] if chained else lines
 
 
-def _choices(kinds: StepKinds, variant: int) -> Iterator[Choice]:
+def _choices(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
     """Yield what is worth showing, the most telling first."""
     steps = kinds.steps
     stretch = _stretch(kinds, variant)
-    yield Choice(f"Steps in a row; {_order(steps)}", stretch, chained=True)
+    yield ChosenSteps(f"Steps in a row; {_order(steps)}", stretch, chained=True)
     yield from _endings(kinds, variant)
     yield from _rare_rewards(kinds, variant)
+    yield from _all_rare(kinds)
+    yield from _switches(kinds)
     yield from _rare_outcomes(kinds, variant)
     yield from _jumps(kinds)
     yield from _extremes(kinds)
@@ -462,13 +534,13 @@ def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
     return tuple(apart[variant % len(apart)])
 
 
-def _endings(kinds: StepKinds, variant: int) -> Iterator[Choice]:
+def _endings(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
     """Yield for each kind of end a step beside the nearest that went on."""
     steps = kinds.steps
     if not steps.ended.any() or steps.ended.all():
         return
     left = steps.ended.copy()
-    for index in np.flatnonzero(~steps.is_text).tolist()[:MANY_CELLS]:
+    for index in kinds.ending_components:
         for sign, word in ((1, "most"), (-1, "least")):
             column = sign * steps.after[:, index]
             inner = int(np.where(steps.ended, -np.inf, column).argmax())
@@ -476,40 +548,50 @@ def _endings(kinds: StepKinds, variant: int) -> Iterator[Choice]:
             if beyond.any():
                 outer = int(np.where(beyond, column, np.inf).argmin())
                 told = f"Ends beyond the {word} that {steps.names[index]} was without an end"
-                yield Choice(f"{told}, on either side:", (outer, inner))
+                yield ChosenSteps(f"{told}, on either side:", (outer, inner))
                 left &= ~beyond
     yield from _pairs(kinds, "Ends", left, steps.ended, variant)
 
 
-def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[Choice]:
+def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
     """Yield for each value of the reward but the most frequent a step beside the nearest other."""
     if kinds.reward_values is None:
         return
     values, counts = kinds.reward_values
     for place in np.argsort(counts, kind="stable")[:-1][:MOST_KINDS].tolist():
         mask = kinds.steps.rewards == values[place]
-        found = kinds.threshold(mask)
+        found = kinds.threshold(mask, ~mask) if mask.sum() > 1 else None
         if found:
             words, *rows = found
             told = f"Reward {number(values[place])}: {words}"
-            yield Choice(f"{told}. On either side:", tuple(rows))
+            yield ChosenSteps(f"{told}. On either side:", tuple(rows))
         else:
             yield from _pairs(kinds, "Rare rewards", mask, mask, variant)
 
 
+def _all_rare(kinds: StepKinds) -> Iterator[ChosenSteps]:
+    """Yield every step with a reward that came so seldom that each weighs much."""
+    if kinds.reward_values is None:
+        return
+    for value, count in zip(*kinds.reward_values, strict=True):
+        if 1 < count <= MOST_KINDS:
+            rows = np.flatnonzero(kinds.steps.rewards == value).tolist()
+            yield from (ChosenSteps(f"All with reward {number(value)}:", (row,)) for row in rows)
+
+
 def _pairs(
     kinds: StepKinds, name: str, mask: np.ndarray, alike: np.ndarray, variant: int
-) -> Iterator[Choice]:
+) -> Iterator[ChosenSteps]:
     """Yield one step of a mask and the one most like it that is not of its kind, if there are."""
     rows = np.flatnonzero(mask)
     if len(rows):
         row = int(rows[variant % len(rows)])
         other = kinds.nearest(row, ~alike)
         told = f"{name}, each above the step most like it that is another:"
-        yield Choice(told, (row,) if other is None else (row, other))
+        yield ChosenSteps(told, (row,) if other is None else (row, other))
 
 
-def _rare_outcomes(kinds: StepKinds, variant: int) -> Iterator[Choice]:
+def _rare_outcomes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
     """Yield a step of each rare kind of outcome beside the most like one of the same action."""
     steps = kinds.steps
     most = max(2, RARE * len(steps))
@@ -520,13 +602,35 @@ def _rare_outcomes(kinds: StepKinds, variant: int) -> Iterator[Choice]:
         yield from _pairs(kinds, "Rare outcomes", mask, mask | other, variant)
 
 
-def _jumps(kinds: StepKinds) -> Iterator[Choice]:
+def _switches(kinds: StepKinds) -> Iterator[ChosenSteps]:
+    """Yield the steps on either side of what switches a component between whole values."""
+    steps = kinds.steps
+    if steps.whole.all() or steps.is_board:
+        return
+    everywhere = [("", np.ones(len(steps), np.bool_))]
+    for index in np.flatnonzero(steps.whole).tolist()[:MOST_EFFECTS]:
+        before, after = steps.before[:, index], steps.after[:, index]
+        for action, taken in kinds.action_values or everywhere:
+            for value in np.unique(before):
+                alike = taken & (before == value)
+                moved = alike & (after != value)
+                if not moved.any() or not (alike & ~moved).any():
+                    continue
+                found = kinds.threshold(moved, alike & ~moved, after=False)
+                if found:
+                    words, *rows = found
+                    name = f"{steps.names[index]} changes from {number(value)}"
+                    name += f" under action {action}" if action else ""
+                    yield ChosenSteps(f"{name}: {words}. On either side:", tuple(rows))
+
+
+def _jumps(kinds: StepKinds) -> Iterator[ChosenSteps]:
     """Yield steps where another law acts than in most."""
     for row in kinds.off_the_line[:MOST_KINDS]:
-        yield Choice("Steps that depart most from what a linear law says:", (row,))
+        yield ChosenSteps("Steps that depart most from what a linear law says:", (row,))
 
 
-def _extremes(kinds: StepKinds) -> Iterator[Choice]:
+def _extremes(kinds: StepKinds) -> Iterator[ChosenSteps]:
     """Yield the steps at the least and the largest value of each component."""
     steps = kinds.steps
     if steps.is_board:
@@ -535,11 +639,11 @@ def _extremes(kinds: StepKinds) -> Iterator[Choice]:
     columns = [*steps.before.T[:MANY_CELLS], steps.rewards]
     for column in columns:
         if np.isfinite(column).all() and column.min() < column.max():
-            yield Choice(reason, (int(column.argmin()),))
-            yield Choice(reason, (int(column.argmax()),))
+            yield ChosenSteps(reason, (int(column.argmin()),))
+            yield ChosenSteps(reason, (int(column.argmax()),))
 
 
-def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[Choice]:
+def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[ChosenSteps]:
     """Yield steps that lie far from each other, each as far as can be from those before it."""
     count = len(kinds.steps)
     far = np.min([kinds.distances(row) for row in shown], axis=0)
@@ -548,7 +652,7 @@ def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[Ch
         row = int(np.argmax(far))
         if far[row] <= 0:
             return
-        yield Choice("Others, far from each other:", (row,))
+        yield ChosenSteps("Others, far from each other:", (row,))
         far = np.minimum(far, kinds.distances(row))
 
 
@@ -571,7 +675,7 @@ def _facts(
         + ("" if complete else f" A line is: observation | action | {line} | reward."),
         _on_rewards(kinds),
         _on_ends(kinds),
-        *_on_chance(kinds, metric),
+        *_on_chance(kinds, metric, counted=complete and bool(steps.whole.all())),
     ]
     if not complete:
         lines += _on_components(steps, documented)
@@ -599,21 +703,19 @@ def _on_ends(kinds: StepKinds) -> str:
     steps = kinds.steps
     count = int(steps.ended.sum())
     line = f"Ends: {count} of {len(steps)} steps ended."
-    if not count or steps.ended.all() or steps.is_board or len(steps.names) > MANY_CELLS:
-        return line
-    inner, outer = steps.after[~steps.ended], steps.after[steps.ended]
+    inner = steps.after[~steps.ended]
     told = [
         f"{steps.names[i]} {inner[:, i].min():.5g} to {inner[:, i].max():.5g}"
-        for i in np.flatnonzero(~steps.is_text).tolist()
-        if outer[:, i].min() < inner[:, i].min() or outer[:, i].max() > inner[:, i].max()
+        for i in kinds.ending_components
     ]
-    if told:
-        line += f" Steps that did not end led to {', '.join(told)}; ends lie beyond, too."
-    return line
+    return f"{line} Without an end were {', '.join(told)}; ends lie beyond." if told else line
 
 
-def _on_chance(kinds: StepKinds, metric: Metric) -> Iterator[str]:
-    """Say that equal situations led to different outcomes, and the best that can be reached."""
+def _on_chance(kinds: StepKinds, metric: Metric, *, counted: bool) -> Iterator[str]:
+    """Say that equal situations led to different outcomes, and the best that can be reached.
+
+    The outcomes of some are listed unless a table has all of them `counted`.
+    """
     steps, odd = kinds.steps, kinds.contradictions
     if not odd:
         return
@@ -623,7 +725,8 @@ def _on_chance(kinds: StepKinds, metric: Metric) -> Iterator[str]:
         f"recorded with different outcomes. The best that one answer for each can score on these "
         f"steps is {share(best, 4)}: predict the outcome that weighs most, and stop there."
     )
-    for rows in sorted(odd.values(), key=lambda rows: (-len(rows), rows))[:MOST_EFFECTS]:
+    most_first = sorted(odd.values(), key=lambda rows: (-len(rows), rows))
+    for rows in most_first[: 0 if counted else MOST_EFFECTS]:
         seen: dict[str, int] = {}
         for row in rows:
             after = steps.changes(row) if steps.is_board else steps.observation(row, after=True)
@@ -671,6 +774,8 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
         listed = ", ".join(str(values[i]) for i in order)
         yield f"Cells of the {len(steps.names)} hold, the most frequent first: {listed}."
         return
+    if steps.dataset.observation_space.kind == "discrete":
+        return
     yield "Components of the observation: range; the size of a change, median and largest."
     indices = np.flatnonzero(~steps.is_text)
     for index in indices[:MANY_CELLS].tolist():
@@ -694,10 +799,21 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
 
 
 def _on_effects(kinds: StepKinds) -> Iterator[str]:
-    """Count what each action did to the components that take whole values."""
+    """Say what changed the components that take whole values, and where it did otherwise."""
     steps = kinds.steps
-    few = len(steps.names) <= MANY_CELLS or steps.is_board
-    if not steps.whole.any() or not few or bool(steps.is_text.all()):
+    if steps.is_board:
+        yield from _on_cells(kinds)
+    elif len(steps.names) <= MANY_CELLS:
+        lines = [line for i in np.flatnonzero(steps.whole).tolist() for line in _changes(kinds, i)]
+        if lines:
+            yield "Changes of whole-numbered components, where nothing ended:"
+            yield from lines
+
+
+def _on_cells(kinds: StepKinds) -> Iterator[str]:
+    """Count what each action did to the cells of a board."""
+    steps = kinds.steps
+    if steps.is_text.all():
         return
     lines = []
     cells = np.flatnonzero(steps.whole)
@@ -711,19 +827,72 @@ def _on_effects(kinds: StepKinds) -> Iterator[str]:
         told = told or "each step ended"
         more = f", {len(most) - MOST_EFFECTS} more kinds" if len(most) > MOST_EFFECTS else ""
         lines.append(f"- action {name}: {told}{more}")
-    if len(lines) <= FEW_REWARDS:
-        yield "What actions did to whole-numbered components, where nothing ended:"
-        yield from lines
+    yield "What actions did to cells, where nothing ended:"
+    yield from lines
 
 
 def _effect(steps: RecordedSteps, row: int, cells: np.ndarray) -> str:
-    """Say how the components that take whole values changed in a step."""
+    """Say which cells a step changed to what, wherever they are."""
     changed = [i for i in cells.tolist() if steps.before[row, i] != steps.after[row, i]]
-    if not changed:
-        return "nothing"
-    if steps.is_board:
-        pairs = sorted(f"{steps.cell(row, i)}>{steps.cell(row, i, 1)}" for i in changed)
-        return " ".join(pairs[:MOST_EFFECTS])
-    moved = steps.after[row] - steps.before[row]
-    parts = [f"{'' if len(steps.names) == 1 else steps.names[i]}{moved[i]:+g}" for i in changed]
-    return " ".join(parts)
+    pairs = sorted(f"{steps.cell(row, i)}>{steps.cell(row, i, 1)}" for i in changed)
+    return " ".join(pairs[:MOST_EFFECTS]) or "nothing"
+
+
+def _changes(kinds: StepKinds, index: int) -> Iterator[str]:
+    """Yield what changed one component: under any action alike, or under each."""
+    steps, name = kinds.steps, kinds.steps.names[index]
+    going = ~steps.ended
+    moved = steps.after[:, index] - steps.before[:, index]
+    if not moved[going].any():
+        return
+    told, known = _told_change(kinds, moved, going)
+    if known or not kinds.action_values:
+        yield f"- {name} under any action: {told}"
+        return
+    listed = []
+    for action, mask in kinds.action_values:
+        if moved[mask & going].any():
+            listed.append(f"{action}: {_told_change(kinds, moved, mask & going)[0]}")
+    yield f"- {name} under action {'; '.join(listed)}"
+
+
+def _told_change(kinds: StepKinds, moved: np.ndarray, rows: np.ndarray) -> tuple[str, bool]:
+    """Say by how much a component changed in some rows, and where otherwise; whether that is known.
+
+    It is where one or two components that take whole values decide it, in all rows.
+    """
+    steps = kinds.steps
+    values, counts = np.unique(moved[rows], return_counts=True)
+    order = np.argsort(-counts, kind="stable").tolist()
+    usual = values[order[0]]
+    if len(values) == 1:
+        return _signed(usual), True
+    if same := _same_as(steps, moved, rows):
+        return same, True
+    deciders = kinds.deciders(moved, rows)
+    if not deciders:
+        listed = [f"{_signed(values[i])} ({counts[i]}x)" for i in order[:MOST_EFFECTS]]
+        more = [f"{len(values) - MOST_EFFECTS} more"] if len(values) > MOST_EFFECTS else []
+        return ", ".join([*listed, *more]), False
+    which = " ".join(steps.names[i] for i in deciders)
+    told = [_signed(usual)]
+    for place in sorted(order[1:]):
+        there = np.unique(steps.before[rows & (moved == values[place])][:, deciders], axis=0)
+        cells = ", ".join(" ".join(number(x) for x in cell) for cell in there)
+        told.append(f"{_signed(values[place])} where {which} is {cells}")
+    return ", but ".join(told), True
+
+
+def _same_as(steps: RecordedSteps, moved: np.ndarray, rows: np.ndarray) -> str:
+    """Name the component that another one changes by in all of some rows, if there is one."""
+    for tense, values in (("", steps.before), ("next ", steps.after)):
+        for index, column in enumerate(values[rows].T):
+            for sign, change in (("+", column), ("-", -column)):
+                if (moved[rows] == change).all():
+                    return f"{sign}{tense}{steps.names[index]}"
+    return ""
+
+
+def _signed(change: float) -> str:
+    """Write a change of a whole number."""
+    return f"{change:+g}" if change else "same"
