@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.agents.recording import record
-from cwm_cli.bench.configuration import SUITES
+from cwm_cli.bench.configuration import SUITES, shift_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.simulators import Attributes
 from cwm_cli.envs.simulators.opening import is_exact
@@ -149,3 +149,25 @@ def test_every_class_in_the_table_is_one_that_gymnasium_registers() -> None:
 
     known = {str(spec.entry_point) for spec in gymnasium.registry.values()}
     assert SHIFTED.keys() <= known
+
+
+@pytest.mark.long
+def test_a_benchmark_of_a_shift_searches_scores_and_plays_in_shifted_environments(cwm) -> None:
+    result = cwm(
+        *("benchmark", "--env", "CliffWalking-v1", "--shift", "2", "--budget", "1"),
+        *("--backend", "induction", "--ceilings", "--plan", "--episodes", "1"),
+        *("--max-steps", "20", "--run", "b"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Environments are shifted by seed 2" in (cwm.folder / "b" / "table.md").read_text()
+    rows = Dataset.load(cwm.folder / "b" / "data" / "CliffWalking-v1.npz")
+    assert rows.metadata["env_args"] == {"shift": 2}
+    (row,) = json.loads((cwm.folder / "b" / "result.json").read_text())["rows"]
+    assert row["ceiling"]["test"]["accuracy"] == 1.0
+
+
+def test_the_shifted_suite_is_shifted_even_if_no_seed_is_named() -> None:
+    assert shift_of("cwmb-shifted", [], None) == 0
+    assert shift_of("cwmb-shifted", [], 3) == 3
+    assert shift_of("cwmb", [], None) is None
+    assert list(SUITES["cwmb-shifted"]) == SHIFTABLE

@@ -21,6 +21,7 @@ from cwm_cli.bench.configuration import (
     BenchmarkTerms,
     Trial,
     environments_of,
+    shift_of,
 )
 from cwm_cli.bench.executor import Executor
 from cwm_cli.bench.results import TrialGroup, TrialRow, groups_of, rows_of
@@ -90,6 +91,7 @@ def benchmark(
     ceilings: bool = False,
     metric: str = "accuracy",
     max_cost: float | None = None,
+    shift: int | None = None,
     data_seed: int = 0,
     api_base: str | None = None,
     temperature: float | None = None,
@@ -104,7 +106,8 @@ def benchmark(
 
     Arguments and defaults are those of `cwm benchmark`. Every job is a run folder of its
     own, made by a process of its own: one that fails is left out of the means, counted, and
-    tried again when the same call continues. Raises `CwmError` for what the user can mend.
+    tried again when the same call continues. A shifted suite, or `shift`, gives environments
+    other constants and rules. Raises `CwmError` for what the user can mend.
     """
     answers = choose_backend(backend, models)
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
@@ -120,6 +123,7 @@ def benchmark(
         metric=metric,
         data_seed=data_seed,
         max_steps=max_steps,
+        shift=shift_of(suite, envs, shift),
     )
     terms = BenchmarkTerms(
         budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings

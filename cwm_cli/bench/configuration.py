@@ -10,35 +10,39 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
+from cwm_cli.envs.shifts import SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.registry import environment, find, read_options
 from cwm_cli.runs.store import RunHeader
 
-SUITES: Mapping[str, tuple[str, ...]] = {
-    "cwmb": (
-        "Blackjack-v1",
-        "CliffWalking-v1",
-        "Taxi-v4",
-        "CartPole-v1",
-        "MountainCar-v0",
-        "Acrobot-v1",
-        "Pendulum-v1",
-        "Reacher-v5",
-        "Pusher-v5",
-        "InvertedPendulum-v5",
-        "InvertedDoublePendulum-v5",
-        "HalfCheetah-v5",
-        "Hopper-v5",
-        "Swimmer-v5",
-        "Walker2d-v5",
-        "Ant-v5",
-        "Humanoid-v5",
-        "HumanoidStandup-v5",
-        "RTFM-v0",
-    ),
-}
+_CWMB = (
+    "Blackjack-v1",
+    "CliffWalking-v1",
+    "Taxi-v4",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "Acrobot-v1",
+    "Pendulum-v1",
+    "Reacher-v5",
+    "Pusher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "RTFM-v0",
+)
+
+SUITES: Mapping[str, tuple[str, ...]] = {"cwmb": _CWMB, "cwmb-shifted": _CWMB[:-1]}
 """Sets of environments by name; `cwmb` is the Code World Models Benchmark in the order of the
-paper, on ids that Gymnasium makes today."""
+paper, on ids that Gymnasium makes today, `cwmb-shifted` those of it that can be shifted."""
+
+SHIFTED = ("cwmb-shifted",)
+"""Suites whose environments are shifted, by seed 0 where no other is named."""
 
 
 Group = Literal["discrete", "continuous", "text"]
@@ -95,6 +99,12 @@ class BenchmarkConfig(BaseModel):
     metric: str = "accuracy"
     data_seed: int = 0
     max_steps: int | None = None
+    shift: int | None = None
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        """The arguments of every environment."""
+        return {} if self.shift is None else {SHIFT: self.shift}
 
     @property
     def trials(self) -> list[Trial]:
@@ -116,7 +126,7 @@ class BenchmarkConfig(BaseModel):
     def check(self, access: "BenchmarkAccess", max_cost: float | None) -> None:
         """Refuse at once what any search would refuse, and options that nobody has."""
         for name in self.environments:
-            environment(name)
+            check_shift(environment(name), self.shift)
         for pair in self.options:
             if not any([self._takes(strategy, pair) for strategy in self.strategies]):
                 read_options([pair], owners_of(self.strategies[0], self.backend))
@@ -198,6 +208,11 @@ def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:
     if not named and suite not in SUITES:
         raise UnknownNameError("suite", suite, SUITES)
     return tuple(dict.fromkeys(named or SUITES[suite]))
+
+
+def shift_of(suite: str, named: Sequence[str], seed: int | None) -> int | None:
+    """Return the seed of the shift that was named, or that of a shifted suite."""
+    return 0 if seed is None and not named and suite in SHIFTED else seed
 
 
 def slug(text: str) -> str:

@@ -120,6 +120,11 @@ def _notes(
     )
     if longest := run.config.max_steps:
         yield f"Episodes are cut after {longest} steps, those of the oracle as well."
+    if run.config.shift is not None:
+        yield (
+            f"Environments are shifted by seed {run.config.shift}: figures of others, and those "
+            "of programs that were recalled, are of the standard ones."
+        )
     yield from _gaps(rows)
     if any(published.group == group.group for group in groups for published in PUBLISHED):
         yield (

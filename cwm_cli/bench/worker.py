@@ -65,11 +65,11 @@ def group_of(observation_space: Space, action_space: Space) -> Group:
 
 def prepare(work: TaskWork) -> None:
     """Make an environment, and record its data."""
-    name = work.task.name
+    name, env_args = work.task.name, work.run.config.env_args
     spec = environment(name)
-    with closing(spec.make()) as env:
+    with closing(spec.make(**env_args)) as env:
         group = group_of(space_of(env.observation_space), space_of(env.action_space, "actions"))
-    cached, _ = default_dataset(spec, data_seed=work.run.config.data_seed)
+    cached, _ = default_dataset(spec, env_args=env_args, data_seed=work.run.config.data_seed)
     dataset = Dataset.load(cached)
     dataset.save(work.run.data_file(name))
     facts = {
@@ -106,7 +106,8 @@ def write(work: TaskWork) -> None:
 def ceiling(work: TaskWork) -> None:
     """Find out what the true environment scores on its own data."""
     dataset = Dataset.load(work.run.data_file(work.task.name))
-    metric, truth = PaperMetric.of(dataset.train), EnvironmentModel(environment(work.task.name))
+    truth = EnvironmentModel(environment(work.task.name), work.run.config.env_args)
+    metric = PaperMetric.of(dataset.train)
     parts = {"train": dataset.train, "test": dataset.test}
     scores = {name: metric.ceiling(truth, rows) for name, rows in parts.items()}
     found = {name: score.model_dump() if score else None for name, score in scores.items()}
@@ -124,7 +125,8 @@ def oracle(work: TaskWork) -> None:
     """Play by planning in an environment itself; what is played is kept in the benchmark."""
     folder = work.run.folder / "oracles"
     how: dict[str, Any] = {"real_env": True, "planner": work.task.planner, "folder": folder}
-    work.run.keep(work.task, _plan(work, env=work.task.name, **how))
+    env_args = work.run.config.env_args
+    work.run.keep(work.task, _plan(work, env=work.task.name, env_args=env_args, **how))
 
 
 def _plan(work: TaskWork, **arguments: Any) -> dict[str, Any]:
@@ -152,7 +154,8 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
     """Search as `cwm synthesize` does; the result has the published score as well."""
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
-    with open_job(Order(environment(name), {}, dataset, str(file), choices), folder=folder) as job:
+    order = Order(environment(name), work.run.config.env_args, dataset, str(file), choices)
+    with open_job(order, folder=folder) as job:
         try:
             for _ in job.nodes():
                 pass

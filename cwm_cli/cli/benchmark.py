@@ -16,6 +16,7 @@ from cwm_cli.cli.shared import (
     JsonOption,
     MetricOption,
     OptionsOption,
+    ShiftOption,
     TemperatureOption,
     ToolOption,
 )
@@ -23,7 +24,9 @@ from cwm_cli.errors import CwmError
 
 
 def benchmark(
-    suite: Annotated[str, typer.Option("--suite", help="A set of environments.")] = "cwmb",
+    suite: Annotated[
+        str, typer.Option("--suite", help="A set of environments: cwmb or cwmb-shifted.")
+    ] = "cwmb",
     env: Annotated[
         list[str] | None,
         typer.Option("--env", help="Environments instead of a suite; repeatable."),
@@ -76,6 +79,7 @@ def benchmark(
         float | None,
         typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop a job before it costs more."),
     ] = None,
+    shift: ShiftOption = None,
     data_seed: DataSeedOption = 0,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
@@ -121,6 +125,7 @@ def benchmark(
         ceilings=ceilings,
         metric=metric,
         max_cost=max_cost,
+        shift=shift,
         data_seed=data_seed,
         api_base=api_base,
         temperature=temperature,

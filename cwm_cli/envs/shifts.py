@@ -29,14 +29,20 @@ def with_shifts(spec: EnvironmentSpec) -> EnvironmentSpec:
     return replace(spec, make=partial(_made, spec))
 
 
-def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
-    seed = env_args.pop(SHIFT, None)
+def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
+    """Refuse a seed, where one is given, that is none or of an environment without variants."""
     if seed is None:
-        return spec.make(**env_args)
+        return
     if spec.shift is None:
         raise CwmError(f"{spec.id} has no shifted variants: leave --shift out")
     if type(seed) is not int or seed < 0:
         raise CwmError(f"--shift {seed!r} is no seed: give a whole number from 0 on")
+
+
+def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    seed = env_args.pop(SHIFT, None)
+    check_shift(spec, seed)
     env = spec.make(**env_args)
-    spec.shift(env, np.random.default_rng(seed))
+    if seed is not None and spec.shift is not None:
+        spec.shift(env, np.random.default_rng(seed))
     return env
