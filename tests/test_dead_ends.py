@@ -119,6 +119,8 @@ def test_a_dead_end_is_asked_about_once_and_then_one_episode_is_shown(sandbox):
     first, blind, seeing, again = backend.prompts()
     assert "which are not shown" not in first
     assert "which are not shown" in blind
+    assert "## What was recorded" in blind
+    assert not re.search(r"^7\d: ", blind, re.MULTILINE)
     assert "which are not shown" not in seeing
     assert "at full precision" in seeing
     hidden = DATA[DATA.columns["episodes"] == 3]

@@ -3,6 +3,7 @@
 import ast
 import json
 from collections import Counter
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +17,16 @@ from benchmarks.curves import curve
 from benchmarks.laboratory import Kept
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request, Verdict
+from cwm_cli.search.contracts import (
+    FIX,
+    GENERATE,
+    IMPROVE,
+    Message,
+    Move,
+    Problem,
+    Request,
+    Verdict,
+)
 from cwm_cli.search.loop import Search
 from cwm_cli.search.reading import extract_program
 from cwm_gif_mcts.strategy import GifMcts
@@ -283,6 +293,68 @@ def test_a_program_of_another_origin_is_refused():
     ):
         with pytest.raises(CwmError, match="was not made from"):
             ask(proposer(), move)
+
+
+class Graded(Problem):
+    """Scores a program by its errors: each takes a twelfth, down to a floor of a quarter."""
+
+    @cache  # noqa: B019
+    def judge(self, program):
+        errors = errors_of(program)
+        score = max(0.25, 1 - len(errors) / 12)
+        failure = Failure(kind="mismatch", message="row 1") if errors else None
+        return Verdict(score=score, floor=0.25, failure=failure)
+
+
+GRADED = Graded()
+
+
+def measured(backend, move, *, seed=0):
+    """Return the score above the floor of what is proposed by what was measured."""
+    answer = backend.complete(Request((), seed, move, GRADED)).text
+    return GRADED.judge(answer[answer.index("```python\n") + 10 : -4]).normalised
+
+
+def test_measured_first_programs_are_right_as_often_as_was_counted():
+    asked, backend = 400, proposer(chances="measured")
+    scores = [measured(backend.of_system(n), Move(GENERATE), seed=n) for n in range(asked)]
+    assert_share(sum(score == 1 for score in scores), asked, 18 / 20)
+    assert min(scores) > 0.8
+
+
+def test_a_system_that_was_hard_once_is_hard_again():
+    backend = proposer(chances="measured")
+    hard = [measured(backend.of_system(n), Move(GENERATE)) < 1 for n in range(60)]
+    again = [measured(backend.of_system(n), Move(GENERATE), seed=5) < 1 for n in range(60)]
+    assert again == hard
+    assert 0 < sum(hard) < 20
+
+
+def test_measured_blind_programs_are_guesses():
+    backend = proposer(chances="measured-blind")
+    scores = [measured(backend, Move(GENERATE), seed=seed) for seed in range(100)]
+    assert max(scores) < 1
+    assert np.median(scores) == 0
+
+
+@pytest.mark.parametrize(("errors", "exact"), [(9, 6 / 10), (4, 3 / 4), (1, 1 / 9)])
+def test_measured_improvements_help_as_often_as_was_counted(errors, exact):
+    backend, asked, present = proposer(chances="measured"), 300, set()
+    for edit in ORIGINAL.edits[::5]:
+        if len(present) < errors and not any(map(edit.overlaps, present)):
+            present.add(edit)
+    program = ORIGINAL.write(present)
+    move = Move(IMPROVE, 0, program, GRADED.judge(program))
+    scores = [measured(backend, move, seed=seed) for seed in range(asked)]
+    assert_share(sum(score == 1 for score in scores), asked, exact)
+
+
+def test_measured_proposals_keep_the_lines_that_are_given():
+    parent = ORIGINAL.write(errors_around(30))
+    prefix = "".join(f"{line}\n" for line in parent.split("\n")[:30])
+    request = Request((), 0, Move(GENERATE, 0, parent, WRONG, prefix), GRADED)
+    program = extract_program(proposer(chances="measured").complete(request).text, prefix=prefix)
+    assert program.startswith(prefix)
 
 
 def test_a_search_with_sure_repairs_ends_with_a_correct_program(tmp_path, sandbox):

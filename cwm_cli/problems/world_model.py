@@ -10,12 +10,12 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
 from cwm_cli.problems.feedback import counterexample, evidence, needed, report
-from cwm_cli.problems.feedback.dead_end import UNSEEN, dead_end
+from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import GENERATE, IMPROVE, Message, Move, Node, Problem, Verdict
+from cwm_cli.search.contracts import GENERATE, Message, Move, Node, Problem, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
@@ -68,7 +68,7 @@ class WorldModelProblem(Problem):
     many services refuse that or begin anew."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
-    _reports: dict[str, tuple[int, Failure | None]] = field(
+    _verdicts: dict[str, tuple[int, Verdict]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -153,20 +153,21 @@ class WorldModelProblem(Problem):
 
         What a verdict says may have been written before an episode was disclosed.
         """
-        failure = move.verdict.failure if move.verdict else None
-        if move.verdict is None or failure is None:
+        told, disclosed = move.verdict, self._history.disclosed
+        if told is None or told.failure is None:
             return move
-        disclosed = self._history.disclosed
-        if disclosed and move.action == IMPROVE:
-            known, written = self._reports.get(move.program, (0, None))
-            if known != len(disclosed):
-                written = self.judge(move.program).failure
-            failure = written or failure
-        told = [failure.message, move.verdict.findings, self._history.refuted(move)]
+        verdict = told
+        if disclosed and not told.is_bug:
+            known, written = self._verdicts.get(move.program, (0, told))
+            verdict = written if known == len(disclosed) else self.judge(move.program)
+        failure = verdict.failure or told.failure
+        words = [failure.message, told.findings, self._history.refuted(move)]
+        if verdict.dead_end is not None:
+            words.insert(1, self._evidence(self.dataset[self.shown], 0))
         if number:
-            told.append(AGAIN.format(number=number))
-        failure = replace(failure, message="\n\n".join(filter(None, told)))
-        return move._replace(verdict=replace(move.verdict, failure=failure))
+            words.append(AGAIN.format(number=number))
+        failure = replace(failure, message="\n\n".join(filter(None, words)))
+        return move._replace(verdict=replace(told, failure=failure))
 
     def read(self, text: str, move: Move) -> str:
         """Return the program of a completion, which may go on with an answer that was begun."""
@@ -191,9 +192,8 @@ class WorldModelProblem(Problem):
         score, wrong = found.score.value, found.rows < 1.0
         parts = found.score.model_dump(include=set(PARTS))
         failure = None if score == 1.0 else self._mismatch(found, shown)
-        self._reports[program] = len(disclosed), failure
         stuck = self.feedback != "paper" and wrong.any() and not wrong[shown].any()
-        return Verdict(
+        verdict = Verdict(
             score=score,
             validation=score if shown.all() else self._score(found.predictions, ~shown),
             parts={name: share for name, share in parts.items() if share is not None},
@@ -202,6 +202,8 @@ class WorldModelProblem(Problem):
             error=log_error(found.predictions, self.dataset),
             dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
         )
+        self._verdicts[program] = len(disclosed), verdict
+        return verdict
 
     def _shown(self, disclosed: tuple[int, ...]) -> np.ndarray:
         """Return the mask of the rows that are fitted to, or in one of these episodes."""
@@ -222,7 +224,8 @@ class WorldModelProblem(Problem):
         elif not wrong.any():
             message = INEXACT
         elif published:
-            message = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
+            unseen = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
+            message = f"{unseen} {GENERALISE}"
         else:
             told = self.dataset, found.predictions, self.metric, shown, self.description
             message = dead_end(*told)

@@ -89,7 +89,7 @@ class WholePrograms:
         if verdict.is_bug:
             state = "fix pending" if fixes else "terminal"
         self._nodes.append(node)
-        self._texts.add(node.program.strip())
+        self._texts.add(node.program)
         self._states.append(state)
         self._values.append(HIGHEST_BUG_VALUE * fixes / self.fixes if fixes else value)
         self._errors.append(_error(verdict))
@@ -141,7 +141,7 @@ class WholePrograms:
 
     def _standing(self, node: Node, origin: Node | None) -> str:
         """Say why a program that runs is not gone on with, if so."""
-        if node.program.strip() in self._texts:
+        if node.program in self._texts:
             return REPEATED
         return WORSE if origin is not None and is_worse(node.verdict, origin.verdict) else ""
 

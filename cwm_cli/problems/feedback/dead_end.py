@@ -13,12 +13,12 @@ from cwm_cli.text import clean
 UNSEEN = (
     "Every transition that may be shown to you is predicted correctly, but {wrong} of {rows} "
     "transitions of other episodes, which are not shown, are not: the program fits the examples "
-    "and not the environment. Replace what was fitted to single rows by the rule behind them."
+    "and not the environment."
 )
+GENERALISE = "Replace what was fitted to single rows by the rule behind them."
 COVERAGE = (
-    "Look for what the examples do not cover, too: a rule that none of them needs is missing or "
-    "was invented. No value of the other transitions is shown here; the bounds are those of what "
-    "may be shown."
+    "Either something was fitted to single rows, or a rule that none of the shown ones needs is "
+    "missing or was invented: look for what they do not cover. Bounds are those of what is shown."
 )
 MOST_LINES = 6
 FEW = 10
@@ -35,9 +35,8 @@ def dead_end(
     hidden = dataset[~shown]
     answers = {name: column[~shown] for name, column in predictions.items()}
     comparison = ComparedRows.of(hidden, answers, metric, description)
-    visible = ComparedRows.of(
-        dataset[shown], {n: c[shown] for n, c in predictions.items()}, metric, description
-    )
+    known = {name: column[shown] for name, column in predictions.items()}
+    visible = ComparedRows.of(dataset[shown], known, metric)
     wrong = comparison.wrong
     lines = [
         UNSEEN.format(wrong=int(wrong.sum()), rows=len(hidden)),
