@@ -5,7 +5,7 @@ import numpy as np
 
 MECHANISM = """
 <mujoco>
-  <compiler angle="radian" settotalmass="14"/>
+  <compiler angle="radian"/>
   <option timestep="0.01" integrator="%s" gravity="0 0 -9.81"/>
   <default>
     <joint axis="0 1 0" limited="true" solreflimit="0.02 1" solimplimit="0 0.8 0.03"/>
@@ -77,13 +77,15 @@ class Environment:
     """The observation is the positions but for x, and the nine velocities."""
 
     CHOICES = {"integrator": ["Euler", "RK4"], "frame_skip": [5, 3, 4, 6, 7]}
-    PARAMETERS = {"forward_weight": 1.0, "control_weight": 0.1}
+    PARAMETERS = {"forward_weight": 1.0, "control_weight": 0.1, "mass": 14.0}
 
     def __init__(self):
         integrator = self.CHOICES["integrator"][0]
         self.frame_skip = self.CHOICES["frame_skip"][0]
         self.model = mujoco.MjModel.from_xml_string(MECHANISM % integrator)
         self.data = mujoco.MjData(self.model)
+        mujoco.mj_setTotalmass(self.model, self.PARAMETERS["mass"])
+        mujoco.mj_setConst(self.model, self.data)
 
     def set_state(self, observation):
         self.data.qpos[0] = 0.0
