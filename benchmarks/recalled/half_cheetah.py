@@ -76,7 +76,7 @@ MECHANISM = """
 class Environment:
     """The observation is the positions but for x, and the nine velocities."""
 
-    CHOICES = {"integrator": ["Euler", "RK4"], "frame_skip": [5, 3, 4, 6, 7]}
+    CHOICES = {"integrator": ["Euler", "RK4", "implicitfast"], "frame_skip": [5, 4, 6]}
     PARAMETERS = {"forward_weight": 1.0, "control_weight": 0.1, "mass": 14.0}
 
     def __init__(self):

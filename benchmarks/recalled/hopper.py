@@ -48,7 +48,7 @@ MECHANISM = """
 class Environment:
     """The observation is height, angle, three joints, and the six velocities, clipped."""
 
-    CHOICES = {"integrator": ["RK4", "Euler"], "frame_skip": [4, 2, 3, 5, 6]}
+    CHOICES = {"integrator": ["RK4", "Euler", "implicitfast"], "frame_skip": [4, 3, 5]}
     PARAMETERS = {
         "forward_weight": 1.0,
         "control_weight": 0.001,

@@ -39,7 +39,7 @@ class Environment:
     The force is that of the last substep, as are the places of sites.
     """
 
-    CHOICES = {"integrator": ["RK4", "Euler"], "frame_skip": [5, 3, 4, 6, 7]}
+    CHOICES = {"integrator": ["RK4", "Euler", "implicitfast"], "frame_skip": [5, 4, 6]}
     PARAMETERS = {
         "healthy_reward": 10.0,
         "least_height": 1.0,

@@ -31,7 +31,7 @@ MECHANISM = """
 class Environment:
     """The observation is the place of the cart, the angle of the pole, and their velocities."""
 
-    CHOICES = {"integrator": ["RK4", "Euler"], "frame_skip": [2, 1, 3, 4]}
+    CHOICES = {"integrator": ["RK4", "Euler", "implicitfast"], "frame_skip": [2, 1, 3]}
     PARAMETERS = {"greatest_angle": 0.2, "healthy_reward": 1.0}
 
     def __init__(self):

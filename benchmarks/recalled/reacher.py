@@ -43,7 +43,7 @@ MECHANISM = """
 class Environment:
     """The observation is cosines, sines, target, angular velocities, and tip minus target."""
 
-    CHOICES = {"integrator": ["RK4", "Euler"], "frame_skip": [2, 1, 3, 4]}
+    CHOICES = {"integrator": ["RK4", "Euler", "implicitfast"], "frame_skip": [2, 1, 3]}
     PARAMETERS = {"distance_weight": 1.0, "control_weight": 1.0}
 
     def __init__(self):

@@ -39,7 +39,7 @@ MECHANISM = """
 class Environment:
     """The observation is three angles and the five velocities; where it is cannot be seen."""
 
-    CHOICES = {"integrator": ["RK4", "Euler"], "frame_skip": [4, 2, 3, 5, 6]}
+    CHOICES = {"integrator": ["RK4", "Euler", "implicitfast"], "frame_skip": [4, 3, 5]}
     PARAMETERS = {"forward_weight": 1.0, "control_weight": 0.0001}
 
     def __init__(self):

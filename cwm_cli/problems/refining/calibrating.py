@@ -139,7 +139,8 @@ class Calibrate(Refiner):
         try:
             tell(f"fitting {len(fit.numbers)} numbers to {len(fit.rows)} rows")
             fit.choose([kind for kind in kinds if kind <= NumberKind.NAMED])
-            for last, _ in enumerate(kinds, start=1):
+            first = 1 + (NumberKind.MECHANISM in kinds[1:2])  # which is declared by its nature
+            for last in range(first, len(kinds) + 1):
                 fit.settle(kinds[:last], is_last=last == len(kinds))
                 if not fit.wrong.any():
                     break

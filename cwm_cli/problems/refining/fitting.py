@@ -24,7 +24,6 @@ from cwm_cli.problems.refining.lifting import (
     NumberKind,
     choices,
     lift,
-    number,
     written,
 )
 from cwm_cli.problems.refining.versions import ask_versions
@@ -167,7 +166,7 @@ class Fitting:
         pairs = zip(self.numbers, values, self.first, strict=True)
         return written(
             self.program,
-            [(each.place, number(value, digits)) for each, value, was in pairs if value != was],
+            [(each.place, each.text(value, digits)) for each, value, was in pairs if value != was],
         )
 
     # what is asked

@@ -17,6 +17,8 @@ from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
 
+from cwm_cli.problems.refining.mechanisms import MARK, mechanism_numbers
+
 Place = tuple[int, int]
 """From which character of a program to which, the last not included."""
 
@@ -40,8 +42,9 @@ class NumberKind(IntEnum):
     """How likely it is that a number belongs to the environment; the likeliest are fitted first."""
 
     DECLARED = 0
-    NAMED = 1
-    LITERAL = 2
+    MECHANISM = 1
+    NAMED = 2
+    LITERAL = 3
 
 
 class Lifted(NamedTuple):
@@ -51,6 +54,11 @@ class Lifted(NamedTuple):
     value: float
     place: Place
     kind: NumberKind = NumberKind.NAMED
+
+    def text(self, value: float, digits: int = 17) -> str:
+        """Return what stands in the program when the number is another."""
+        text = number(value, digits)
+        return text.strip("()") if self.kind == NumberKind.MECHANISM else text
 
 
 class Choice(NamedTuple):
@@ -106,7 +114,8 @@ def number(value: float, digits: int = 17) -> str:
 def lift(program: str) -> list[Lifted]:
     """Find the numbers of a program that may belong to the environment, the likeliest first.
 
-    Those in `PARAMETERS` of the class or the module are declared. Named are those that alone
+    Those in `PARAMETERS` of the class or the module are declared, those of a mechanism stand in a
+    text of XML (`mechanisms`). Named are those that alone
     are assigned or given as a default, the floats outside of methods, and the odd floats in
     methods. Last come the other floats, and what something is compared with. Exponents, keys,
     indices and ranges are no constants. A text that is no Python has none.
@@ -189,8 +198,24 @@ class _Finder(ast.NodeVisitor):
         self._literal(node) or self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Take a number."""
-        self._literal(node)
+        """Take a number, or those of a mechanism."""
+        if isinstance(node.value, str) and MARK in node.value:
+            self._mechanism(node)
+        else:
+            self._literal(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Take what a mechanism with gaps holds itself; what fills them stands elsewhere."""
+        texts = (part.value for part in node.values if isinstance(part, ast.Constant))
+        if any(MARK in str(text) for text in texts):
+            self._mechanism(node)
+
+    def _mechanism(self, node: ast.expr) -> None:
+        """Take the numbers of a mechanism, read as it is written between quotes."""
+        start, stop = self._place(node)
+        for part in mechanism_numbers("".join(self._lines)[start:stop]):
+            place = start + part.start, start + part.stop
+            self.numbers.append(Lifted(part.name, part.value, place, NumberKind.MECHANISM))
 
     def _assigned(self, name: str, value: ast.expr) -> None:
         """Take numbers that have a name; those of a dict or a list also have a key."""
