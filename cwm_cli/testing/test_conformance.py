@@ -386,6 +386,27 @@ def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
                 break
 
 
+@every("environment")
+def test_a_shift_is_repeated_by_its_seed_and_changes_no_space(name: str) -> None:
+    spec = registry.environment(name)
+    if spec.shift is None:
+        pytest.skip("it cannot be shifted")
+    try:
+        standard, shifted, again = spec.make(), spec.make(shift=1), spec.make(shift=1)
+    except CwmError as error:
+        pytest.skip(str(error))
+    with closing(standard), closing(shifted), closing(again):
+        for space in ("observation_space", "action_space"):
+            assert getattr(shifted, space) == getattr(standard, space)
+        assert spec.describe(shifted) == spec.describe(again) != spec.describe(standard)
+        shifted.reset(seed=3), again.reset(seed=3)
+        for number in range(5):
+            shifted.action_space.seed(number)
+            action = shifted.action_space.sample()
+            left, right = shifted.step(action), again.step(action)
+            assert repr(left[:3]) == repr(right[:3])
+
+
 def _leaves(value: Any) -> list[Any]:
     """Return what an observation is made of."""
     parts = value.values() if isinstance(value, dict) else value
