@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.agents.collecting import load_transitions, recorded_args
-from cwm_cli.agents.unasked import Start, UnaskedMoves, chosen_refiners, chosen_start
+from cwm_cli.agents.unasked import ChosenStart, UnaskedMoves, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
@@ -395,7 +395,7 @@ class SearchParts(NamedTuple):
     strategy: Any
     backend: Any
     refiners: Mapping[str, Refiner]
-    start: Start | None
+    start: ChosenStart | None
     settings: Settings
 
 

@@ -48,14 +48,14 @@ class UnaskedMoves:
     where a language model answers, else none."""
 
 
-class Start(NamedTuple):
+class ChosenStart(NamedTuple):
     """What a search begins with: its name in the identity of the run, and how it is come by."""
 
     identity: str
     begin: Begin
 
 
-def chosen_start(name: str, backend: Backend, seed: int) -> Start | None:
+def chosen_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
     """Return what is to be begun with, None for nothing; a file is read at once."""
     if name == AUTO:
         name = default("backend") if backend.takes_help else NONE
@@ -64,11 +64,11 @@ def chosen_start(name: str, backend: Backend, seed: int) -> Start | None:
     if backend.recorded():
         raise CwmError("a replayed run begins as it did: leave out --start")
     if name in names("backend") and find("backend", name).from_data:
-        return Start(name, lambda problem, tell: _from_data(name, problem, seed, tell))
+        return ChosenStart(name, lambda problem, tell: _from_data(name, problem, seed, tell))
     text = _program(Path(name))
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     words = "It is the program that the search was given to begin with."
-    return Start(f"sha256:{digest}", lambda problem, tell: Refinement(text, words))
+    return ChosenStart(f"sha256:{digest}", lambda problem, tell: Refinement(text, words))
 
 
 def chosen_refiners(

@@ -49,18 +49,18 @@ PLACES = {REWARD: 1, END: 2, ACTIONS: 3}
 WORDS = {WHOLE: "the observation", REWARD: "the reward", END: "the end", ACTIONS: "valid actions"}
 
 
-class Part(NamedTuple):
+class JoinedPart(NamedTuple):
     """A part of a transition; a component of an observation has a number."""
 
     name: str
     number: int | None = None
 
 
-class Share(NamedTuple):
+class Contribution(NamedTuple):
     """A program, and the parts of a transition that are to be taken from it."""
 
     program: str
-    parts: list[Part]
+    parts: list[JoinedPart]
 
 
 def from_data(
@@ -88,7 +88,7 @@ class Join(Refiner):
 
     join_induction: bool = True
     """Where no program has a part right, ask data alone for it, once in a search."""
-    _right: dict[tuple[str, int], frozenset[Part] | None] = field(
+    _right: dict[tuple[str, int], frozenset[JoinedPart] | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _induced: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -120,10 +120,10 @@ class Join(Refiner):
     def _shares(
         self,
         programs: Sequence[str],
-        every: Sequence[Part],
+        every: Sequence[JoinedPart],
         problem: WorldModelProblem,
         rows: Dataset,
-    ) -> list[Share]:
+    ) -> list[Contribution]:
         """Divide the parts among few programs; what nobody has right stays with the first.
 
         There are none where one program has all there is.
@@ -131,22 +131,22 @@ class Join(Refiner):
         first, *others = dict.fromkeys(filter(None, programs))
         known = {other: self._right_parts(other, problem, rows) or frozenset() for other in others}
         open_parts = set(every) - (self._right_parts(first, problem, rows) or frozenset())
-        shares: list[Share] = []
+        shares: list[Contribution] = []
         while open_parts and len(shares) < MOST_JOINED - 1:
             best = max(others, key=lambda other: len(open_parts & known[other]), default="")
             taken = open_parts & known[best] if best else set()
             if not taken:
                 break
-            shares.append(Share(best, [part for part in every if part in taken]))
+            shares.append(Contribution(best, [part for part in every if part in taken]))
             open_parts -= taken
         elsewhere = {part for share in shares for part in share.parts}
-        shares.append(Share(first, [part for part in every if part not in elsewhere]))
+        shares.append(Contribution(first, [part for part in every if part not in elsewhere]))
         shares = [share for share in shares if share.parts]
         return _main_first(shares) if len(shares) > 1 else []
 
     def _right_parts(
         self, program: str, problem: WorldModelProblem, rows: Dataset
-    ) -> frozenset[Part] | None:
+    ) -> frozenset[JoinedPart] | None:
         """Return the parts that a program has right in all rows, None if it does not run."""
         key = program, len(rows)
         if key not in self._right:
@@ -163,7 +163,7 @@ class Join(Refiner):
             return self._induced[len(rows)]
 
     def _written(
-        self, shares: list[Share], problem: WorldModelProblem, rows: Dataset
+        self, shares: list[Contribution], problem: WorldModelProblem, rows: Dataset
     ) -> Refinement | None:
         """Write the programs as one, if that is right where each of them is."""
         from cwm_cli.problems.feedback import documented_names
@@ -184,44 +184,44 @@ class Join(Refiner):
         return Refinement(program, f"It was joined: {taken} came from programs exact in that.")
 
 
-def _parts_of(rows: Dataset) -> Iterator[tuple[Part, int]]:
+def _parts_of(rows: Dataset) -> Iterator[tuple[JoinedPart, int]]:
     """Yield the parts of a transition; a vector's components one by one, others as a whole."""
     space = rows.observation_space
     vector = not space.children and len(space.shape) == 1 and space.kind != "text"
     numbers = range(space.size) if vector else [None]
-    yield from ((Part(WHOLE, number), 0) for number in numbers)
-    yield Part(REWARD), 1
-    yield Part(END), 2
+    yield from ((JoinedPart(WHOLE, number), 0) for number in numbers)
+    yield JoinedPart(REWARD), 1
+    yield JoinedPart(END), 2
     if rows.has_valid_actions:
-        yield Part(ACTIONS), 3
+        yield JoinedPart(ACTIONS), 3
 
 
-def _right(predictions: Mapping[str, object], rows: Dataset) -> frozenset[Part]:
+def _right(predictions: Mapping[str, object], rows: Dataset) -> frozenset[JoinedPart]:
     """Return the parts that are right in every row where they count."""
     goes_on = ~rows.columns["terminations"]
     found, leaves = match(predictions, rows), components(predictions, rows)  # type: ignore[arg-type]
     masks = {
-        Part(REWARD): found.reward == 1,
-        Part(END): found.terminated == 1,
-        Part(WHOLE): found.observation[goes_on] == 1,
+        JoinedPart(REWARD): found.reward == 1,
+        JoinedPart(END): found.terminated == 1,
+        JoinedPart(WHOLE): found.observation[goes_on] == 1,
     }
     if found.valid_actions is not None:
-        masks[Part(ACTIONS)] = found.valid_actions[goes_on] == 1
+        masks[JoinedPart(ACTIONS)] = found.valid_actions[goes_on] == 1
     for number, right in enumerate(leaves[0][goes_on].T):
-        masks[Part(WHOLE, number)] = right
+        masks[JoinedPart(WHOLE, number)] = right
     return frozenset(part for part, _ in _parts_of(rows) if masks[part].all())
 
 
-def _main_first(shares: Sequence[Share]) -> list[Share]:
+def _main_first(shares: Sequence[Contribution]) -> list[Contribution]:
     """Put the program first that most of the observation comes from: it keeps the state."""
 
-    def observed(share: Share) -> int:
+    def observed(share: Contribution) -> int:
         return sum(part.name == WHOLE for part in share.parts)
 
     return sorted(shares, key=observed, reverse=True)
 
 
-def joined(shares: Sequence[Share], names: Sequence[str] = ()) -> str:
+def joined(shares: Sequence[Contribution], names: Sequence[str] = ()) -> str:
     """Write programs as one, whose first gives all that is not taken from another one."""
     texts: list[str] = []
     models: list[str] = []
@@ -233,7 +233,9 @@ def joined(shares: Sequence[Share], names: Sequence[str] = ()) -> str:
     return "\n\n\n".join([*texts, _environment(shares, models, names)])
 
 
-def _environment(shares: Sequence[Share], models: Sequence[str], names: Sequence[str]) -> str:
+def _environment(
+    shares: Sequence[Contribution], models: Sequence[str], names: Sequence[str]
+) -> str:
     """Write the class that asks the models and puts together what each is right about."""
     others = list(zip(shares, models, strict=True))[1:]
     taken = ", ".join(f"{_named(share.parts, names)} of {model}" for share, model in others)
@@ -265,7 +267,7 @@ def _environment(shares: Sequence[Share], models: Sequence[str], names: Sequence
 '''
 
 
-def _taken(parts: Sequence[Part], source: str, names: Sequence[str]) -> Iterator[str]:
+def _taken(parts: Sequence[JoinedPart], source: str, names: Sequence[str]) -> Iterator[str]:
     """Yield the lines that take parts from an answer."""
     numbers = [part.number for part in parts if part.name == WHOLE]
     if None in numbers:
@@ -281,7 +283,7 @@ def _taken(parts: Sequence[Part], source: str, names: Sequence[str]) -> Iterator
             yield f"answer[{place}] = {source}[{place}]  # {WORDS[part.name]}"
 
 
-def _named(parts: Sequence[Part], names: Sequence[str]) -> str:
+def _named(parts: Sequence[JoinedPart], names: Sequence[str]) -> str:
     """Name parts in words."""
     called = [
         names[part.number]
@@ -292,7 +294,7 @@ def _named(parts: Sequence[Part], names: Sequence[str]) -> str:
     return " and ".join(dict.fromkeys(called))
 
 
-def _model_name(parts: Sequence[Part]) -> str:
+def _model_name(parts: Sequence[JoinedPart]) -> str:
     """Name the class of a program after what is taken from it."""
     kinds = {part.name for part in parts}
     named = {REWARD: "RewardModel", END: "EndModel", WHOLE: "MotionModel", ACTIONS: "ActionsModel"}
