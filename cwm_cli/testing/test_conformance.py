@@ -3,7 +3,7 @@
 import json
 import sys
 from contextlib import closing
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from cwm_cli.search.contracts import (
     Move,
     Node,
     Problem,
+    Refinement,
+    RefinementTask,
     Request,
     Usage,
     Verdict,
@@ -216,6 +218,72 @@ def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
     node = Node(0, 0, ROOT, GENERATE, candidate, bad[1], "", Usage())
     problem.keep(material.folder, node)
     assert (material.folder / problem.file).stat().st_size > 0
+
+
+class Strange(Problem):
+    """What no refiner knows."""
+
+    def judge(self, candidate: str) -> Verdict:
+        """Say that it runs."""
+        return Verdict(score=0.5)
+
+
+NEARLY_RIGHT = """
+import math
+
+
+class Environment:
+    def set_state(self, observation):
+        self.state = [float(value) for value in observation]
+
+    def step(self, action):
+        x, v, angle, spin = self.state
+        force = 9.0 if action == 1 else -9.0
+        cos, sin = math.cos(angle), math.sin(angle)
+        push = (force + 0.05 * spin**2 * sin) / 1.1
+        twist = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
+        pull = push - 0.05 * twist * cos / 1.1
+        self.state = [x + 0.02 * v, v + 0.02 * pull, angle + 0.02 * spin, spin + 0.02 * twist]
+        return self.state, 1.0, bool(abs(self.state[0]) > 2.4 or abs(self.state[2]) > 0.2)
+"""
+"""A cart with a pole that is pushed too weakly."""
+
+
+@every("refiner")
+def test_a_refiner_repeats_itself_and_has_no_use_for_what_it_does_not_know(
+    name: str, material: Material
+) -> None:
+    problem = find("problem", "core:world-model").example(material)
+    runs, raises = NEARLY_RIGHT, NEARLY_RIGHT.replace("import math", "")
+
+    def task(of: Problem, *programs: str) -> RefinementTask:
+        first, *others = (
+            Node(n, n, ROOT, GENERATE, program, of.judge(program), "", Usage())
+            for n, program in enumerate(programs)
+        )
+        return RefinementTask(of, first, others, seed=5)
+
+    def refined(asked: RefinementTask) -> Refinement | None:
+        found: Refinement | None = find("refiner", name)().refine(asked)
+        assert found is None or isinstance(found.candidate + found.findings, str)
+        return found
+
+    assert refined(task(Strange(), runs)) is None
+    for odd in (raises, "", "class Environment: pass", "x = (", "\0"):
+        refined(task(problem, odd, runs))
+    found = refined(task(problem, runs, raises))
+    assert refined(task(problem, runs, raises)) == found
+    assert refined(task(_untold(problem), runs, raises)) == found, "it looks at hidden rows"
+
+
+def _untold(problem: Any) -> Any:
+    """Return a problem whose hidden rows came out otherwise."""
+    dataset, fitted = problem.dataset, problem.dataset.fitted
+    columns = dict(dataset.columns)
+    for column in ("rewards", "next_observations"):
+        columns[column] = columns[column].copy()
+        columns[column][~fitted] += 1
+    return replace(problem, dataset=replace(dataset, columns=columns))
 
 
 @every("metric")

@@ -1,0 +1,150 @@
+"""Run the real command against a model on the loopback, and print the tree that grows.
+
+`python -m benchmarks.every_move` records a mill that nobody knows, and has `cwm synthesize` ask a
+server that speaks OpenAI's protocol and answers from `completions.md`: by what is asked for, each
+answer once and the last one again. The search begins with what data alone tell; the answers are
+first wrong, then right; what a completion is not needed for is done without.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+USUAL = ("--budget", "8", "-o", "prior_generate=0.6")
+"""A tree that hopes for more from scratch than by default, so that it tries that beside a start."""
+
+ENVIRONMENT = "benchmarks.every_move.mill:Mill-v0"
+COMPLETIONS = Path(__file__).with_name("completions.md")
+
+
+def prepared(text: str) -> dict[str, list[str]]:
+    """Return the prepared answers by the kind of move that they are for."""
+    answers: dict[str, list[str]] = defaultdict(list)
+    for section in re.split(r"(?m)^(?=# (?:generate|improve|fix)$)", text):
+        kind, _, answer = section.partition("\n")
+        if answer:
+            answers[kind.removeprefix("# ")].append(answer.strip())
+    return answers
+
+
+def kind_of_prompt(prompt: str) -> str:
+    """Tell by its words what a prompt asks for."""
+    if "This program runs" in prompt:
+        return "improve"
+    return "fix" if "This program fails" in prompt else "generate"
+
+
+class PreparedModel(ThreadingHTTPServer):
+    """A server of chat completions that answers what was prepared."""
+
+    daemon_threads = True
+
+    def __init__(self, answers: dict[str, list[str]]) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.answers = answers
+        self.lock = threading.Lock()
+
+    def answer(self, prompt: str) -> str:
+        """Return the next answer of the kind that is asked for, at last the last one again."""
+        with self.lock:
+            left = self.answers[kind_of_prompt(prompt)]
+            return left.pop(0) if len(left) > 1 else left[0]
+
+
+class Answering(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: PreparedModel
+
+    def do_POST(self) -> None:
+        """Answer a question."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = self.server.answer(asked["messages"][-1]["content"])
+        message = {"role": "assistant", "content": text}
+        body = json.dumps(
+            {
+                "id": "prepared",
+                "object": "chat.completion",
+                "created": 0,
+                "model": asked["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            }
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+@contextmanager
+def served(file: Path) -> Iterator[str]:
+    """Serve a file of prepared completions; give the address."""
+    server = PreparedModel(prepared(file.read_text(encoding="utf-8")))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def cwm(folder: Path, *arguments: str) -> None:
+    """Run a command as users do, in a folder."""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {
+        "OPENAI_API_KEY": "none",
+        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+    }
+    subprocess.run(
+        [sys.executable, "-m", "cwm_cli", *arguments], cwd=folder, env=environment, check=True
+    )
+
+
+def demonstrate(
+    folder: Path, completions: Path = COMPLETIONS, options: tuple[str, ...] = ()
+) -> None:
+    """Record the mill, search and draw the tree, all of it in a folder."""
+    mill = ("--env", ENVIRONMENT)
+    recording = ("--policy", "random", "--episodes", "20", "--test-episodes", "10")
+    cwm(folder, "collect", *mill, *recording, "--out", "mill.npz")
+    with served(completions) as address:
+        asking = ("--model", "openai/gpt-4o-mini", "--api-base", address, "--dataset", "mill.npz")
+        cwm(folder, "synthesize", *mill, *asking, "--run", "run", *USUAL, *options)
+    cwm(folder, "runs", "show", "run")
+
+
+def main() -> None:
+    """Run the demonstration in a folder, which may be kept."""
+    parser = argparse.ArgumentParser(
+        description="A search through every kind of move, and its tree."
+    )
+    parser.add_argument("--completions", type=Path, default=COMPLETIONS, help="prepared answers")
+    parser.add_argument("--folder", type=Path, help="where the run is kept; else nowhere")
+    parser.add_argument("options", nargs="*", help="further arguments of cwm synthesize, after --")
+    chosen = parser.parse_args()
+    completions = chosen.completions.resolve()
+    if chosen.folder:
+        chosen.folder.mkdir(parents=True, exist_ok=True)
+        return demonstrate(chosen.folder, completions, tuple(chosen.options))
+    with TemporaryDirectory() as folder:
+        return demonstrate(Path(folder), completions, tuple(chosen.options))
+
+
+if __name__ == "__main__":
+    main()
