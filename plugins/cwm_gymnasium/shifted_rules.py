@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.mountain_car import MountainCarEnv
 from gymnasium.envs.classic_control.pendulum import PendulumEnv, angle_normalize
-from gymnasium.envs.toy_text.blackjack import BlackjackEnv, is_natural
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv, draw_card, is_natural
 
 Cell = tuple[int, int]
 
@@ -66,31 +66,21 @@ class Blackjack(BlackjackEnv):
     margin = 4
     win = 1.0
     loss = 1.0
-    deck = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10)
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Deal two hands."""
-        super().reset(seed=seed, options=options)
-        self.dealer, self.player = [self._card(), self._card()], [self._card(), self._card()]
-        return self._get_obs(), {}
 
     def step(self, action: Any) -> Any:
         """Draw a card, or let the dealer play."""
         if action:
-            self.player.append(self._card())
+            self.player.append(draw_card(self.np_random))  # type: ignore[no-untyped-call]
             terminated = self._sum(self.player)[0] > self.limit
             return self._get_obs(), -self.loss if terminated else 0.0, terminated, False, {}
         while self._sum(self.dealer)[0] < self.limit - self.margin:
-            self.dealer.append(self._card())
+            self.dealer.append(draw_card(self.np_random))  # type: ignore[no-untyped-call]
         (own, _), (other, _) = self._sum(self.player), self._sum(self.dealer)
         ahead = (own if own <= self.limit else 0) - (other if other <= self.limit else 0)
         if self.sab and is_natural(self.player) and not is_natural(self.dealer):  # type: ignore[no-untyped-call]
             ahead = 1
         reward = self.win if ahead > 0 else -self.loss if ahead < 0 else 0.0
         return self._get_obs(), reward, True, False, {}
-
-    def _card(self) -> int:
-        return int(self.np_random.choice(self.deck))
 
     def _sum(self, hand: list[int]) -> tuple[int, int]:
         """Return the sum of a hand, and whether an ace in it counts ten more."""

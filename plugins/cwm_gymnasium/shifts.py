@@ -167,7 +167,7 @@ _WALKING = ("_forward_reward_weight", _EFFORT, "_healthy_reward")
 SHIFTED: Mapping[str, Change] = {
     f"{_TEXT}.blackjack:BlackjackEnv": shifting(
         becoming(f"{_RULES}:Blackjack"),
-        chosen("limit", 18, 19, 20),
+        chosen("limit", 20, 21),  # below, two cards may exceed it
         chosen("margin", 2, 3, 5, 6),
         scaled("win", "loss"),
     ),
