@@ -70,7 +70,7 @@ def test_the_bounds_are_those_of_the_formula():
     second = 2 * everywhere / 3 + 0.3 * sqrt(spread / 1.5)
     assert bounds[:2] == pytest.approx([0.6 + 0.4 * first, 0.8 + 0.2 * second])
     assert bounds[2] == -np.inf
-    assert tree.strategy.state(2) == "worse than its origin"
+    assert tree.strategy.state(2) == "worse"
 
 
 def test_where_improving_brings_nothing_another_program_is_begun():
@@ -155,7 +155,7 @@ def test_a_fix_that_runs_is_compared_with_what_was_to_be_bettered():
     tree.add(GENERATE, 0.7)
     tree.add(IMPROVE, None, parent=0)
     tree.add(FIX, 0.4, parent=1)
-    assert tree.states() == ["", "", "worse than its origin"]
+    assert tree.states() == ["", "", "worse"]
     assert tree.moves() == {(IMPROVE, 0)}
 
 

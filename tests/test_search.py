@@ -218,6 +218,16 @@ def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
     assert [record.node.step for record in resumed.run(10)] == [8, 9]
 
 
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_question_that_was_asked_already_says_so(parallel):
+    search = searching(GifMcts, Scripted([program(1)] * 9), parallel=parallel)
+    list(search.run(9))
+    assert len({node.prompt for node in search.nodes}) == 9
+    again = Counting().varied(Move(GENERATE), 2)
+    assert [message.role for message in again] == ["user"]
+    assert "asked before (times: 2)" in again[0].content
+
+
 def test_searches_use_the_same_threads_again():
     threads = set()
 

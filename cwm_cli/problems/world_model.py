@@ -15,7 +15,15 @@ from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import GENERATE, Message, Move, Node, Problem, Verdict
+from cwm_cli.search.contracts import (
+    ASKED_BEFORE,
+    GENERATE,
+    Message,
+    Move,
+    Node,
+    Problem,
+    Verdict,
+)
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.contract import Contract
@@ -33,12 +41,6 @@ INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
     "exact comparison with rewards that were stored as float32, and from limits of time that "
     "some imported files mark as ends."
-)
-
-
-AGAIN = (
-    "This was asked before (times: {number}), and no answer is known to be right: do not settle "
-    "for the first explanation that comes to mind."
 )
 
 
@@ -140,7 +142,7 @@ class WorldModelProblem(Problem):
             self._told[key] = evidence(
                 shown, self.metric, self.description, tokens=self.evidence_tokens, variant=variant
             )
-        again = [self._history.programs(), AGAIN.format(number=variant)] if variant else []
+        again = [self._history.programs(), ASKED_BEFORE.format(number=variant)] if variant else []
         return "\n\n".join(filter(None, [self._told[key], *again]))
 
     @cached_property
@@ -165,7 +167,7 @@ class WorldModelProblem(Problem):
         if verdict.dead_end is not None:
             words.insert(1, self._evidence(self.dataset[self.shown], 0))
         if number:
-            words.append(AGAIN.format(number=number))
+            words.append(ASKED_BEFORE.format(number=number))
         failure = replace(failure, message="\n\n".join(filter(None, words)))
         return move._replace(verdict=replace(told, failure=failure))
 

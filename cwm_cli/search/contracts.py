@@ -33,6 +33,12 @@ ROOT = -1
 GENERATE, IMPROVE, FIX = "generate", "improve", "fix"
 """The moves of the publications: write a program, better one that runs, mend one that raised."""
 
+ASKED_BEFORE = (
+    "This was asked before (times: {number}), and no answer is known to be right: do not settle "
+    "for the first explanation that comes to mind."
+)
+"""What makes a question another one that a search has asked already."""
+
 START = "start"
 """The action of a candidate that a search begins with: nobody was asked for it."""
 
@@ -343,8 +349,11 @@ class Problem:
         raise NotImplementedError
 
     def varied(self, move: Move, number: int) -> tuple[Message, ...]:
-        """Ask otherwise than so many times before; here there is one way to ask."""
-        return self.messages(move)
+        """Ask otherwise than so many times before; here by saying that it was asked before."""
+        asked, added = self.messages(move), ASKED_BEFORE.format(number=number)
+        place = max((i for i, each in enumerate(asked) if each.role == "user"), default=0)
+        again = asked[place].model_copy(update={"content": f"{asked[place].content}\n\n{added}"})
+        return (*asked[:place], again, *asked[place + 1 :])
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
         """Ask in about so many characters, leaving out what matters least: here nothing."""

@@ -23,7 +23,8 @@ NEAR = 0.02
 """Programs whose bounds, or whose scores above the floor, differ by no more are told apart by how
 far their wrong numbers are off: a score hardly moves before everything is right."""
 
-WORSE, REPEATED, BETTERED = "worse than its origin", "repeated", "bettered"
+WORSE, REPEATED, BETTERED = "worse", "repeated", "bettered"
+"""Why a program is not gone on with."""
 
 
 @dataclass
