@@ -1,8 +1,9 @@
 """Compare search strategies on simulated proposals: this says nothing about any language model.
 
 Every run is a real search for a real world model in the real sandbox; only the answers
-are simulated, by the backend `simulated` with errors and repairs of given chances. Run
-number n of every strategy works on the same program, with the same seed. Results are
+are simulated, by the backend `simulated`: with errors and repairs of given chances, or as good as
+those of one measurement (`-o chances=measured`, and `measured-blind` for first prompts without
+data). Run number n of every strategy works on the same program, with the same seed. Results are
 kept in a file, one line each: what is there is not run again.
 """
 
@@ -124,7 +125,9 @@ def main() -> None:
         for place, name in enumerate(arguments.strategies)
     ]
     print("\n".join(_table(curves, laboratory)))
-    arguments.picture.write_text(chart(curves, f"{TITLE}, {arguments.runs} runs each"))
+    chances = next(iter(laboratory.backends.values())).chances
+    title = TITLE if chances == "errors" else f"{TITLE} ({chances})"
+    arguments.picture.write_text(chart(curves, f"{title}, {arguments.runs} runs each"))
     print(f"{arguments.picture}; {machine()}")
 
 
