@@ -12,6 +12,7 @@ from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
 from cwm_cli.evaluation import evaluate as score
+from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRun
@@ -40,6 +41,18 @@ class EvaluationResult:
     metric: Metric = field(repr=False)
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
+
+    @property
+    def wrong(self) -> Part | None:
+        """The first part of which a transition is predicted wrongly."""
+        parts = (part for part, found in self.found.items() if (found.rows < 1).any())
+        return None if self.failure else next(parts, None)
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Find out what is wrong in the first part that is not right throughout."""
+        if (part := self.wrong) is None:
+            return None
+        return diagnose(self.rows[part], self.found[part].predictions, self.metric)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm evaluate --json` prints."""

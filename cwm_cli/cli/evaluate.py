@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from cwm_cli.agents.evaluating import EvaluationResult
 
+PART_WORDS = {"train": "train", "test": "held-out"}
+"""What the parts of a dataset are called."""
+
 WORST = 3
 """How many mismatches are shown."""
 
@@ -53,6 +56,9 @@ def evaluate(
     rollouts: Annotated[
         int, typer.Option("--rollouts", min=0, help="Also roll the program out, N times.")
     ] = 0,
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Say what its mistakes have in common.")
+    ] = False,
     option: OptionsOption = None,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
@@ -64,6 +70,7 @@ def evaluate(
     Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.agents.evaluating import evaluate as score
+    from cwm_cli.views.diagnosis import diagnosis_parts
     from cwm_cli.views.recording import RecordingBar
 
     result = score(
@@ -80,11 +87,15 @@ def evaluate(
         seed=seed,
         observer=RecordingBar(),
     )
+    found = result.diagnosis() if diagnose else None
     out = console(json=json)
     for part in _parts(result):
         out.print(part, soft_wrap=True)
+    if found is not None:
+        out.print("", *diagnosis_parts(found, PART_WORDS[result.wrong or "train"]), sep="\n")
     if json:
-        emit_json(result.as_json())
+        diagnosis = {"diagnosis": found and found.as_json()} if diagnose else {}
+        emit_json(result.as_json() | diagnosis)
     if result.failure:
         raise typer.Exit(1)
 
@@ -109,9 +120,8 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
             expand=False,
         )
         return
-    wrong = (part for part, found in result.found.items() if (found.rows < 1).any())
-    if part := next(wrong, None):
-        yield Text(f"\nThe costliest mismatches ({part}):", style="bold")
+    if part := result.wrong:
+        yield Text(f"\nThe costliest mismatches ({PART_WORDS[part]}):", style="bold")
         for block in worst(result.rows[part], result.found[part].predictions, result.metric, WORST):
             yield Text(f"\n{block}")
     if result.rollouts:

@@ -156,16 +156,20 @@ class Diagnosis:
             "score": self.score,
             "best_score": self.best_score,
             "numbers": [each._asdict() for each in self.numbers],
-            "groups": [
-                each._asdict() | {"contrast": each.contrast and each.contrast._asdict()}
-                for each in self.groups
-            ],
+            "groups": [_plain(each) for each in self.groups],
             "kinds": [each._asdict() for each in self.kinds],
             "tellings": [
                 each._asdict() | {"bracket": each.bracket and each.bracket._asdict()}
                 for each in self.tellings
             ],
         }
+
+
+def _plain(group: Group) -> dict[str, Any]:
+    """Return a group as plain data, without the list of all its rows."""
+    data = group._asdict() | {"contrast": group.contrast and group.contrast._asdict()}
+    del data["members"]
+    return data
 
 
 def diagnose(

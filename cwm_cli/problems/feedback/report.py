@@ -173,8 +173,10 @@ def words(diagnosis: Diagnosis, description: str = "") -> str:
 
 def _is_explained(diagnosis: Diagnosis) -> bool:
     """Whether the first group has all that is wrong, and little else."""
-    first = diagnosis.groups[0]
-    return bool(first.condition) and not first.wrong_elsewhere and first.wrong > MOSTLY * first.rows
+    first = diagnosis.groups[0] if diagnosis.groups else None
+    if first is None or not first.condition or first.wrong_elsewhere:
+        return False
+    return first.wrong > MOSTLY * first.rows
 
 
 def _groups(groups: Sequence[Group]) -> list[str]:
@@ -182,7 +184,7 @@ def _groups(groups: Sequence[Group]) -> list[str]:
     lines = [
         f"({name}) {_group_words(group)}" for name, group in zip(LETTERS, groups, strict=False)
     ]
-    return ["Where it goes wrong, the costliest first:", *lines]
+    return ["Where it goes wrong, the costliest first:", *lines] if lines else []
 
 
 def _group_words(group: Group) -> str:
