@@ -190,6 +190,9 @@ def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
         assert "held-out" in text
         assert "next observation  recorded  1\n                  predicted 2" in text
         assert "Open-loop error" in text
+    told = cwm.inside("evaluate", "wrong.py", *data, "--diagnose", "--json")
+    assert json.loads(told.stdout)["diagnosis"]["groups"][0]["parts"][0] == "observation"
+    assert "What the mistakes have in common (train)" in told.stderr
     broken = cwm.inside("evaluate", "broken.py", *data, "--json")
     assert json.loads(broken.stdout)["failure"]["kind"] == "step_error"
     assert "the program failed: step error, line 6" in broken.stderr

@@ -9,7 +9,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
-from cwm_cli.problems.feedback import counterexample, evidence, needed, report
+from cwm_cli.problems.feedback import About, counterexample, evidence, needed, report
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
@@ -18,6 +18,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     ASKED_BEFORE,
     GENERATE,
+    IMPROVE,
     Message,
     Move,
     Node,
@@ -122,8 +123,9 @@ class WorldModelProblem(Problem):
             shown = self.dataset[self.shown]
             interface += f"\n\n{self.metric.words(shown)}"
             move = self._informed(move, number)
+            description = needed(description, self._settled(move))
             if move.action == GENERATE:
-                description, recorded = needed(description), self._evidence(shown, number)
+                recorded = self._evidence(shown, number)
         return messages(
             "world_model",
             move,
@@ -134,6 +136,12 @@ class WorldModelProblem(Problem):
             interface=interface,
             evidence=f"\n\n{recorded}" if recorded else "",
         )
+
+    def _settled(self, move: Move) -> list[About]:
+        """Return what an improved program is right about already, as far as anybody knows."""
+        parts = move.verdict.parts if move.verdict and move.action == IMPROVE else {}
+        about: dict[str, About] = {"reward": "reward", "terminated": "ends"}
+        return [passage for part, passage in about.items() if parts.get(part) == 1.0]
 
     def _evidence(self, shown: Dataset, variant: int) -> str:
         """Say what the rows that may be shown show, and what was tried if this is asked again."""

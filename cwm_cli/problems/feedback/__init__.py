@@ -1,12 +1,13 @@
 """What recorded steps show, and what a program predicts wrongly: words that help to write it."""
 
-from cwm_cli.problems.feedback.description import needed
+from cwm_cli.problems.feedback.description import About, needed
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, diagnose
 from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, documented_names, worst
 from cwm_cli.problems.feedback.report import report
 
 __all__ = [
+    "About",
     "Diagnosis",
     "counterexample",
     "diagnose",

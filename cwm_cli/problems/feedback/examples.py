@@ -4,7 +4,7 @@
 program may get wrong as a whole; `examples` are chosen for what they teach.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,7 @@ import numpy as np
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.evaluation import Matches, Metric, components, match
+from cwm_cli.problems.feedback.steps import value_words
 from cwm_cli.text import clean, percent
 from cwm_cli.worlds.contract import component_names
 
@@ -301,6 +302,20 @@ def _actions(comparison: ComparedRows) -> Iterator[Regime]:
     yield Regime("some action is at its bound", at_bound.any(axis=1))
 
 
+def _plain(value: Any) -> Any:
+    """Turn arrays into lists and numpy numbers into Python's, at full precision."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def plain_words(value: Any) -> str:
+    """Write a value so that it can be read back."""
+    return repr(_plain(value))
+
+
 EXAMPLES = "Transitions that are predicted wrongly, at full precision:"
 """What stands above them in a report."""
 
@@ -351,7 +366,7 @@ def examples(
     lines: list[str] = []
     ways = (_sizes, _parts, _regimes, _kinds)
     candidates = chain(first, chain.from_iterable(way(comparison) for way in ways))
-    chosen = _distinct(comparison, candidates, most)
+    chosen = _distinct(comparison, candidates, most, value_words)
     for number, (reason, drawing) in enumerate(chosen, start=1):
         more = [f"({number}) {reason}", *(f"    {line}" for line in drawing)]
         budget -= sum(len(line) + 1 for line in more)
@@ -361,24 +376,26 @@ def examples(
     return lines
 
 
-def drawn(comparison: ComparedRows, row: int) -> list[str]:
+def drawn(
+    comparison: ComparedRows, row: int, write: Callable[[Any], str] = plain_words
+) -> list[str]:
     """Return the lines that show one row: what was asked, recorded and predicted."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
     space = comparison.dataset.observation_space
-    before = _text(space.unpack("observations", columns, row))
-    action = _text(comparison.dataset.action_space.unpack("actions", columns, row))
+    before = write(space.unpack("observations", columns, row))
+    action = write(comparison.dataset.action_space.unpack("actions", columns, row))
     longest = _longest(space)
     lines = [f"observation       {_cut(before, longest)}", f"action            {_cut(action)}"]
     if comparison.observation_wrong[row]:
-        recorded = _text(space.unpack("next_observations", columns, row))
-        predicted = _text(space.unpack("next_observations", predictions, row))
+        recorded = write(space.unpack("next_observations", columns, row))
+        predicted = write(space.unpack("next_observations", predictions, row))
         if max(len(recorded), len(predicted)) > longest:
-            lines += _wrong_components(comparison, row)
+            lines += _wrong_components(comparison, row, write)
         else:
             lines.append(f"next observation  recorded  {recorded}")
             lines.append(f"                  predicted {predicted}")
     elif not comparison.wrong[row]:
-        recorded = _text(space.unpack("next_observations", columns, row))
+        recorded = write(space.unpack("next_observations", columns, row))
         lines.append(f"next observation  {_cut(recorded, longest)}, right")
     else:
         right = "does not count after the end" if comparison.terminal[row] else "right"
@@ -414,7 +431,7 @@ def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
     return [f"valid actions     recorded  {recorded}, predicted {predicted}"]
 
 
-def _wrong_components(comparison: ComparedRows, row: int) -> list[str]:
+def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any], str]) -> list[str]:
     """Return a line for some of the components that are wrong."""
     wrong = np.flatnonzero(~comparison.right[row])
     total = comparison.right.shape[1]
@@ -422,21 +439,21 @@ def _wrong_components(comparison: ComparedRows, row: int) -> list[str]:
     spread = np.linspace(0, len(wrong) - 1, min(len(wrong), MOST_COMPONENTS)).astype(int)
     for index in wrong[spread].tolist():
         part = comparison.component(index)
-        values = [_plain(column[row]) for column in (part.before, part.recorded, part.predicted)]
-        before, recorded, predicted = _windows(*values)
+        values = [column[row] for column in (part.before, part.recorded, part.predicted)]
+        before, recorded, predicted = _windows(values, write)
         lines.append(f"  {part.name}: was {before}, recorded {recorded}, predicted {predicted}")
     return lines
 
 
-def _windows(before: Any, recorded: Any, predicted: Any) -> list[str]:
-    """Write three values of a component; of long texts the part from the first difference on."""
-    values = (before, recorded, predicted)
-    if not isinstance(recorded, str) or max(map(len, values)) < LONGEST_VALUE // 3:
-        return [_cut(repr(value)) for value in values]
-    pairs = enumerate(zip(recorded, predicted, strict=False))
-    first = next((i for i, (one, other) in pairs if one != other), min(map(len, values[1:])))
+def _windows(values: Sequence[Any], write: Callable[[Any], str]) -> list[str]:
+    """Write values before, recorded and predicted; of long texts from the first difference on."""
+    plain = [_plain(value) for value in values]
+    if not isinstance(plain[1], str) or max(map(len, plain)) < LONGEST_VALUE // 3:
+        return [_cut(write(value)) for value in values]
+    pairs = enumerate(zip(*plain[1:], strict=False))
+    first = next((i for i, (one, other) in pairs if one != other), min(map(len, plain[1:])))
     start = max(0, first - 20)
-    return [f"…[{start}:] {value[start : start + 80]!r}" for value in values]
+    return [f"…[{start}:] {value[start : start + 80]!r}" for value in plain]
 
 
 def _sizes(comparison: ComparedRows) -> Iterator[Example]:
@@ -493,29 +510,18 @@ def _reasons(comparison: ComparedRows) -> list[str]:
 
 
 def _distinct(
-    comparison: ComparedRows, candidates: Iterable[Example], most: int
+    comparison: ComparedRows,
+    candidates: Iterable[Example],
+    most: int,
+    write: Callable[[Any], str] = plain_words,
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the reason and the drawing of examples that look different, at most so many."""
     seen: set[str] = set()
     for row, reason in candidates:
-        lines = drawn(comparison, row)
+        lines = drawn(comparison, row, write)
         if len(seen) < most and (text := "\n".join(lines)) not in seen:
             seen.add(text)
             yield reason, lines
-
-
-def _plain(value: Any) -> Any:
-    """Turn arrays into lists and numpy numbers into Python's, at full precision."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _text(value: Any) -> str:
-    """Write a value so that it can be read back."""
-    return repr(_plain(value))
 
 
 def _longest(space: Space) -> int:

@@ -195,20 +195,22 @@ class RecordedSteps:
 
 def written(space: Space, stem: str, dataset: Dataset, row: int) -> str:
     """Write a value of a space as in Python, without spaces; texts are cut where they are long."""
-    return _value(space.unpack(stem, dataset.columns, row))
+    return value_words(space.unpack(stem, dataset.columns, row))
 
 
-def _value(value: Any) -> str:
+def value_words(value: Any) -> str:
+    """Write a value of any space, its numbers as `number` does."""
     match value:
         case np.ndarray() if value.ndim:
-            return f"[{','.join(map(_value, value))}]"
+            return f"[{','.join(map(value_words, value))}]"
         case tuple():
-            return f"({','.join(map(_value, value))})"
+            return f"({','.join(map(value_words, value))})"
         case dict():
-            return f"{{{','.join(f'{key!r}:{_value(each)}' for key, each in value.items())}}}"
+            return f"{{{','.join(f'{key!r}:{value_words(each)}' for key, each in value.items())}}}"
         case str():
             cut = value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
-            return json.dumps(clean(cut, newlines=True), ensure_ascii=False)
+            plain = json.dumps(clean(cut, newlines=True), ensure_ascii=False)
+            return plain if plain.isprintable() else json.dumps(cut)
     return number(value)
 
 
