@@ -335,6 +335,9 @@ class FinishedTree:
         room = options.size.height - 3 if console.is_terminal else len(self.tree)
         rows = lay_out(self.tree, (), width=options.max_width, height=room)
         programs = "1 program" if len(self.tree) == 1 else f"{len(self.tree)} programs"
+        if self.tree.completions < len(self.tree):
+            completions = "completion" if self.tree.completions == 1 else "completions"
+            programs += f", {self.tree.completions} {completions}"
         facts = Text(" · ".join([programs, *facts_of(self.tree)]))
         for line in [*draw(rows, self.tree, {}), facts]:
             yield from fitted(line, options.max_width).render(console, "\n")
