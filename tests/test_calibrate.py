@@ -19,7 +19,7 @@ from cwm_cli.problems.refining.lifting import NumberKind, choices, lift, number,
 from cwm_cli.problems.refining.versions import VersionsJob, ask_versions
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search.contracts import Node, RefinementTask, Usage, Verdict
+from cwm_cli.search.contracts import Move, Node, RefinementTask, Usage, Verdict
 from recordings import MOVES, POINT
 
 PROGRAMS = Path(__file__).parent / "world_models"
@@ -255,6 +255,16 @@ class TestRefiner:
 
     def test_another_problem_is_left_alone(self):
         assert Calibrate().refine(RefinementTask(object(), node(swing()))) is None
+
+
+@pytest.mark.parametrize(("feedback", "invited"), [("full", True), ("paper", False)])
+def test_a_prompt_invites_to_declare_constants_but_for_the_published_one(
+    sandbox, swings, feedback, invited
+):
+    metric = AccuracyMetric.of(swings)
+    problem = WorldModelProblem("A swing.", swings, sandbox, metric, feedback=feedback)
+    asked = problem.messages(Move("generate"))[-1].content
+    assert ('PARAMETERS = {"gravity": 9.8}' in asked) == invited
 
 
 @pytest.mark.slow

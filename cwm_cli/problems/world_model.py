@@ -117,6 +117,7 @@ class WorldModelProblem(Problem):
             self.dataset.action_space,
             tools=self.tools,
             names_actions=self.dataset.has_valid_actions,
+            fitted=self.feedback != "paper" and self._has_real_numbers,
         )
         description, recorded = self.description.strip(), ""
         if self.feedback != "paper":
@@ -142,6 +143,12 @@ class WorldModelProblem(Problem):
         parts = move.verdict.parts if move.verdict and move.action == IMPROVE else {}
         about: dict[str, About] = {"reward": "reward", "terminated": "ends"}
         return [passage for part, passage in about.items() if parts.get(part) == 1.0]
+
+    @property
+    def _has_real_numbers(self) -> bool:
+        """Whether anything that is observed is a real number."""
+        leaves = self.dataset.observation_space.leaves("observations")
+        return any(leaf.space.is_float for leaf in leaves)
 
     def _evidence(self, shown: Dataset, variant: int) -> str:
         """Say what the rows that may be shown show, and what was tried if this is asked again."""

@@ -15,6 +15,14 @@ MOST_BOUNDS = 12
 
 _CARRIED = " What a module would read from a file has to be in the text of the program."
 
+_FITTED = (
+    "\n- Constants that you are not sure of may be class attributes: "
+    '`PARAMETERS = {"gravity": 9.8}`, read as `self.PARAMETERS["gravity"]`, and ways to compute '
+    '`CHOICES = {"integrator": ["semi-implicit", "euler", "rk4"]}`, of which the first is in '
+    "force. They can be fitted to the recorded transitions afterwards: the structure is what has "
+    "to be right."
+)
+
 _VALID_ACTIONS = (
     "\n- `valid_actions`: a list of the ints that are allowed as the next action, in the state "
     "that the step led to."
@@ -43,10 +51,12 @@ class Contract:
         *,
         tools: Sequence[str] = (),
         names_actions: bool = False,
+        fitted: bool = False,
     ) -> str:
         """Say what to write, for programs that may import `tools` as well.
 
-        With `names_actions` a step has to say which actions are allowed after it.
+        With `names_actions` a step has to say which actions are allowed after it, and where numbers
+        can be `fitted` they may be declared.
         """
         text = (files("cwm_cli.worlds") / "contract.md").read_text(encoding="utf-8").strip()
         return Template(text).substitute(
@@ -56,6 +66,7 @@ class Contract:
             carried=_CARRIED if tools else "",
             answer=", valid_actions" if names_actions else "",
             valid=_VALID_ACTIONS if names_actions else "",
+            fitted=_FITTED if fitted else "",
         )
 
 

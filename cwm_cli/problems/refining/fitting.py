@@ -69,6 +69,9 @@ FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
 SHARP = 1e-7
 """Relative width to which the ends of a gap are known, in which a threshold may lie."""
 
+FINER = 10.0 ** np.array([[-1.3], [-2.3], [-3.3]]) * np.linspace(-1, 1, 10)
+"""Where it is looked for next: between the places that were tried first, ever closer."""
+
 MOST_SEEN = 12
 """Values of the wrong rows that are tried as a threshold as well: clamped values show the clamp."""
 
@@ -467,6 +470,8 @@ class Fitting:
             yield from np.linspace(-1, 1, 21)
             return
         yield from value * FACTORS
+        if place in self.searched:  # what is left is near
+            yield from (value * (1 + FINER)).ravel()
         rows = self.rows[wrong]
         seen = [
             column.astype(float).ravel()
