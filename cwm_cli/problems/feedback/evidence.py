@@ -39,6 +39,8 @@ FAR_OFF = 12.0
 smooth curvature stays well below."""
 MOST_EFFECTS = 6
 """Outcomes of an action that are counted, the most frequent first."""
+NEAR_MISSES = 3
+"""Ends that no one component tells which are shown: a region of two has to be told from outside."""
 MOST_PLACES = 10
 """Places at which a component changes otherwise than elsewhere, such as walls, that are listed."""
 FACTS = 0.45
@@ -550,7 +552,26 @@ def _endings(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
                 told = f"Ends beyond the {word} that {steps.names[index]} was without an end"
                 yield ChosenSteps(f"{told}, on either side:", (outer, inner))
                 left &= ~beyond
-    yield from _pairs(kinds, "Ends", left, steps.ended, variant)
+    yield from _near_misses(kinds, left, variant)
+
+
+def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[ChosenSteps]:
+    """Yield ends that no one component tells, each beside what came nearest to it and went on."""
+    steps, rows = kinds.steps, np.flatnonzero(ends)
+    if not len(rows):
+        return
+    real = ~steps.whole.all() and not steps.is_board
+    reach = np.ptp(steps.after, axis=0)
+    after = np.nan_to_num(steps.after / np.where(reach > 0, reach, 1.0))
+    free = ~steps.ended
+    for row in np.roll(rows, -variant)[:NEAR_MISSES].tolist():
+        other = kinds.nearest(row, free)
+        if real and free.any():
+            far = np.round(np.abs(after - after[row]).sum(axis=1), 9)
+            other = int(np.argmin(np.where(free, far, np.inf)))
+            free[other] = False
+        told = "Ends, each above the step most like it that went on:"
+        yield ChosenSteps(told, (row,) if other is None else (row, other))
 
 
 def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
