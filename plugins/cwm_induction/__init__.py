@@ -21,3 +21,9 @@ def cwm_backends() -> Mapping[str, str]:
 def cwm_defaults() -> Mapping[str, str]:
     """Ask it where no model is named."""
     return {"backend": "induction"}
+
+
+@hookimpl
+def cwm_refiners() -> Mapping[str, str]:
+    """Offer to correct programs by what they leave over."""
+    return {"patch": "cwm_induction.patching:Patch"}

@@ -78,7 +78,7 @@ class Arrangement:
         fields += [("actions", self.actions, self._action_type)] if self.actions.children else []
         for name, space, dtype in fields:
             every = [leaf.name for leaf in space.leaves(name)]
-            leaves = [leaf.name for leaf in _numbers(space, name)]
+            leaves = [leaf.name for leaf in number_leaves(space, name)]
             if leaves[0] in columns:
                 flat[name] = np.concatenate(
                     [columns[leaf].reshape(len(columns[leaf]), -1) for leaf in leaves], axis=1
@@ -100,12 +100,12 @@ class Arrangement:
         text = program.replace("class Environment:", _BEGINS, 1).rstrip() + "\n"
         text += _PROGRAM.format(subject=subject)
         kept = _KEPT if _has_text(self.observations) else ""
-        numbers = _joined(self.observations, "observation")
+        numbers = joined(self.observations, "observation")
         text += _SET_STATE.format(numbers=numbers, text=kept)
         text += _STEP.format(
             answer="numbers",
-            action=_joined(self.actions, "action") if self.actions.children else "action",
-            observation=_built(self.observations, "self.given", [0]),
+            action=joined(self.actions, "action") if self.actions.children else "action",
+            observation=built(self.observations, "self.given", [0]),
         )
         return text if "import numpy as np" in text else f"import numpy as np\n\n\n{text}"
 
@@ -117,7 +117,7 @@ class Arrangement:
 
 def is_numeric(space: Space) -> bool:
     """Whether a space holds numbers."""
-    return any(leaf.space.size for leaf in _numbers(space, "values"))
+    return any(leaf.space.size for leaf in number_leaves(space, "values"))
 
 
 def is_whole(data: Dataset) -> bool:
@@ -125,7 +125,7 @@ def is_whole(data: Dataset) -> bool:
     return all(
         bool((data.columns[leaf.name] == np.round(data.columns[leaf.name])).all())
         for name in FIELDS
-        for leaf in _numbers(data.observation_space, name)
+        for leaf in number_leaves(data.observation_space, name)
     )
 
 
@@ -133,22 +133,22 @@ def names_of(space: Space) -> tuple[str, ...]:
     """Return a name for every number: the keys and places that lead to it."""
     return tuple(
         f"{leaf.name}{f' {place}' if leaf.space.size > 1 else ''}".removeprefix("values.")
-        for leaf in _numbers(space, "values")
+        for leaf in number_leaves(space, "values")
         for place in range(leaf.space.size)
     )
 
 
 def _row(space: Space, dtype: str, values: np.ndarray) -> Space:
     """Return the space of all numbers in a row; whole numbers have the bounds of the data."""
-    low = np.array([bound for leaf in _numbers(space, "x") for bound in leaf.space.low])
-    high = np.array([bound for leaf in _numbers(space, "x") for bound in leaf.space.high])
+    low = np.array([bound for leaf in number_leaves(space, "x") for bound in leaf.space.low])
+    high = np.array([bound for leaf in number_leaves(space, "x") for bound in leaf.space.high])
     if dtype == "int64" and len(values):
         low = np.where(np.abs(low) < 2**31, np.ceil(low), values.min(axis=0))
         high = np.where(np.abs(high) < 2**31, np.floor(high), values.max(axis=0))
     return Space("box", dtype, (len(low),), tuple(low.tolist()), tuple(high.tolist()))
 
 
-def _joined(space: Space, value: str) -> str:
+def joined(space: Space, value: str) -> str:
     """Write an expression for all numbers of a nested value in a row."""
     if not space.children:
         return f"np.ravel({value})"
@@ -168,19 +168,19 @@ def _paths(space: Space, value: str) -> list[tuple[str, Leaf]]:
     ]
 
 
-def _built(space: Space, given: str, place: list[int]) -> str:
+def built(space: Space, given: str, place: list[int]) -> str:
     """Write an expression for a nested value; `place` counts the numbers used, text is given."""
     if space.kind == "text":
         return given
     if space.kind == "dict":
         parts = [
-            f"{dumps(key)}: {_built(child, f'{given}[{dumps(key)}]', place)}"
+            f"{dumps(key)}: {built(child, f'{given}[{dumps(key)}]', place)}"
             for key, child in zip(space.keys, space.children, strict=True)
         ]
         return "{" + ", ".join(parts) + "}"
     if space.kind == "tuple":
         parts = [
-            f"{_built(child, f'{given}[{index}]', place)}, "
+            f"{built(child, f'{given}[{index}]', place)}, "
             for index, child in enumerate(space.children)
         ]
         inner = "".join(parts)
@@ -194,7 +194,7 @@ def _built(space: Space, given: str, place: list[int]) -> str:
     return part if len(space.shape) == 1 else f"{part}.reshape({space.shape})"
 
 
-def _numbers(space: Space, name: str) -> list[Leaf]:
+def number_leaves(space: Space, name: str) -> list[Leaf]:
     """Return the leaves that hold numbers."""
     return [leaf for leaf in space.leaves(name) if leaf.space.kind != "text"]
 
