@@ -1,43 +1,46 @@
 """Where a law holds: bounds, intervals, boxes, discs, half-planes and conjunctions of these.
 
-Every kind of guard is learned from the rows in which a law is needed and those in which it would
-be wrong, and tried on rows that were kept out of this; mistakes there count as much as bounds.
-A disc or a slanted half-plane is a bound on a quantity whose numbers are found by a linear
-programme first. Numbers are the simplest ones in the gap between the rows.
+A guard is the fewest bounds that hold in the rows in which a law is needed and leave out those in
+which it would be wrong. A disc or a slanted half-plane is a bound on a quantity whose numbers are
+found by a linear programme first. Each is tried on rows that its numbers were found without, and
+mistakes there count as much as bounds. Numbers are the simplest ones in the gap between the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.rules import (
-    Feature,
-    ThresholdSplit,
-    Tree,
-    complexity,
-    condition,
-    holds,
-    learned,
-)
+from cwm_induction.continuous.rules import Feature, threshold_between
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
-from cwm_induction.patching.rows import MOST_LEVELS, REWARD, TERMINATED, Rows, derived
 from cwm_induction.writing.rounding import literal, rounded
 
-FOLDS = 5
+FOLDS = 4
 """Parts of the rows that are kept out in turn."""
 
 BOUND_PRICE = 1.0
-"""A bound more has to save a mistake more."""
+"""What a bound costs beside its quantity, in mistakes in rows kept out: a bound is chosen among
+some thousand, a row that is wrong among some hundred."""
 
-MOST_PLANES = 30
+WRONG = 3.0
+"""What a mistake costs in rows that a guard was learned from."""
+
+MOST_BOUNDS = 4
+"""Bounds of a guard: a box in two dimensions has so many."""
+
+MOST_LEVELS = 12
+"""Values of a whole number that a guard may name one by one."""
+
+MOST_PLANES = 16
 """Pairs of quantities in which discs and half-planes are looked for."""
 
-Shapes = Callable[[Array, Array], Sequence[Feature]]
-"""What a guard may compare, given the masks of rows inside and outside."""
+ALWAYS = "True"
+"""The text of the guard that always holds."""
 
 
 @dataclass(frozen=True)
@@ -52,164 +55,252 @@ class Guard:
     @property
     def rank(self) -> float:
         """What guards are compared by, lower is better."""
-        return self.cost + 4.0 * self.wrong
+        return self.cost + WRONG * self.wrong
 
 
-ALWAYS = "True"
+@dataclass(frozen=True)
+class Quantities:
+    """What a guard may compare: numbers, and flags.
+
+    The main numbers are those of the observation, and the `moved` ones of these are what they
+    become.
+    """
+
+    columns: Sequence[NamedColumn]
+    main: frozenset[str]
+    moved: frozenset[str] = frozenset()
+    flags: Sequence[NamedColumn] = ()
+
+    @cached_property
+    def features(self) -> list[Feature]:
+        """The quantities as they are, and values of whole numbers one by one."""
+        found = []
+        for text, values, _ in self.columns:
+            price = 1.0 if text in self.main else 1.3
+            found.append(Feature(text, values, price))
+            levels = np.unique(values)
+            whole = bool((levels == np.round(levels)).all())
+            if whole and 2 < len(levels) <= MOST_LEVELS:
+                found += [
+                    Feature(f"({text} == {level:g})", (values == level).astype(float), price + 0.1)
+                    for level in levels.tolist()
+                ]
+        return found + [Feature(text, values, 1.0) for text, values, _ in self.flags]
+
+    @cached_property
+    def varied(self) -> list[NamedColumn]:
+        """The main numbers that take many values."""
+        return [c for c in self.columns if c.text in self.main and len(np.unique(c.values)) > 3]
+
+    @property
+    def planes(self) -> list[tuple[NamedColumn, NamedColumn]]:
+        """The pairs of numbers of one time that may span a plane."""
+        then = [column for column in self.varied if column.text in self.moved]
+        now = [column for column in self.varied if column.text not in self.moved]
+        return [*combinations(now, 2), *combinations(then, 2)][:MOST_PLANES]
+
+    @cached_property
+    def compounds(self) -> list[Feature]:
+        """Sizes, sums, differences and products that a guard may compare."""
+        found = [*self.features]
+        for text, values, _ in self.columns:
+            if values.min() < 0 < values.max():
+                found.append(Feature(f"abs({text})", np.abs(values), 1.3))
+        for (a, x, _), (b, y, _) in combinations(self.varied, 2):
+            found.append(Feature(f"{a} - {b}", x - y, 1.8))
+            found.append(Feature(f"{a} + {b}", x + y, 1.8))
+            found.append(Feature(f"{a} * {b}", x * y, 1.9))
+        return found
 
 
-def guard(rows: Rows, target: str, inside: Array, outside: Array, effort: Effort) -> Guard | None:
+class _Bound(NamedTuple):
+    """A side of a quantity: at most a value where `side` is 1, above one where it is -1."""
+
+    feature: Feature
+    side: int
+
+    def limit(self, inside: Array, others: Array) -> tuple[float, float]:
+        """Return between which values the limit lies: the last inside, the first outside."""
+        values = self.side * self.feature.values
+        edge = float(values[inside].max())
+        beyond = values[others & (values > edge)]
+        return edge, float(beyond.min()) if len(beyond) else np.inf
+
+
+def guard(known: Quantities, inside: Array, outside: Array, effort: Effort) -> Guard | None:
     """Return the best guard that holds inside and not outside; other rows do not matter."""
     if not inside.any():
         return None
     if not outside.any():
-        return Guard(ALWAYS, np.ones(len(rows), bool), 0, 0.0)
+        return Guard(ALWAYS, np.ones(len(inside), bool), 0, 0.0)
     best: Guard | None = None
-    for shapes, depth, price in families(rows, target):
-        if not effort.spend(0.05 * len(rows) * 100):
+    for make, least in _families(known):
+        if not effort.spend(20.0 * len(inside)):
             break
-        if best is not None and best.cost <= price:
+        if best is not None and best.rank <= least:
             continue
-        found = _tried(shapes, depth, inside, outside)
-        if found is not None and (best is None or found.rank < best.rank - 1e-9):
-            best = found
+        for refit, found in make(inside, outside):
+            tried = _weighed(refit, found, inside, outside, best.rank if best else np.inf)
+            if tried is not None and (best is None or tried.rank < best.rank - 1e-9):
+                best = tried
     return best
 
 
-def families(rows: Rows, target: str) -> Iterator[tuple[Shapes, int, float]]:
-    """Yield kinds of guards: what they compare, how many times, and the least that they cost."""
-    plain = features(rows, target)
-    yield (lambda _i, _o: plain), 0, 0.0
-    yield (lambda _i, _o: plain), 1, 2.0
-    more = [*plain, *compounds(rows, target)]
-    yield (lambda _i, _o: more), 0, 1.8
-    for first, second in planes(rows, target):
-        yield _discs(first, second), 0, 2.0
-        yield _slants(first, second), 0, 2.0
-    yield (lambda _i, _o: more), 1, 2.8
-    yield (lambda _i, _o: plain), 3, 3.0
+Refit = Callable[[Array, Array], Sequence[_Bound]]
+"""Finds the bounds of a kind of guard anew from other rows inside and outside."""
 
-    def curved(inside: Array, outside: Array) -> list[Feature]:
-        """Return the discs and half-planes that keep most rows outside out, and what is plain."""
-        found = [
-            f for a, b in planes(rows, target) for f in _disc(a, b, inside, outside, exact=False)
+Family = Callable[[Array, Array], Iterator[tuple[Refit, Sequence[_Bound]]]]
+
+
+def _families(known: Quantities) -> Iterator[tuple[Family, float]]:
+    """Yield kinds of guards, and the least that they cost."""
+    for features, least in ((known.features, 2.0), (known.compounds, 2.3)):
+        yield _bounded(features, 1), least
+        yield _bounded(features, 2), 2 * least
+    for first, second in known.planes:
+        yield _curved(first, second, _disc), 3.0
+        yield _curved(first, second, _slant), 2.5
+    yield _bounded(known.features, MOST_BOUNDS), 6.0
+    for flag in known.features:
+        if flag.is_flag:
+            for first, second in known.planes:
+                yield _curved(first, second, _disc, flag), 5.0
+                yield _curved(first, second, _slant, flag), 4.5
+
+
+def _bounded(features: Sequence[Feature], most: int) -> Family:
+    """Return the family of conjunctions of so many bounds."""
+
+    def make(inside: Array, outside: Array) -> Iterator[tuple[Refit, Sequence[_Bound]]]:
+        bounds = _fewest(features, inside, outside, most)
+        if bounds:
+            yield (lambda _inside, _outside: bounds), bounds
+
+    return make
+
+
+def _curved(
+    first: NamedColumn,
+    second: NamedColumn,
+    shape: "Callable[[NamedColumn, NamedColumn, Array, Array], list[Feature]]",
+    flag: Feature | None = None,
+) -> Family:
+    """Return the family of bounds on a quantity of two, where a flag holds if there is one."""
+    also = [] if flag is None else [_Bound(flag, -1)]
+
+    def refit(inside: Array, outside: Array) -> list[_Bound]:
+        rest = outside if flag is None else outside & (flag.values > 0)
+        if not rest.any():
+            return []
+        return [
+            _Bound(feature, 1 if feature.values[inside].max() < feature.values[rest].min() else -1)
+            for feature in shape(first, second, inside, rest)
         ]
-        return [*found, *plain]
 
-    yield curved, 1, 3.0
-    yield (lambda _i, _o: more), 3, 3.8
+    def make(inside: Array, outside: Array) -> Iterator[tuple[Refit, Sequence[_Bound]]]:
+        if flag is not None and not (flag.values[inside] > 0).all():
+            return
+        if found := refit(inside, outside):
+            yield (lambda a, b: [*refit(a, b), *also]), [*found, *also]
 
-
-def features(rows: Rows, target: str) -> list[Feature]:
-    """Return the quantities that a guard may compare, values of whole numbers one by one."""
-    columns = [*rows.columns(target), *rows.inputs()]
-    if target in rows.now and target not in (REWARD, TERMINATED):
-        columns.append(NamedColumn(target, rows.now[target]))
-    found = [
-        Feature(text, values, 1.0 if not text.endswith("_next") else 1.1)
-        for text, values, _ in columns
-    ]
-    for text, values, _ in columns:
-        levels = np.unique(values)
-        whole = bool((levels == np.round(levels)).all())
-        if len(levels) > 2 and whole and (len(levels) <= MOST_LEVELS):
-            found += [
-                Feature(f"({text} == {level:g})", (values == level).astype(float), 1.1)
-                for level in levels.tolist()
-            ]
-        if target in rows.whole and whole and len(levels) > MOST_LEVELS:
-            found += [
-                Feature(f"({text} == {level:g})", (values == level).astype(float), 1.2)
-                for level in levels.tolist()[:100]
-            ]
-    return found
+    return make
 
 
-def compounds(rows: Rows, target: str) -> list[Feature]:
-    """Return sums, differences and products that a guard may compare."""
-    return [Feature(text, values, cost) for text, values, cost in derived(_places(rows, target))]
+def _fewest(
+    features: Sequence[Feature], inside: Array, outside: Array, most: int
+) -> Sequence[_Bound]:
+    """Return the bounds that all rows inside keep and that leave out most of those outside."""
+    values = np.stack([feature.values for feature in features])
+    span = np.ptp(values, axis=1) + 1e-300
+    within, without = values[:, inside], values[:, outside]
+    kept, gaps = [], []
+    for side in (1, -1):
+        edge = (side * within).max(axis=1)
+        over = side * without - edge[:, None]
+        beyond = over > 1e-12 * span[:, None]
+        kept.append(~beyond)
+        gaps.append(np.where(beyond, over, np.inf).min(axis=1, initial=np.inf) / span)
+    left = np.concatenate(kept).astype(np.float32)
+    price = np.tile([feature.cost + BOUND_PRICE for feature in features], 2)
+    price = price - 0.3 * np.minimum(np.concatenate(gaps), 1.0)
+    useful = np.flatnonzero(left.mean(axis=1) < 1)
+    if not len(useful):
+        return []
+    every = [_Bound(features[n % len(features)], 1 if n < len(features) else -1) for n in useful]
+    left, price = left[useful], price[useful]
+    if most == 1:
+        return [every[int((WRONG * left.sum(axis=1) + price).argmin())]]
+    pairs = WRONG * (left @ left.T) + price[:, None] + price[None]
+    np.fill_diagonal(pairs, np.inf)
+    if most == 2:
+        return [every[n] for n in np.unravel_index(int(pairs.argmin()), pairs.shape)]
+    chosen: list[int] = []
+    rest = np.ones(left.shape[1], np.float32)
+    while len(chosen) < most and rest.any():
+        best = int((WRONG * (left @ rest) + price).argmin())
+        if best in chosen:
+            break
+        chosen.append(best)
+        rest = rest * left[best]
+    for one in list(chosen):  # earlier ones may have become needless
+        others = [n for n in chosen if n != one]
+        if others and left[others].prod(axis=0).sum() <= rest.sum():
+            chosen = others
+    return [every[n] for n in chosen]
 
 
-def planes(rows: Rows, target: str) -> list[tuple[NamedColumn, NamedColumn]]:
-    """Return the pairs of quantities of the same time that may span a plane."""
-    every = _places(rows, target)
-    now = [column for column in every if not column.text.endswith("_next")]
-    then = [column for column in every if column.text.endswith("_next")]
-    pairs = [*combinations(now, 2), *combinations(then, 2)]
-    return pairs[:MOST_PLANES]
-
-
-def _places(rows: Rows, target: str) -> list[NamedColumn]:
-    """Return the components before and after that vary continuously, or over many values."""
-    columns = [*rows.columns(target)]
-    if target not in (REWARD, TERMINATED):
-        columns.append(NamedColumn(target, rows.now[target]))
-    return [column for column in columns if len(np.unique(column.values)) > 3]
-
-
-def _tried(shapes: Shapes, depth: int, inside: Array, outside: Array) -> Guard | None:
-    """Learn a guard from all rows, and count its mistakes in rows that others were learned without."""
-    decided = np.flatnonzero(inside | outside)
-    tree = _learned(shapes, depth, inside, outside, decided)
-    if tree is None:
-        return None
-    count = len(inside)
-    wrong = int((holds(tree, count) != inside)[decided].sum())
-    if wrong > 0.5 * inside.sum():
+def _weighed(
+    refit: Refit, bounds: Sequence[_Bound], inside: Array, outside: Array, least: float
+) -> Guard | None:
+    """Put numbers to bounds, and count the mistakes in rows that these were found without."""
+    price = sum(bound.feature.cost + BOUND_PRICE for bound in bounds)
+    text, mask = _numbered(bounds, inside, outside)
+    wrong = int((mask & outside).sum() + (~mask & inside).sum())
+    if wrong > 0.3 * inside.sum() or price + WRONG * wrong >= least:
         return None
     missed = 0
     for fold in range(FOLDS):
-        kept = np.zeros(count, bool)
+        kept = np.zeros(len(inside), bool)
         for part in (inside, outside):
             kept[np.flatnonzero(part)[fold::FOLDS]] = True
-        seen = np.flatnonzero((inside | outside) & ~kept)
-        if not inside[seen].any():
+        if not (inside & ~kept).any() or not (outside & ~kept).any():
             continue
-        part_tree = _learned(shapes, depth, inside & ~kept, outside & ~kept, seen)
-        said = np.zeros(count, bool) if part_tree is None else holds(part_tree, count)
-        missed += int((said != inside)[kept].sum())
-    bounds, cost = complexity(tree)
-    return Guard(
-        condition(tree), holds(tree, count), wrong, 0.5 * bounds + 0.5 * cost + BOUND_PRICE * missed
-    )
+        again = refit(inside & ~kept, outside & ~kept)
+        said = _numbered(again, inside & ~kept, outside & ~kept)[1]
+        missed += int((said != inside)[kept & (inside | outside)].sum())
+    return Guard(text, mask, wrong, price + missed)
 
 
-def _learned(shapes: Shapes, depth: int, inside: Array, outside: Array, seen: Array) -> Tree | None:
-    """Learn a rule from some rows, with its values in all of them."""
-    every = shapes(inside, outside)
-    if not every:
-        return None
-    part = [feature._replace(values=feature.values[seen]) for feature in every]
-    tree = learned(part, inside[seen], depth)
-    return _whole(tree, {feature.text: feature for feature in every})
+def _numbered(bounds: Sequence[_Bound], inside: Array, outside: Array) -> tuple[str, Array]:
+    """Write bounds with the simplest numbers, and return in which rows all of them hold."""
+    texts, mask = [], np.ones(len(inside), bool)
+    for bound in bounds:
+        others = outside & mask
+        for other in bounds:
+            if other is not bound:
+                values = other.side * other.feature.values
+                others &= values <= values[inside].max()
+        edge, beyond = bound.limit(inside, others)
+        if beyond == np.inf:
+            edge, beyond = bound.limit(inside, outside)
+        feature, side = bound.feature, bound.side
+        if beyond == np.inf:
+            continue
+        if feature.is_flag:
+            held = (feature.values > 0) if side < 0 else ~(feature.values > 0)
+            texts.append(feature.text if side < 0 else f"not {feature.text}")
+        else:
+            limit = threshold_between(feature, *sorted((side * edge, side * beyond)))
+            held = feature.values <= limit.value if side > 0 else feature.values > limit.value
+            texts.append(f"{feature.text} {'<=' if side > 0 else '>'} {limit.text}")
+        mask &= held
+    return " and ".join(texts) or ALWAYS, mask
 
 
-def _whole(tree: Tree, every: dict[str, Feature]) -> Tree:
-    """Return a rule that was learned from some rows with the values of all."""
-    if isinstance(tree, bool):
-        return tree
-    return ThresholdSplit(
-        every[tree.feature.text],
-        tree.threshold,
-        _whole(tree.below, every),
-        _whole(tree.above, every),
-    )
-
-
-def _discs(first: NamedColumn, second: NamedColumn) -> Shapes:
-    return lambda inside, outside: _disc(first, second, inside, outside)
-
-
-def _slants(first: NamedColumn, second: NamedColumn) -> Shapes:
-    return lambda inside, outside: _slant(first, second, inside, outside)
-
-
-def _disc(
-    first: NamedColumn, second: NamedColumn, inside: Array, outside: Array, *, exact: bool = True
-) -> list[Feature]:
+def _disc(first: NamedColumn, second: NamedColumn, inside: Array, outside: Array) -> list[Feature]:
     """Return the distance to the simplest centre of a circle between the rows, if there is one."""
     x, y = first.values, second.values
-    plane = _separating([x, y, x**2 + y**2], inside, outside, exact)
+    plane = _separating([x, y, x**2 + y**2], inside, outside)
     if plane is None or abs(plane[2]) < 1e-12:
         return []
     centre = -plane[:2] / (2 * plane[2])
@@ -221,7 +312,7 @@ def _disc(
         distance = np.hypot(x - point[0], y - point[1])
         return float(distance[signs[1]].min() - distance[signs[0]].max())
 
-    a, b = _simplest(centre, gap, exact)
+    a, b = _simplest(centre, gap)
     return [
         Feature(
             f"np.hypot({_less(first.text, a)}, {_less(second.text, b)})",
@@ -231,12 +322,10 @@ def _disc(
     ]
 
 
-def _slant(
-    first: NamedColumn, second: NamedColumn, inside: Array, outside: Array, *, exact: bool = True
-) -> list[Feature]:
+def _slant(first: NamedColumn, second: NamedColumn, inside: Array, outside: Array) -> list[Feature]:
     """Return the weighted sum whose bound separates the rows, with the simplest weight."""
     x, y = first.values, second.values
-    plane = _separating([x, y], inside, outside, exact)
+    plane = _separating([x, y], inside, outside)
     if plane is None or np.abs(plane[:2]).min() < 1e-9:
         return []
     signs = (inside, outside) if plane[0] < 0 else (outside, inside)
@@ -245,16 +334,14 @@ def _slant(
         value = x + point[0] * y
         return float(value[signs[1]].min() - value[signs[0]].max())
 
-    [weight] = _simplest(np.array([plane[1] / plane[0]]), gap, exact)
+    [weight] = _simplest(np.array([plane[1] / plane[0]]), gap)
     sign = "-" if weight < 0 else "+"
     return [
         Feature(f"{first.text} {sign} {literal(abs(weight))} * {second.text}", x + weight * y, 1.5)
     ]
 
 
-def _simplest(
-    centre: Array, gap: Callable[[tuple[float, ...]], float], exact: bool
-) -> tuple[float, ...]:
+def _simplest(centre: Array, gap: Callable[[tuple[float, ...]], float]) -> tuple[float, ...]:
     """Return the numbers with the fewest digits near a point that leave a gap, the widest of these."""
     best = _widened(centre, gap)
     scale = float(np.abs(best).max()) or 1.0
@@ -293,38 +380,27 @@ def _less(text: str, value: float) -> str:
     return f"{text} {'-' if value > 0 else '+'} {literal(abs(value))}"
 
 
-def _separating(
-    columns: Sequence[Array], inside: Array, outside: Array, exact: bool
-) -> Array | None:
+def _separating(columns: Sequence[Array], inside: Array, outside: Array) -> Array | None:
     """Return weights of columns, and a constant, whose sum is above 0 inside and below it outside.
 
     The margin is as wide as it gets in units of the columns (a linear programme). Where rows
-    cannot be separated there is none, unless it need not be exact: then violations are least.
+    cannot be separated there is none.
     """
     from scipy.optimize import linprog
 
     matrix = np.stack(columns, 1)
-    middle, scale = matrix[inside].mean(0), matrix[inside | outside].std(0) + 1e-12
-    scaled = (matrix - middle) / scale
     rows = np.flatnonzero(inside | outside)
+    middle, scale = matrix[inside].mean(0), matrix[rows].std(0) + 1e-12
     sign = np.where(inside, 1.0, -1.0)[rows]
-    signed = sign[:, None] * np.column_stack([scaled[rows], np.ones(len(rows))])
-    width = signed.shape[1]
-    if exact:
-        left = np.column_stack([-signed, np.ones(len(rows))])
-        cost = np.zeros(width + 1)
-        cost[-1] = -1.0
-        limits = [(-1.0, 1.0)] * (width - 1) + [(None, None), (None, 1e3)]
-        found = linprog(cost, left, np.zeros(len(rows)), bounds=limits, method="highs")
-        if found.status != 0 or found.x[-1] <= 1e-9:
-            return None
-    else:
-        left = np.column_stack([-signed, -np.eye(len(rows))])
-        weight = np.where(sign > 0, 10.0 / inside.sum(), 1.0 / max(1, outside.sum()))
-        cost = np.concatenate([np.zeros(width), weight])
-        limits = [(None, None)] * width + [(0, None)] * len(rows)
-        found = linprog(cost, left, -np.ones(len(rows)), bounds=limits, method="highs")
-        if found.status != 0 or np.abs(found.x[: width - 1]).max() < 1e-9:
-            return None
-    weights = found.x[: width - 1] / scale
-    return np.append(weights, found.x[width - 1] - weights @ middle)
+    scaled = np.column_stack([(matrix[rows] - middle) / scale, np.ones(len(rows))])
+    left = np.column_stack([-sign[:, None] * scaled, np.ones(len(rows))])
+    width = len(columns)
+    cost = np.zeros(width + 2)
+    cost[-1] = -1.0
+    limits: list[tuple[float | None, float | None]] = [(-1.0, 1.0)] * width
+    limits += [(None, None), (None, 1e3)]
+    found = linprog(cost, left, np.zeros(len(rows)), bounds=limits, method="highs")
+    if found.status != 0 or found.x[-1] <= 1e-9:
+        return None
+    weights = found.x[:width] / scale
+    return np.append(weights, found.x[width] - weights @ middle)

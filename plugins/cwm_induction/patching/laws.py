@@ -1,171 +1,214 @@
-"""What holds instead of a wrong prediction: a law, found by the rows that agree on its number.
+"""What a place should hold instead: a law, found by the rows that agree on its number.
 
 A law with one number lets every row vote for a range of it; the range that most rows share is
-the law, whatever the other rows are about. Laws with more numbers are fitted to all wrong rows.
+the law, whatever the other rows are about. Laws with more numbers are fitted to all rows that can
+be mended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from cwm_induction.continuous.regression import SearchLimits, exact
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import ONE, Term
+from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, library
 from cwm_induction.effort import Effort
-from cwm_induction.patching.rows import REWARD, TERMINATED, Rows
-from cwm_induction.writing.rounding import literal, simplest_between
+from cwm_induction.patching.needs import Need
+from cwm_induction.writing.rounding import literal, rounded, simplest_between
 
 LEAST_ROWS = 3
 """Rows that have to agree before a number is believed in."""
 
-MOST_LAWS = 8
-"""Laws that guards are looked for; the others explain fewer rows, or cost more."""
+MOST_LAWS = 6
+"""Laws of a place that are tried on all rows; the others serve fewer rows, or cost more."""
 
-SLACK = 0.25
-"""Part of the metric's tolerance that a law may use where rounding alone does not explain it."""
+MOST_COLUMNS = 14
+"""Places that laws may read."""
 
-TOLERANCE = 1e-5
+WHOLE = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
+"""Numbers that whole numbers are multiplied and shifted by."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """An expression for a quantity, its value in every row, and what it costs to believe in it."""
+    """An expression for what a place should hold, its values, and what it costs to believe in it."""
 
     text: str
     values: Array
     cost: float
-    words: str
-    number: float | None = None
+    served: int
 
 
-def laws(rows: Rows, target: str, effort: Effort) -> list[Law]:
-    """Return laws that make wrong rows of a target right, the most promising first."""
-    wrong = rows.wrong(target)
-    if target == TERMINATED:
-        return list(_ends(rows, wrong))
-    found = {
-        law.text: law for law in [*_copies(rows, target), *_voted(rows, target, wrong, effort)]
-    }
-    if target not in rows.whole:
-        found |= {law.text: law for law in _fitted(rows, target, wrong, effort)}
-    explained = {
-        text: int((rows.right(target, law.values) & wrong).sum()) for text, law in found.items()
-    }
-    least = min(LEAST_ROWS, int(wrong.sum()))
-    kept = [law for text, law in found.items() if explained[text] >= least]
-    kept.sort(key=lambda law: (law.cost - 8.0 * explained[law.text] / wrong.sum(), law.text))
-    return kept[:MOST_LAWS]
-
-
-def _ends(rows: Rows, wrong: Array) -> Iterator[Law]:
-    """Yield that the episode ends, and that it goes on."""
-    for value, words in ((1.0, "the episode ends"), (0.0, "the episode goes on")):
-        if (wrong & (rows.truth[TERMINATED] == value)).any():
-            yield Law(str(bool(value)), np.full(len(rows), value), 1.0, words)
-
-
-def _copies(rows: Rows, target: str) -> Iterator[Law]:
-    """Yield that a quantity stays as it is, or is what another one is."""
-    own = target.removesuffix("_next")
-    for text, values, _ in [*rows.columns(target), *rows.inputs()]:
-        words = "stays as it is" if text == own else f"is {text}"
-        yield Law(text, values, 1.0 if text == own else 1.6, f"{_called(target)} {words}")
-
-
-def _voted(rows: Rows, target: str, wrong: Array, effort: Effort) -> Iterator[Law]:
-    """Yield laws with one number: a value, a factor, a summand, one more term."""
-    truth, now = rows.truth[target], rows.now[target]
-    own = target.removesuffix("_next")
-    ones = np.ones(len(rows))
-    shapes = [
-        ("{c}", truth, Term(ONE, ones, 1.0), np.zeros(len(rows)), f"{_called(target)} is {{c}}")
-    ]
-    if own in rows.before:
-        before = rows.before[own]
-        change = Term(f"({target} - {own})", now - before, 1.2)
-        text = f"{own} + {{c}} * ({target} - {own})"
-        shapes.append(
-            (text, truth - before, change, before, f"{_called(target)} changes {{c}} times as much")
-        )
-        text = f"{{c}} * {own}"
-        shapes.append(
-            (
-                text,
-                truth,
-                Term(own, before, 1.6),
-                np.zeros(len(rows)),
-                f"{_called(target)} is {{c}} times {own}",
-            )
-        )
-        text = f"{own} + {{c}}"
-        shapes.append(
-            (
-                text,
-                truth - before,
-                Term(ONE, ones, 1.4),
-                before,
-                f"{_called(target)} changes by {{c}}",
-            )
-        )
-    text = f"{{c}} * {target}"
-    shapes.append(
-        (
-            text,
-            truth,
-            Term(target, now, 1.1),
-            np.zeros(len(rows)),
-            f"{_called(target)} is {{c}} times as large",
-        )
+def laws(need: Need, columns: Sequence[NamedColumn], effort: Effort) -> list[Law]:
+    """Return laws for a place, the most promising first."""
+    others = [column for column in columns if column.text != need.place][:MOST_COLUMNS]
+    shapes = _whole if need.is_whole else _real
+    found: dict[bytes, Law] = {}
+    with np.errstate(all="ignore"):
+        for law in shapes(need, others, effort):
+            key = law.values[need.rows].round(9).tobytes()
+            least = min(LEAST_ROWS, len(need.rows))
+            if law.served >= least and (key not in found or law.cost < found[key].cost):
+                found[key] = law
+    every = sorted(
+        found.values(), key=lambda law: (law.cost - 8.0 * law.served / len(need.rows), law.text)
     )
-    level = 1 if target in rows.whole else 2 if len(rows.before) > 4 else 3
-    for term in rows.terms(target, level):
-        words = f"{_called(target)} lacks {{c}}" + ("" if term.text == ONE else f" * {term.text}")
-        shapes.append(
-            (
-                f"{target} + {{c}} * {term.text}",
-                truth - now,
-                term._replace(cost=0.4 + term.cost),
-                now,
-                words,
+    return every[:MOST_LAWS]
+
+
+def _law(need: Need, text: str, values: Array, cost: float) -> Law:
+    return Law(text, values, cost, int(need.serves(values).sum()))
+
+
+def _copies(need: Need, others: Sequence[NamedColumn]) -> Iterator[Law]:
+    """Yield that a place holds what another one holds, or the opposite."""
+    yield _law(need, f"-{need.place}", -need.now, 1.2)
+    for text, values, _ in others:
+        yield _law(need, text, values, 1.6)
+        yield _law(need, f"-{text}", -values, 1.9)
+
+
+def _whole(need: Need, others: Sequence[NamedColumn], effort: Effort) -> Iterator[Law]:
+    """Yield laws of whole numbers: every one is looked up among the values that will do."""
+    place, now = need.place, need.now
+    yield from _copies(need, others)
+    assert need.values is not None
+    for value in need.values.tolist():
+        yield _law(need, f"{value:g}", np.full(len(now), value), 1.0 + 0.01 * abs(value))
+        yield _law(need, f"min({place}, {value:g})", np.minimum(now, value), 1.3)
+        yield _law(need, f"max({place}, {value:g})", np.maximum(now, value), 1.3)
+    for number in WHOLE:
+        size = 0.05 * abs(number)
+        yield _law(need, _plus(place, number), now + number, 1.0 + size)
+        if number < 0:
+            yield _law(
+                need, f"max({place} - {-number}, 0)", np.maximum(now + number, 0), 1.3 + size
             )
-        )
-    tight, loose = rows.tolerance(target), SLACK * TOLERANCE * (1 + np.abs(truth))
-    for text, wanted, term, base, words in shapes:
-        if not effort.spend(40.0 * wrong.sum()):
+        if number not in (1, -1):
+            yield _law(need, f"{number} * {place}", number * now, 1.3 + size)
+        for text, values, _ in others:
+            yield _law(need, _plus(place, number, text), now + number * values, 2.0 + size)
+    for (a, x, _), (b, y, _) in combinations(others, 2):
+        effort.spend(len(now))
+        for text, values in ((f"{a} + {b}", x + y), (f"{a} - {b}", x - y), (f"{b} - {a}", y - x)):
+            yield _law(need, text, values, 2.4)
+        for number in WHOLE:
+            product = number * x * y
+            yield _law(
+                need, _plus(place, number, f"{a} * {b}"), now + product, 2.6 + 0.05 * abs(number)
+            )
+    for text, values, _ in others:
+        for number in (2, 3, 4, 5):
+            yield _law(need, f"{place} + {text} // {number}", now + values // number, 2.5)
+            yield _law(need, f"{place} - {text} // {number}", now - values // number, 2.5)
+
+
+def _real(need: Need, others: Sequence[NamedColumn], effort: Effort) -> Iterator[Law]:
+    """Yield laws with one number that most rows agree on, and those with more that all do."""
+    place, now, rows = need.place, need.now, need.rows
+    usable = need.tolerance > 0
+    rows, wanted, tolerance = rows[usable], need.wanted[usable], need.tolerance[usable]
+    if not len(rows):
+        return
+    yield from _copies(need, others)
+    ones = np.ones(len(now))
+    value = voted(wanted, ones[rows], tolerance)
+    if value is not None:
+        yield _law(need, literal(value), np.full(len(now), value), 1.0)
+        text = literal(value)
+        yield _law(need, f"min({place}, {text})", np.minimum(now, value), 0.9)
+        yield _law(need, f"max({place}, {text})", np.maximum(now, value), 0.9)
+    size = voted(np.abs(wanted), ones[rows], tolerance)
+    if size is not None and (wanted < 0).any() and (wanted > 0).any():
+        text = literal(size)
+        yield _law(need, f"min(max({place}, -{text}), {text})", np.clip(now, -size, size), 1.0)
+    factor = voted(wanted, now[rows], tolerance)
+    if factor is not None:
+        yield _law(need, f"{literal(factor)} * {place}", factor * now, 1.0)
+    few = [column for column in others if np.ptp(column.values[np.isfinite(column.values)]) > 0]
+    terms = _terms(need, few)
+    for term in terms:
+        number = voted(wanted - now[rows], term.values[rows], tolerance)
+        if number is not None:
+            text = "" if term.text == ONE else term.text
+            cost = 0.2 + term.cost
+            yield _law(need, _plus(place, number, text), now + number * term.values, cost)
+    for most in (2, 3):
+        share = [t for t in terms if np.isfinite(t.values[rows]).all() and t.cost <= 2.5][:80]
+        if len(rows) < 2 * most + 2:
             return
-        number = None
-        for tolerance in (np.minimum(tight, loose), loose):
-            number = voted(
-                wanted[wrong], term.values[wrong], tolerance[wrong], whole=target in rows.whole
-            )
-            if number is not None:
-                break
-        if number is None:
-            continue
-        yield Law(
-            _written(text, number),
-            base + number * term.values,
-            term.cost,
-            words.format(c=literal(number)),
-            number,
+        formula = exact(
+            share,
+            _spread(rows, wanted - now[rows], now),
+            _spread(rows, tolerance, now),
+            rows,
+            effort.share(0.2),
+            SearchLimits(most, 8, 8),
         )
+        if formula is not None and len(formula.terms) > 1:
+            values = now + formula.values(len(now))
+            yield _law(
+                need, formula.text(place), values, 0.5 + formula.cost + 0.3 * len(formula.terms)
+            )
+            return
 
 
-def voted(wanted: Array, values: Array, tolerance: Array, *, whole: bool = False) -> float | None:
+def _spread(rows: Array, values: Array, like: Array) -> Array:
+    """Put values of some rows at their places among all."""
+    found = np.ones(len(like))
+    found[rows] = values
+    return found
+
+
+def _terms(need: Need, others: Sequence[NamedColumn]) -> list[Term]:
+    """Return what may be missing of a place."""
+    finite = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in others]
+    own = NamedColumn(need.place, np.nan_to_num(need.now))
+    if not finite:
+        return [Term(ONE, np.ones(len(need.now)), 1.0), Term(own.text, own.values, 1.0)]
+    found = library([own, *finite], [], 2 if len(finite) > 4 else 3)
+    for first, second in combinations(finite, 2):
+        text = f"({first.text} - {second.text})"
+        found.append(Term(text, first.values - second.values, 1.9))
+        found.append(
+            Term(f"{first.text} * abs({second.text})", first.values * np.abs(second.values), 2.4)
+        )
+        found.append(
+            Term(f"{second.text} * abs({first.text})", second.values * np.abs(first.values), 2.4)
+        )
+        for third in finite:
+            if third not in (first, second):
+                found.append(
+                    Term(
+                        f"{third.text} * {text}", third.values * (first.values - second.values), 2.6
+                    )
+                )
+    for first in finite:
+        for second in finite:
+            if first is not second:
+                for name, wave in (("cos", np.cos), ("sin", np.sin)):
+                    found.append(
+                        Term(
+                            f"{first.text} * np.{name}({second.text})",
+                            first.values * wave(second.values),
+                            2.4,
+                        )
+                    )
+    return distinct(sorted(found, key=lambda term: term.cost)[:700])
+
+
+def voted(wanted: Array, values: Array, tolerance: Array) -> float | None:
     """Return the simplest number that times the values gives what is wanted in most rows.
 
-    None where too few agree. A number is believed in only as far as rows with different values
-    say the same.
+    None where too few agree.
     """
-    usable = np.abs(values) > 1e3 * tolerance
-    if not usable.any():
+    usable = np.isfinite(values) & (np.abs(values) > 1e-9)
+    if usable.sum() < min(LEAST_ROWS, len(values)):
         return None
     centre = wanted[usable] / values[usable]
-    width = tolerance[usable] / np.abs(values[usable])
-    if whole:
-        kinds, counts = np.unique(np.round(centre, 9), return_counts=True)
-        return float(kinds[counts.argmax()])
+    width = tolerance[usable] / np.abs(values[usable]) + 1e-15
     low, high = centre - width, centre + width
     edges = np.concatenate([low, high])
     order = np.lexsort((np.repeat((0, 1), len(low)), edges))
@@ -174,90 +217,15 @@ def voted(wanted: Array, values: Array, tolerance: Array, *, whole: bool = False
     if depth[best] < min(LEAST_ROWS, len(values)):
         return None
     left, right = float(edges[order[best]]), float(edges[order[best + 1]])
-    return simplest_between(left, right) if left < right else left
+    if not left < right:
+        return rounded(left, 9)
+    return simplest_between(left, right)
 
 
-def _fitted(rows: Rows, target: str, wrong: Array, effort: Effort) -> Iterator[Law]:
-    """Yield the law with few terms that holds in all wrong rows, or in most rows near each other."""
-    residual = rows.truth[target] - rows.now[target]
-    loose = SLACK * TOLERANCE * (1 + np.abs(rows.truth[target]))
-    tight = np.minimum(rows.tolerance(target), loose)
-    places = np.flatnonzero(wrong)
-    for level, size in ((1, 3), (2, 3)):
-        terms = rows.terms(target, level)
-        for tolerance in (tight, loose):
-            if len(places) < 2 * size + 2:
-                return
-            formula = exact(
-                terms,
-                residual,
-                tolerance,
-                places,
-                effort.share(0.1),
-                SearchLimits(min(size, len(places) // 4), 8, 8),
-            )
-            if formula is not None and formula.terms:
-                text = formula.text(target)
-                values = rows.now[target] + formula.values(len(rows))
-                yield Law(
-                    text,
-                    values,
-                    0.5 + formula.cost + 0.5 * len(formula.terms),
-                    f"{_called(target)} is {text}",
-                )
-                return
-
-
-def _written(text: str, number: float) -> str:
-    """Put a number into the text of a law, without needless factors and signs."""
-    size, sign = literal(abs(number)), "-" if number < 0 else "+"
-    text = (
-        text.replace(" + {c}", f" {sign} {size}")
-        if " + {c}" in text
-        else text.replace("{c}", literal(number))
-    )
-    text = text.replace(f"{size} * {ONE}", size) if text.endswith(f" * {ONE}") else text
-    return text.replace(" 1.0 * ", " ").removesuffix(" * 1.0")
-
-
-def _called(target: str) -> str:
-    """Return what findings call a quantity."""
-    return target if target in (REWARD, TERMINATED) else f"the next {target.removesuffix('_next')}"
-
-
-def clamps(rows: Rows, target: str) -> Iterator[tuple[Law, Array]]:
-    """Yield limits that a quantity is kept within, with the rows that these change."""
-    truth, now, wrong = rows.truth[target], rows.now[target], rows.wrong(target)
-    slack = TOLERANCE * (1 + np.abs(truth))
-    for function, side in (("min", 1.0), ("max", -1.0)):
-        over = wrong & (side * (now - truth) > 0)
-        if over.sum() < 2:
-            continue
-        bound = side * float((side * truth[over]).min())
-        held = over & (np.abs(truth - bound) <= slack)
-        limit = _limit(rows, target, bound)
-        values = side * np.minimum(side * now, side * limit)
-        if held.sum() >= 2:
-            yield (
-                Law(
-                    f"{function}({target}, {literal(limit)})",
-                    values,
-                    0.5,
-                    f"{_called(target)} is at {'most' if side > 0 else 'least'} {literal(limit)}",
-                    limit,
-                ),
-                held,
-            )
-
-
-def _limit(rows: Rows, target: str, bound: float) -> float:
-    """Return the number that a limit stands for: a declared bound, or the shortest one."""
-    width = 4 * rows.grain * (1 + abs(bound)) + 1e-12
-    for declared in rows.bounds.get(target, ()):
-        if abs(declared - bound) <= TOLERANCE * (1 + abs(bound)):
-            return (
-                float(f"{declared:.7g}")
-                if abs(float(f"{declared:.7g}") - bound) <= width
-                else bound
-            )
-    return simplest_between(bound - width, bound + width)
+def _plus(place: str, number: float, text: str = "") -> str:
+    """Write a place plus a number, or plus so many times a term."""
+    sign, size = "-" if number < 0 else "+", literal(abs(number))
+    size = size.removesuffix(".0") if float(number).is_integer() else size
+    if not text:
+        return f"{place} {sign} {size}"
+    return f"{place} {sign} {text}" if size == "1" else f"{place} {sign} {size} * {text}"

@@ -1,38 +1,43 @@
 """Betters a program by what it leaves over: laws for the wrong rows, guards for where they hold."""
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation import match
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
+from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
-from cwm_induction.flattening import is_numeric, number_leaves
-from cwm_induction.patching.guards import ALWAYS, Guard, guard
-from cwm_induction.patching.laws import Law, clamps, laws
-from cwm_induction.patching.rows import TERMINATED, Rows, names_in
-from cwm_induction.patching.writing import Correction, corrected
+from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
+from cwm_induction.patching.laws import Law, laws
+from cwm_induction.patching.needs import Need, Outcome, Standing, needs
+from cwm_induction.patching.source import Source
+from cwm_induction.patching.trials import Ask, Change, Trials
 
-MOST_CORRECTIONS = 8
+MOST_CORRECTIONS = 6
 """Corrections of one patch: a program that needs more is wrong in another way."""
 
-WORK = 20_000.0
-"""Units of work of a patch, of which a second takes about a thousand."""
+MOST_TRIED = 30
+"""Laws that are tried on all rows."""
 
-GAIN = 5.0
+MOST_GUARDED = 10
+"""Laws that a guard is looked for, those that mend most first."""
+
+WORK = 100.0
+"""Units of work of a patch: about a million steps of a program, or as many operations each."""
+
+GAIN = 3.0
 """What a wrong number less is worth, in units of the cost of laws and guards."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A correction, what it makes of the rows, and how much better these are by it."""
+    """A changed text, how much better it is than it costs, and what was changed, in words."""
 
-    correction: Correction
-    rows: Rows
+    text: str
     gain: float
     finding: str
 
@@ -49,111 +54,128 @@ class Patch(Refiner):
         problem = task.problem
         if not isinstance(problem, WorldModelProblem) or not task.node.program:
             return None
-        data = problem.dataset[problem.dataset.fitted]
 
-        def ask(program: str) -> Columns:
-            columns, failure = problem.sandbox.predict(program, data, seed=problem.seed)
+        def ask(program: str, rows: Dataset) -> dict[str, Array]:
+            columns, failure = problem.sandbox.predict(program, rows, seed=problem.seed)
             return {} if failure else columns
 
         effort = Effort(WORK, self.patch_seconds, task.tell)
+        data = problem.dataset[problem.dataset.fitted]
         program, findings = patched(task.node.program, data, ask, effort)
         return Refinement(program, "\n".join(findings)) if findings else None
 
 
-def patched(
-    program: str, data: Dataset, ask: Callable[[str], Columns], effort: Effort
-) -> tuple[str, list[str]]:
-    """Return a program with corrections, and these in words; `ask` predicts the rows of the data."""
-    predictions = ask(program)
-    if not predictions or not is_numeric(data.observation_space) or not len(data):
-        return program, []
-    losses = _losses(predictions, data)
-    if not losses:
-        return program, []
-    effort.tell("looking at what the program leaves over")
-    with np.errstate(all="ignore"):
-        better, findings = _corrected(program, data, predictions, effort)
-    if findings:
-        after = ask(better)
-        if after and _losses(after, data) < losses:
-            return better, findings
-    return program, []
-
-
-def _losses(predictions: Columns, data: Dataset) -> float:
-    return float(match(predictions, data).losses(data.columns["terminations"]).sum())
-
-
-def _corrected(
-    program: str, data: Dataset, predictions: Columns, effort: Effort
-) -> tuple[str, list[str]]:
-    """Correct outputs one after another, each time the one that costs least for what it mends."""
-    leaves = number_leaves(data.observation_space, "observations")
-    names = names_in(program, sum(leaf.space.size for leaf in leaves))
-    rows = Rows.of(data, predictions, names)
-    found: list[Found] = []
-    while len(found) < MOST_CORRECTIONS and rows.losses:
-        best = _best(rows, effort)
-        if best is None:
+def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str, list[str]]:
+    """Return a program with corrections, and these in words; `ask` predicts rows."""
+    findings: list[str] = []
+    outcome = Outcome(data)
+    standing = _standing(program, outcome, ask, effort)
+    while standing is not None and standing.losses and len(findings) < MOST_CORRECTIONS:
+        effort.tell("looking at what the program leaves over")
+        with np.errstate(all="ignore"):
+            found = max(_options(standing, effort), key=lambda one: one.gain, default=None)
+        if found is None:
             break
-        found.append(best)
-        rows = best.rows
-    if not found:
-        return program, []
-    text = corrected(program, data, names, [one.correction for one in found])
-    return text, [one.finding for one in found]
+        after = _standing(found.text, outcome, ask, effort)
+        if after is None or after.losses >= standing.losses:
+            break
+        standing = after
+        findings.append(found.finding)
+    return (standing.trials.source.text, findings) if standing and findings else (program, [])
 
 
-def _best(rows: Rows, effort: Effort) -> Found | None:
-    """Return the correction that gains most."""
-    found = [
-        one
-        for target in rows.now
-        if rows.wrong(target).any()
-        for one in _options(rows, target, effort)
-    ]
-    return max(found, key=lambda one: one.gain, default=None)
-
-
-def _options(rows: Rows, target: str, effort: Effort) -> list[Found]:
-    """Return corrections of one quantity."""
-    wrong = rows.wrong(target)
-    found = []
-    for law, _ in clamps(rows, target):
-        found.append(_found(rows, target, law, None))
-    for law in laws(rows, target, effort):
-        holds = rows.right(target, law.values)
-        inside, outside = wrong & holds, ~wrong & ~holds
-        where = guard(
-            rows, target, inside & rows.counts(target), outside & rows.counts(target), effort
-        )
-        if where is not None:
-            found.append(_found(rows, target, law, where))
-    return [one for one in found if one is not None]
-
-
-def _found(rows: Rows, target: str, law: Law, where: Guard | None) -> Found | None:
-    """Weigh a law and its guard by the rows that they make right."""
-    mask = np.ones(len(rows), bool) if where is None else where.holds
-    after = rows.corrected(target, np.where(mask, law.values, rows.now[target]))
-    was, now = rows.wrong(target), after.wrong(target)
-    mended = int((was & ~now).sum())
-    size = _size(rows, target, was)
-    gain = (
-        GAIN * (int(was.sum()) - int(now.sum())) - law.cost - (where.cost if where else 0.0) + size
-    )
-    if gain <= 0 or not mended:
+def _standing(text: str, outcome: Outcome, ask: Ask, effort: Effort) -> Standing | None:
+    """Ask a program for all rows."""
+    try:
+        source = Source(text)
+        trials = Trials(source, outcome.data, ask, effort.spend)
+        return Standing.of(trials, outcome)
+    except SyntaxError:
         return None
-    condition = "" if where is None or where.text == ALWAYS else where.text
-    place = f"where {condition} " if condition else ""
-    comment = f"{place}{law.words}: {mended} transitions".strip()
-    value = law.text
-    return Found(Correction(target, value, condition, comment), after, gain, comment)
 
 
-def _size(rows: Rows, target: str, wrong: np.ndarray) -> float:
-    """Return a little more for what is further off: what follows from it is mended by it."""
-    if target == TERMINATED or not wrong.any():
-        return 0.0
-    error = np.abs(rows.truth[target] - rows.now[target])[wrong]
-    return float(np.clip(0.1 * np.log10(np.median(error) + 1e-12), -1.0, 0.5))
+def _options(standing: Standing, effort: Effort) -> Iterator[Found]:
+    """Yield corrections of a program."""
+    tried: list[tuple[Need, Law]] = [
+        (need, law)
+        for need in needs(standing)
+        for law in laws(need, standing.places(need.position), effort)
+    ]
+    tried.sort(
+        key=lambda pair: (
+            pair[1].cost - 8.0 * pair[1].served * pair[0].mended / len(pair[0].rows) ** 2
+        )
+    )
+    tried = tried[:MOST_TRIED]
+    rows = np.arange(len(standing.trials.data))
+    changes = [Change(rows, 0, need.site, 0.0, _finite(law.values, need)) for need, law in tried]
+    answered = standing.trials.run(changes) if changes else None
+    weighed = []
+    for (need, law), answers in zip(tried, answered or [], strict=False):
+        gained, lost = standing.effect(answers, rows)
+        weighed.append((GAIN * int(gained[lost == 0].sum()) - law.cost, need, law, gained, lost))
+    weighed.sort(key=lambda one: -one[0])
+    best = 0.0
+    for most, need, law, gained, lost in weighed[:MOST_GUARDED]:
+        if most - 1.0 <= best:  # a guard costs more than that
+            break
+        reached = standing.reached(need.position)
+        inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
+        where = guard(_quantities(standing, need), inside, outside, effort)
+        if where is not None:
+            gain = int(((gained - lost) * where.holds)[reached].sum())
+            found = _written(standing, need, law, where, gain)
+            if found.gain > 0:
+                best = max(best, found.gain)
+                yield found
+
+
+def _finite(values: Array, need: Need) -> Array:
+    return np.where(np.isfinite(values), values, np.nan_to_num(need.now))
+
+
+def _quantities(standing: Standing, need: Need) -> Quantities:
+    """Return what a guard at a site may compare."""
+    columns = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in standing.places(need.position)]
+    data = standing.trials.data
+    space = data.observation_space
+    stored = [] if space.children else [data.columns["observations"]]
+    given = [column for one in stored for column in one.reshape(len(data), -1).T]
+    main = frozenset(
+        c.text for c in columns if any(np.allclose(c.values, one, atol=1e-9) for one in given)
+    )
+    moved = frozenset(
+        c.text for c in columns if any(_is_next(c.values, one) for one in _after(standing))
+    )
+    return Quantities(
+        columns, main | moved | {"action"}, moved - main, standing.letters(need.position)
+    )
+
+
+def _after(standing: Standing) -> Sequence[Array]:
+    return list(standing.said.T[:-2])
+
+
+def _is_next(values: Array, said: Array) -> bool:
+    return bool(np.isclose(values, said, atol=1e-9).mean() > 0.7)
+
+
+def _written(standing: Standing, need: Need, law: Law, where: Guard, gain: int) -> Found:
+    """Write a correction before its statement."""
+    always = where.text == ALWAYS
+    place = "" if always else f"where {where.text} "
+    finding = f"{place}{need.place} is {law.text}: {gain} values of recorded transitions"
+    lines = [f"{need.place} = {law.text}"]
+    if not always:
+        lines = [f"if {where.text}:", f"    {lines[0]}"]
+    text = standing.trials.source.with_lines(
+        need.position, [f"# Corrected: right for {gain} values that were wrong without it.", *lines]
+    )
+    return Found(_with_numpy(text), GAIN * gain - law.cost - where.rank, finding)
+
+
+def _with_numpy(text: str) -> str:
+    """Import numpy where a correction needs it."""
+    if "np." not in text or "import numpy as np" in text:
+        return text
+    return f"import numpy as np\n{text}"
