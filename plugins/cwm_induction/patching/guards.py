@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +22,12 @@ from cwm_induction.writing.rounding import literal, rounded
 FOLDS = 4
 """Parts of the rows that are kept out in turn."""
 
-BOUND_PRICE = 1.0
-"""What a bound costs beside its quantity, in mistakes in rows kept out: a bound is chosen among
-some thousand, a row that is wrong among some hundred."""
+NUMBER = 0.6
+"""What a bound costs beside its quantity, in mistakes in rows kept out."""
+
+DISC, SLANT, BOXED = 3.2, 2.6, 0.7
+"""What quantities cost that are made of two: two names and the numbers in them; and the sides of a
+box, which share two names."""
 
 WRONG = 3.0
 """What a mistake costs in rows that a guard was learned from."""
@@ -113,11 +115,18 @@ class Quantities:
         return found
 
 
-class _Bound(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Bound:
     """A side of a quantity: at most a value where `side` is 1, above one where it is -1."""
 
     feature: Feature
     side: int
+
+    def keeps(self, inside: Array, outside: Array) -> Array:
+        """Return which of the rows outside lie on the same side as all of those inside."""
+        values = self.side * self.feature.values
+        kept: Array = values[outside] <= values[inside].max()
+        return kept
 
     def limit(self, inside: Array, others: Array) -> tuple[float, float]:
         """Return between which values the limit lies: the last inside, the first outside."""
@@ -154,18 +163,37 @@ Family = Callable[[Array, Array], Iterator[tuple[Refit, Sequence[_Bound]]]]
 
 def _families(known: Quantities) -> Iterator[tuple[Family, float]]:
     """Yield kinds of guards, and the least that they cost."""
-    for features, least in ((known.features, 2.0), (known.compounds, 2.3)):
-        yield _bounded(features, 1), least
-        yield _bounded(features, 2), 2 * least
+    yield _bounded(known.features, 1), 1.0
+    yield _bounded(known.compounds, 1), 1.3
+    yield _bounded(known.features, 2), 2.6
     for first, second in known.planes:
-        yield _curved(first, second, _disc), 3.0
-        yield _curved(first, second, _slant), 2.5
+        yield _curved(first, second, _disc), DISC + NUMBER
+        yield _curved(first, second, _slant), SLANT + NUMBER
+        yield _boxed(first, second), 3.8
+    yield _bounded(known.compounds, 2), 2.9
     yield _bounded(known.features, MOST_BOUNDS), 6.0
     for flag in known.features:
         if flag.is_flag:
             for first, second in known.planes:
-                yield _curved(first, second, _disc, flag), 5.0
-                yield _curved(first, second, _slant, flag), 4.5
+                yield _curved(first, second, _disc, flag), DISC + 2 * NUMBER + flag.cost
+                yield _curved(first, second, _slant, flag), SLANT + 2 * NUMBER + flag.cost
+
+
+def _boxed(first: NamedColumn, second: NamedColumn) -> Family:
+    """Return the family of boxes, without sides that leave out nothing."""
+    pair = [Feature(column.text, column.values, BOXED) for column in (first, second)]
+
+    def make(inside: Array, outside: Array) -> Iterator[tuple[Refit, Sequence[_Bound]]]:
+        bounds = [_Bound(feature, side) for feature in pair for side in (1, -1)]
+        left = {bound: bound.keeps(inside, outside) for bound in bounds}
+        for bound in list(bounds):
+            others = [left[other] for other in bounds if other is not bound]
+            if others and not (np.all(others, axis=0) & ~left[bound]).any():
+                bounds = [other for other in bounds if other is not bound]
+        if len(bounds) > 2:
+            yield (lambda _inside, _outside: bounds), bounds
+
+    return make
 
 
 def _bounded(features: Sequence[Feature], most: int) -> Family:
@@ -221,7 +249,7 @@ def _fewest(
         kept.append(~beyond)
         gaps.append(np.where(beyond, over, np.inf).min(axis=1, initial=np.inf) / span)
     left = np.concatenate(kept).astype(np.float32)
-    price = np.tile([feature.cost + BOUND_PRICE for feature in features], 2)
+    price = np.tile([feature.cost + NUMBER for feature in features], 2)
     price = price - 0.3 * np.minimum(np.concatenate(gaps), 1.0)
     useful = np.flatnonzero(left.mean(axis=1) < 1)
     if not len(useful):
@@ -253,7 +281,7 @@ def _weighed(
     refit: Refit, bounds: Sequence[_Bound], inside: Array, outside: Array, least: float
 ) -> Guard | None:
     """Put numbers to bounds, and count the mistakes in rows that these were found without."""
-    price = sum(bound.feature.cost + BOUND_PRICE for bound in bounds)
+    price = sum(bound.feature.cost + NUMBER for bound in bounds)
     text, mask = _numbered(bounds, inside, outside)
     wrong = int((mask & outside).sum() + (~mask & inside).sum())
     if wrong > 0.3 * inside.sum() or price + WRONG * wrong >= least:
@@ -337,7 +365,9 @@ def _slant(first: NamedColumn, second: NamedColumn, inside: Array, outside: Arra
     [weight] = _simplest(np.array([plane[1] / plane[0]]), gap)
     sign = "-" if weight < 0 else "+"
     return [
-        Feature(f"{first.text} {sign} {literal(abs(weight))} * {second.text}", x + weight * y, 1.5)
+        Feature(
+            f"{first.text} {sign} {literal(abs(weight))} * {second.text}", x + weight * y, SLANT
+        )
     ]
 
 

@@ -48,7 +48,7 @@ def laws(need: Need, columns: Sequence[NamedColumn], effort: Effort) -> list[Law
     found: dict[bytes, Law] = {}
     with np.errstate(all="ignore"):
         for law in shapes(need, others, effort):
-            key = law.values[need.rows].round(9).tobytes()
+            key = law.values.round(9).tobytes()
             least = min(LEAST_ROWS, len(need.rows))
             if law.served >= least and (key not in found or law.cost < found[key].cost):
                 found[key] = law

@@ -1,7 +1,7 @@
 """Betters a program by what it leaves over: laws for the wrong rows, guards for where they hold."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
 from cwm_induction.patching.laws import Law, laws
 from cwm_induction.patching.needs import Need, Outcome, Standing, needs
-from cwm_induction.patching.source import Source
+from cwm_induction.patching.source import Site, Source
 from cwm_induction.patching.trials import Ask, Change, Trials
 
 MOST_CORRECTIONS = 6
@@ -98,7 +98,7 @@ def _options(standing: Standing, effort: Effort) -> Iterator[Found]:
     """Yield corrections of a program."""
     tried: list[tuple[Need, Law]] = [
         (need, law)
-        for need in needs(standing)
+        for need in _placed(standing)
         for law in laws(need, standing.places(need.position), effort)
     ]
     tried.sort(
@@ -128,6 +128,17 @@ def _options(standing: Standing, effort: Effort) -> Iterator[Found]:
             if found.gain > 0:
                 best = max(best, found.gain)
                 yield found
+
+
+def _placed(standing: Standing) -> Iterator[Need]:
+    """Yield what is needed, at the first statement that it may stand before and at the last."""
+    seen = set()
+    source = standing.trials.source
+    for need in needs(standing):
+        for position in (source.earliest(Site(need.position, need.place)), need.position):
+            if (position, need.place) not in seen:
+                seen.add((position, need.place))
+                yield replace(need, position=position)
 
 
 def _finite(values: Array, need: Need) -> Array:

@@ -41,6 +41,8 @@ class Position(NamedTuple):
     reads: tuple[str, ...]
     known: tuple[str, ...]
     is_open: bool
+    block: int
+    sets: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,21 @@ class Source:
         lines = self.text.splitlines()
         found = []
         for method in self.methods:
-            for statement in _statements(method.body):
+            for block, statement in _statements(method.body):
                 line = lines[statement.lineno - 1]
                 head = line[: statement.col_offset]
                 is_open = not head.strip() and not line.strip().startswith("elif")
                 known = _known(method, statement)
                 reads = tuple(place for place in _reads(statement) if place in known)
                 position = Position(
-                    method.name, statement.lineno, statement.col_offset, reads, known, is_open
+                    method.name,
+                    statement.lineno,
+                    statement.col_offset,
+                    reads,
+                    known,
+                    is_open,
+                    block,
+                    _sets(statement),
                 )
                 found.append(position)
         return found[:MOST_POSITIONS]
@@ -94,6 +103,19 @@ class Source:
             for place in position.reads
             if place != "action"
         ]
+
+    def earliest(self, site: Site) -> int:
+        """Return the first position in the block at which the place holds what it holds there."""
+        found, own = site.position, self.positions[site.position]
+        for number in range(site.position - 1, -1, -1):
+            position = self.positions[number]
+            if position.method != own.method or position.block != own.block:
+                continue
+            if site.place in position.sets or site.place not in position.known:
+                break
+            if position.is_open:
+                found = number
+        return found
 
     def with_lines(self, position: int, lines: list[str]) -> str:
         """Return the text with lines before the statement at a position."""
@@ -126,12 +148,12 @@ def place_of(node: ast.AST) -> str:
     return ""
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, those inside of others after these."""
+def _statements(body: list[ast.stmt]) -> Iterator[tuple[int, ast.stmt]]:
+    """Yield statements and what tells their block, those inside of others after these."""
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue
-        yield statement
+        yield body[0].lineno, statement
         for name in ("body", "orelse"):
             inner = getattr(statement, name, [])
             if isinstance(inner, list) and not isinstance(statement, ast.FunctionDef):
@@ -159,6 +181,16 @@ def _known(method: ast.FunctionDef, until: ast.stmt) -> tuple[str, ...]:
     read = [place for place in state if place not in found and place.count(".") == 1]
     places = [*found][-MOST_PLACES:]
     return (*places, *[place for place in read if _is_element(place)][: MOST_PLACES - len(places)])
+
+
+def _sets(statement: ast.stmt) -> frozenset[str]:
+    """Return the places that a statement sets, also where these hold others."""
+    places = {
+        place_of(node)
+        for node in ast.walk(statement)
+        if isinstance(getattr(node, "ctx", None), ast.Store)
+    }
+    return frozenset(places)
 
 
 def _is_element(place: str) -> bool:
