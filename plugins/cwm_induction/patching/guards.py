@@ -254,7 +254,9 @@ def _fewest(
     useful = np.flatnonzero(left.mean(axis=1) < 1)
     if not len(useful):
         return []
-    every = [_Bound(features[n % len(features)], 1 if n < len(features) else -1) for n in useful]
+    every = [
+        _Bound(features[n % len(features)], 1 if n < len(features) else -1) for n in useful.tolist()
+    ]
     left, price = left[useful], price[useful]
     if most == 1:
         return [every[int((WRONG * left.sum(axis=1) + price).argmin())]]
@@ -372,7 +374,7 @@ def _slant(first: NamedColumn, second: NamedColumn, inside: Array, outside: Arra
 
 
 def _simplest(centre: Array, gap: Callable[[tuple[float, ...]], float]) -> tuple[float, ...]:
-    """Return the numbers with the fewest digits near a point that leave a gap, the widest of these."""
+    """Return the numbers with the fewest digits near a point that leave a gap, the widest one."""
     best = _widened(centre, gap)
     scale = float(np.abs(best).max()) or 1.0
     place = int(np.floor(np.log10(scale)))

@@ -33,7 +33,7 @@ WHOLE = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
 
 @dataclass(frozen=True)
 class Law:
-    """An expression for what a place should hold, its values, and what it costs to believe in it."""
+    """An expression for what a place should hold, its values, and what it costs to believe it."""
 
     text: str
     values: Array

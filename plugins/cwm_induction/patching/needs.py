@@ -66,7 +66,8 @@ class Outcome:
             right[:, :-2] = said[:, :-2] == truth[:, :-2]
         ends = self.data.columns["terminations"][rows]
         right[:, :-2] |= ends[:, None]
-        return np.asarray(~right)
+        wrong: Array = np.logical_not(right)
+        return wrong
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,15 @@ class Standing:
 
     @classmethod
     def of(cls, trials: Trials, outcome: Outcome) -> "Standing | None":
-        """Ask a program for every row, None where it cannot be asked."""
+        """Ask a program for every row, None where it fails in one: that is another's to mend."""
         rows = np.arange(len(trials.data))
         found = trials.run([Change(rows)])
         if found is None:
             return None
         [answers] = found
+        if answers.failed.any():
+            return None
         wrong = outcome.wrong(answers.columns, rows)
-        wrong[answers.failed] = True
         said = outputs(trials.data.observation_space, answers.columns)
         return cls(trials, outcome, said, wrong, answers.seen)
 
@@ -101,7 +103,8 @@ class Standing:
     def sample(self) -> Array:
         """Return some of the rows that are wrong, spread over all of them."""
         rows = np.flatnonzero(self.wrong.any(axis=1))
-        return rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
+        sample: Array = rows[np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
+        return sample
 
     def held(self, position: int, place: str) -> Array:
         """Return what a place holds before a statement, in every row."""

@@ -14,6 +14,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
 from cwm_induction.patching.laws import Law, laws
 from cwm_induction.patching.needs import Need, Outcome, Standing, needs
+from cwm_induction.patching.rewrites import rewritten, tried
 from cwm_induction.patching.source import Site, Source
 from cwm_induction.patching.trials import Ask, Change, Trials
 
@@ -96,22 +97,31 @@ def _standing(text: str, outcome: Outcome, ask: Ask, effort: Effort) -> Standing
 
 def _options(standing: Standing, effort: Effort) -> Iterator[Found]:
     """Yield corrections of a program."""
-    tried: list[tuple[Need, Law]] = [
+    for rewrite, gain in tried(standing):
+        text = rewritten(standing.trials.source, rewrite)
+        finding = f"{rewrite.words}: {gain} values of recorded transitions"
+        yield Found(text, GAIN * gain - rewrite.cost, finding)
+    yield from _additions(standing, effort)
+
+
+def _additions(standing: Standing, effort: Effort) -> Iterator[Found]:
+    """Yield statements that set a place to another value, where that is needed."""
+    offered: list[tuple[Need, Law]] = [
         (need, law)
         for need in _placed(standing)
         for law in laws(need, standing.places(need.position), effort)
     ]
-    tried.sort(
+    offered.sort(
         key=lambda pair: (
             pair[1].cost - 8.0 * pair[1].served * pair[0].mended / len(pair[0].rows) ** 2
         )
     )
-    tried = tried[:MOST_TRIED]
+    offered = offered[:MOST_TRIED]
     rows = np.arange(len(standing.trials.data))
-    changes = [Change(rows, 0, need.site, 0.0, _finite(law.values, need)) for need, law in tried]
+    changes = [Change(rows, 0, need.site, 0.0, _finite(law.values, need)) for need, law in offered]
     answered = standing.trials.run(changes) if changes else None
     weighed = []
-    for (need, law), answers in zip(tried, answered or [], strict=False):
+    for (need, law), answers in zip(offered, answered or [], strict=False):
         gained, lost = standing.effect(answers, rows)
         weighed.append((GAIN * int(gained[lost == 0].sum()) - law.cost, need, law, gained, lost))
     weighed.sort(key=lambda one: -one[0])

@@ -69,6 +69,17 @@ class Source:
         return sorted(methods, key=lambda node: node.name != "step")
 
     @cached_property
+    def letters(self) -> list[str]:
+        """The characters of the texts that stand for something, such as the cells of a map."""
+        texts = [
+            node.value
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        words = {doc for node in ast.walk(self.tree) if (doc := _docstring(node))}
+        return sorted({letter for text in texts if text not in words for letter in text})[:8]
+
+    @cached_property
     def positions(self) -> list[Position]:
         """The statements that a correction can stand before."""
         lines = self.text.splitlines()
@@ -191,6 +202,13 @@ def _sets(statement: ast.stmt) -> frozenset[str]:
         if isinstance(getattr(node, "ctx", None), ast.Store)
     }
     return frozenset(places)
+
+
+def _docstring(node: ast.AST) -> str | None:
+    """Return the text that describes a module, class or function, as it stands there."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        return ast.get_docstring(node, clean=False)
+    return None
 
 
 def _is_element(place: str) -> bool:
