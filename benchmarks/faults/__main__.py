@@ -2,8 +2,12 @@
 
 import argparse
 
+import numpy as np
+
 from benchmarks.faults.generator import Fault, answers, faults, tally, wrong
 from cwm_cli.problems.feedback.diagnosis import diagnose
+from cwm_induction.effort import Effort
+from cwm_induction.patching.patch import WORK, patched
 
 
 def holds_cause(fault: Fault) -> bool:
@@ -19,7 +23,18 @@ def holds_cause(fault: Fault) -> bool:
     return covers and float(fault.guard(rows)[list(first.members)].mean()) > 1 / 2
 
 
-MEASURES = {"diagnosis": holds_cause}
+def is_patched(fault: Fault) -> bool:
+    """Whether the refiner `patch` makes the program exact, in train and in held-out rows.
+
+    The programs are ours, so they run in this process and not in the sandbox.
+    """
+    train = fault.dataset.train
+    effort = Effort(WORK, np.inf)
+    text, _ = patched(fault.program, train[train.fitted], answers, effort)
+    return fault.is_repaired_by(text)
+
+
+MEASURES = {"diagnosis": holds_cause, "patch": is_patched}
 
 
 def main() -> None:
