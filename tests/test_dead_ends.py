@@ -5,7 +5,7 @@ are held back.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 
 import numpy as np
@@ -14,10 +14,20 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.runs.searches import SearchRecord
-from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, Backend, Completion, Move
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRecord, SearchRun
+from cwm_cli.search.contracts import (
+    FIX,
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Move,
+    Usage,
+)
 from cwm_cli.search.loop import Search
 from cwm_gif_mcts.strategy import GifMcts
+from cwm_replay.backend import Replay
 from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot
 from recordings import COUNTER, MOVES
@@ -36,6 +46,12 @@ NAIVE = PROGRAM.format(after="self.count + 1 + action")
 RIGHT = PROGRAM.format(after="0 if 70 <= self.count < 80 else self.count + 1 + action")
 OFF = PROGRAM.format(after="self.count + 2")
 RAISES = PROGRAM.format(after="self.missing")
+
+
+CONFIG = SearchConfig(env="Count-v0", dataset="", strategy="any", backend="any")
+HEADER = SearchHeader(
+    config=CONFIG, description="It counts.", versions={}, source="", created="now"
+)
 
 
 def naive(number):
@@ -158,14 +174,31 @@ def test_at_most_half_of_what_is_held_back_is_shown(sandbox):
     assert task.shown.sum() == DATA.fitted.sum() + 15
 
 
-def test_what_is_still_hidden_validates(sandbox):
+def test_verdicts_do_not_depend_on_what_was_disclosed(sandbox):
     task = problem(sandbox)
-    for disclosed in ((), (6, 9)):
-        task._history.disclosed = disclosed
-        hidden = DATA[~task.shown]
-        alone = WorldModelProblem("", hidden, sandbox, task.metric).judge(NAIVE).score
-        assert task.judge(NAIVE).validation == alone
-        assert len(hidden) == 30 - 5 * len(disclosed)
+    before = task.judge(NAIVE)
+    task._history.disclosed = (6, 9)
+    assert task.judge(NAIVE) == before
+    seen = task._seen(NAIVE, before)
+    assert (seen.score, seen.dead_end) == (before.score, None)
+    assert "at full precision" in seen.failure.message
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_recorded_search_shows_the_same_when_it_is_repeated(sandbox, parallel, tmp_path):
+    backend, width = Answering([NAIVE, *(naive(n) for n in range(1, 6))]), parallel
+    for name in ("first", "again"):
+        with SearchRun.start(tmp_path / name, HEADER, {"dataset.npz": DATA}) as run:
+            task = problem(sandbox)
+            journal = run.learn
+            list(Search(task, GifMcts(), backend, parallel=width, journal=journal).run(6))
+        backend, width = Replay(str(tmp_path / "first")), 1
+    first, again = (
+        [replace(node, usage=Usage()) for node in SearchRun.load(tmp_path / name).nodes()]
+        for name in ("first", "again")
+    )
+    assert first == again
+    assert any(node.disclosed is not None for node in first)
 
 
 def test_a_journal_cut_anywhere_asks_and_shows_the_same(sandbox):

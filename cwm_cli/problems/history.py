@@ -34,13 +34,12 @@ class History:
         if node.disclosed is not None:
             self.disclosed = (*self.disclosed, node.disclosed)
 
-    def due(self, node: Node) -> int | None:
-        """Return the episode to disclose, if a node is the answer to a dead end and no way out."""
+    def questioned(self, node: Node) -> Node | None:
+        """Return the program that was asked about, if this answer improves it and is not right."""
         answers = node.asked and node.action == IMPROVE and not node.verdict.solved
         if not answers or node.parent not in range(len(self.nodes)):
             return None
-        episode = self.nodes[node.parent].verdict.dead_end
-        return None if episode in self.disclosed else episode
+        return self.nodes[node.parent]
 
     def refuted(self, move: Move) -> str:
         """List the changes to a program, and to those it was made from, that did not help."""

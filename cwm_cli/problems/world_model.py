@@ -93,10 +93,13 @@ class WorldModelProblem(Problem):
 
     def discloses(self, node: Node) -> int | None:
         """Disclose an episode when a dead end was asked about, at most half of those held back."""
-        held_back = np.unique(self.dataset.columns["episodes"][~self.dataset.fitted])
-        if self.feedback == "paper" or len(self._history.disclosed) >= len(held_back) // 2:
+        question = self._history.questioned(node)
+        if question is None or self.feedback == "paper":
             return None
-        return self._history.due(node)
+        held_back = np.unique(self.dataset.columns["episodes"][~self.dataset.fitted])
+        if len(self._history.disclosed) >= len(held_back) // 2:
+            return None
+        return self._seen(question.program, question.verdict).dead_end
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
@@ -166,17 +169,11 @@ class WorldModelProblem(Problem):
         return {}
 
     def _informed(self, move: Move, number: int) -> Move:
-        """Add to what is wrong with a program what was tried in vain, seen with what is shown now.
-
-        What a verdict says may have been written before an episode was disclosed.
-        """
-        told, disclosed = move.verdict, self._history.disclosed
+        """Add to what is wrong with a program, as far as is shown now, what was tried in vain."""
+        told = move.verdict
         if told is None or told.failure is None:
             return move
-        verdict = told
-        if disclosed and not told.is_bug:
-            known, written = self._verdicts.get(move.program, (0, told))
-            verdict = written if known == len(disclosed) else self.judge(move.program)
+        verdict = self._seen(move.program, told)
         failure = verdict.failure or told.failure
         words = [failure.message, told.findings, self._history.refuted(move)]
         if verdict.dead_end is not None:
@@ -185,6 +182,19 @@ class WorldModelProblem(Problem):
             words.append(ASKED_BEFORE.format(number=number))
         failure = replace(failure, message="\n\n".join(filter(None, words)))
         return move._replace(verdict=replace(told, failure=failure))
+
+    def _seen(self, program: str, verdict: Verdict) -> Verdict:
+        """Return the verdict of a program with what was disclosed since.
+
+        `judge` leaves that out, so that its verdict does not depend on what arrives before it.
+        """
+        disclosed = self._history.disclosed
+        if not disclosed or verdict.is_bug:
+            return verdict
+        if self._verdicts.get(program, (0, verdict))[0] != len(disclosed):
+            seen = self._judge(program, audited=False, disclosed=disclosed)
+            self._verdicts[program] = len(disclosed), seen
+        return self._verdicts[program][1]
 
     def read(self, text: str, move: Move) -> str:
         """Return the program of a completion, which may go on with an answer that was begun."""
@@ -199,18 +209,17 @@ class WorldModelProblem(Problem):
         """Score the program again, and have its answers audited."""
         return replace(self._judge(program, audited=True), confirmed=True)
 
-    def _judge(self, program: str, *, audited: bool) -> Verdict:
+    def _judge(self, program: str, *, audited: bool, disclosed: tuple[int, ...] = ()) -> Verdict:
         model = ProgramModel(program, self.sandbox)
         found = evaluate(model, self.dataset, self.metric, seed=self.seed, audited=audited)
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
-        disclosed = self._history.disclosed
         shown = self._shown(disclosed)
         score, wrong = found.score.value, found.rows < 1.0
         parts = found.score.model_dump(include=set(PARTS))
         failure = None if score == 1.0 else self._mismatch(found, shown)
         stuck = self.feedback != "paper" and wrong.any() and not wrong[shown].any()
-        verdict = Verdict(
+        return Verdict(
             score=score,
             validation=score if shown.all() else self._score(found.predictions, ~shown),
             parts={name: share for name, share in parts.items() if share is not None},
@@ -219,8 +228,6 @@ class WorldModelProblem(Problem):
             error=log_error(found.predictions, self.dataset),
             dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
         )
-        self._verdicts[program] = len(disclosed), verdict
-        return verdict
 
     def _shown(self, disclosed: tuple[int, ...]) -> np.ndarray:
         """Return the mask of the rows that are fitted to, or in one of these episodes."""

@@ -30,6 +30,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     GENERATE,
     ROOT,
+    START,
     Backend,
     Completion,
     Message,
@@ -150,6 +151,17 @@ def test_a_strategy_repeats_itself_and_goes_on_from_any_node(name: str) -> None:
     for cut in (1, BUDGET // 2, BUDGET - 1):
         resumed = searched(name, seed=2, known=tuple(whole.nodes[:cut]))
         assert resumed.nodes == whole.nodes, f"another tree when it goes on after {cut} nodes"
+
+
+@every("strategy")
+def test_a_strategy_goes_on_from_programs_that_nobody_was_asked_for(name: str) -> None:
+    verdicts = [Lengths().judge("x" * size) for size in (30, 60)]
+    known = tuple(
+        Node(n, -1, n - 1, action, "x" * (30 + 30 * n), verdict, "", Usage(), asked=False)
+        for n, (action, verdict) in enumerate(zip((START, "calibrate"), verdicts, strict=True))
+    )
+    search = searched(name, seed=3, known=known)
+    assert [node.asked for node in search.nodes] == [False, False, *[True] * BUDGET]
 
 
 @every("backend")
