@@ -38,8 +38,9 @@ MOST_STEPS = 1_500_000
 MOST_ROWS = 4000
 """Rows that a fit looks at; of more so many are drawn."""
 
-SAMPLE, QUICK = 240, 60
-"""Rows that derivatives are taken on, and those on which ways are tried: a few for each number."""
+LEAST_SAMPLE, SAMPLE, QUICK = 100, 240, 60
+"""Rows that derivatives are taken on, three for each number within these bounds, and those on
+which ways are tried."""
 
 NUDGE = 1e-4
 """Relative step of a derivative: coarse, so that programs that compute in float32 have one."""
@@ -74,6 +75,9 @@ FINER = 10.0 ** np.array([[-1.3], [-2.3], [-3.3]]) * np.linspace(-1, 1, 10)
 
 MOST_SEEN = 12
 """Values of the wrong rows that are tried as a threshold as well: clamped values show the clamp."""
+
+MOST_CHECKED = 8
+"""Values that did well on some rows and are tried on all of them, the best first."""
 
 MOST_WAYS = 24
 """Combinations of choices that are tried; of more each choice is tried on its own."""
@@ -148,7 +152,8 @@ class Fitting:
         self.searched: set[int] = set()
         self._use(program)
         self.first = self.values = np.array([each.value for each in self.numbers])
-        self.sample = np.sort(self._rng.permutation(len(kept))[:SAMPLE])
+        size = min(SAMPLE, max(LEAST_SAMPLE, 3 * len(self.numbers)))
+        self.sample = np.sort(self._rng.permutation(len(kept))[:size])
 
     @property
     def components(self) -> list[str]:
@@ -445,15 +450,15 @@ class Fitting:
         if not len(idle):
             return
         some = np.union1d(
-            wrong[self._rng.permutation(len(wrong))[:SAMPLE]],
-            right[self._rng.permutation(len(right))[:SAMPLE]],
+            wrong[self._rng.permutation(len(wrong))[: SAMPLE // 2]],
+            right[self._rng.permutation(len(right))[: SAMPLE // 2]],
         )
         tried = [(place, value) for place in idle for value in self._candidates(place, wrong)]
         versions = [put(self.values, place, value) for place, value in tried]
         found = self.ask(versions, some)
         now = self.losses[some] @ self._weights[some]
         losses = found.losses @ self._weights[some]
-        for version in np.argsort(losses, kind="stable"):
+        for version in np.argsort(losses, kind="stable")[:MOST_CHECKED]:
             if losses[version] >= now - 1e-12:
                 return
             place, value = tried[version]
