@@ -1,8 +1,8 @@
 """Returns of many plans in MuJoCo environments are what stepping gives."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.registry import environment
@@ -131,7 +131,7 @@ def test_a_batch_that_differs_is_dropped_and_the_reason_kept(monkeypatch):
 
 
 def test_an_environment_of_other_rewards_is_stepped():
-    class Sideways(gym.envs.mujoco.half_cheetah_v5.HalfCheetahEnv):
+    class Sideways(HalfCheetahEnv):
         """Rewarded for something else."""
 
     env = Sideways()

@@ -61,7 +61,7 @@ _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*\\?([\"'])(.*?)\\?\2", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-class Part(NamedTuple):
+class TextNumber(NamedTuple):
     """A number of a mechanism: `torso.geom.size[0]`, its value, and where in the text it is."""
 
     name: str
@@ -70,7 +70,7 @@ class Part(NamedTuple):
     stop: int
 
 
-def mechanism_numbers(text: str) -> Iterator[Part]:
+def mechanism_numbers(text: str) -> Iterator[TextNumber]:
     """Yield the numbers of a mechanism that may be otherwise: sizes, masses, dampings, gears.
 
     A number is called by its element, whose name comes first where it has one, or that of the
@@ -104,7 +104,7 @@ def mechanism_numbers(text: str) -> Iterator[Part]:
         yield from _attributes(called, inside, tag.start(3))
 
 
-def _attributes(called: str, inside: str, start: int) -> Iterator[Part]:
+def _attributes(called: str, inside: str, start: int) -> Iterator[TextNumber]:
     """Yield the numbers in the attributes of an element."""
     for attribute in _ATTRIBUTE.finditer(inside):
         if attribute[1] in FLAGS:
@@ -117,4 +117,4 @@ def _attributes(called: str, inside: str, start: int) -> Iterator[Part]:
             index = f"[{place}]" if len(words) > 1 else ""
             begins = start + attribute.start(3) + word.start()
             ends = begins + len(word[0])
-            yield Part(f"{called}.{attribute[1]}{index}", float(word[0]), begins, ends)
+            yield TextNumber(f"{called}.{attribute[1]}{index}", float(word[0]), begins, ends)
