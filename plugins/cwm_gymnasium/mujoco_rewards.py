@@ -41,6 +41,10 @@ class Rewards(Protocol):
         """Return the rewards of a step that led to `view`."""
 
 
+VARIANTS = "cwm_gymnasium.shifted_mujoco"
+"""The module of the classes that change numbers which Gymnasium writes into its code."""
+
+
 @dataclass(frozen=True)
 class MovingRewards:
     """Rewarded for moving forward and for being healthy, charged for effort and contact."""
@@ -121,13 +125,15 @@ class StandingRewards:
 
 
 def rewards_of(env: Any) -> Rewards | None:
-    """Return the rewards of an environment, if its class or one it builds on is Gymnasium's own."""
-    for cls in type(env).__mro__:
-        package, _, module = cls.__module__.rpartition(".")
-        name, _, version = module.rpartition("_")
-        if package == "gymnasium.envs.mujoco" and name in _KNOWN and version in ("v4", "v5"):
-            return _KNOWN[name](env, version == "v5")
-    return None
+    """Return the rewards of an environment, if it is Gymnasium's own or a variant of such a one.
+
+    Whoever else builds on one of them may reward or end it by rules of their own.
+    """
+    own = (cls for cls in type(env).__mro__ if cls.__module__ != VARIANTS)
+    package, _, module = next(own).__module__.rpartition(".")
+    name, _, version = module.rpartition("_")
+    known = package == "gymnasium.envs.mujoco" and name in _KNOWN and version in ("v4", "v5")
+    return _KNOWN[name](env, version == "v5") if known else None
 
 
 def _half_cheetah(env: Any, late: bool) -> Rewards:
