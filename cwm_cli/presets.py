@@ -16,16 +16,15 @@ PUBLISHED_SAMPLING: Mapping[str, Any] = MappingProxyType(
 )
 """How Dainese et al. (2024) sampled from models of OpenAI."""
 
-PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
-    {
-        "problem.feedback": "paper",
-        "problem.prefill": True,
-        "search.start": "none",
-        "search.refine": "none",
-        **PUBLISHED_SAMPLING,
-    }
+PUBLISHED_ALONE: Mapping[str, Any] = MappingProxyType(
+    {"search.start": "none", "search.refine": "none", **PUBLISHED_SAMPLING}
 )
-"""How their searches asked: by one counterexample, in an answer that is begun, and nobody else."""
+"""How every program came to be: it was sampled, and nothing else had a part in it."""
+
+PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
+    {"problem.feedback": "paper", "problem.prefill": True, **PUBLISHED_ALONE}
+)
+"""How their searches asked: by one counterexample, and in an answer that is begun."""
 
 
 class WithPresets:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from cwm_cli.presets import PUBLISHED_SAMPLING
+from cwm_cli.presets import PUBLISHED_ALONE
 from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 
 
@@ -16,7 +16,7 @@ class ZeroShot(Strategy):
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "paper": PUBLISHED_SAMPLING,
+        "paper": PUBLISHED_ALONE,
     }
 
     preset: Literal["default", "paper"] = "default"
