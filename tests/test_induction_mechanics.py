@@ -90,6 +90,17 @@ def test_masses_and_forces_follow_from_momenta_although_some_rows_obey_other_law
     assert np.abs(begin.point - POINT).max() < 0.05
 
 
+@pytest.mark.parametrize(("parts", "time"), [(1, 0.0232), (2, 0.0123), (3, 0.0168)])
+def test_the_time_of_a_step_has_the_digits_that_it_takes(parts, time):
+    samples = arm()
+    stepping = Stepping(time, Integrator("semi-implicit", parts), ())
+    q, v = samples.before[:, :2], samples.before[:, 4:6]
+    q = np.arctan2(samples.before[:, 2:4], q)
+    after, speed, _ = (part[0] for part in ARM.step(POINT[None], q, v, samples.actions, stepping))
+    samples.after[:, :6] = np.column_stack([np.cos(after), np.sin(after), speed])
+    assert joints_of(samples, latents(samples).variables)[1] == time
+
+
 def test_fitting_through_the_integrator_finds_the_very_numbers_and_no_limit(found_arm):
     assert (found_arm.right, found_arm.time, found_arm.limits) == (1.0, TIME, ())
     assert found_arm.point == pytest.approx(POINT, abs=1e-5)

@@ -58,6 +58,7 @@ SMOOTH = (
     Integrator("semi-implicit", 2),
     Integrator("semi-implicit", 4),
     Integrator("semi-implicit", 5),
+    Integrator("semi-implicit", 3),
 )
 """Integrators that move coordinates by velocities in between, the likeliest first."""
 

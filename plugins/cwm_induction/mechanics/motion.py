@@ -112,6 +112,22 @@ class Mechanics:
         return [variable.name for joint in self.joints for variable in joint]
 
 
+WEIGHTS = (0.0, 1.0, 0.5, *(0.5 + 0.5 / parts for parts in (2, 3, 4, 5, 6)))
+"""How much the velocity after a step counts: an average, or that of a step of several parts, each
+of which moves by the velocity after it."""
+
+ROUGH = 3e-3
+"""A share of the changes that is left unexplained, from which on a time is no more than near: long
+steps turn on their way."""
+
+ROOM, FINE, COARSE = 2.0, 1e-6, 0.03
+"""How far a time may be rounded: for each share that it leaves unexplained, at least, which is what
+float32 shows of a time, and where it is rough."""
+
+DIGITS = 6
+"""Digits of a time that cannot be rounded."""
+
+
 class _Pairing(NamedTuple):
     """How well a velocity explains the change of a coordinate, and the time that this takes."""
 
@@ -137,20 +153,21 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
         if free and (not chosen or abs(pairing.time / chosen[0].time - 1) < 0.15):
             chosen.append(pairing)
     order = [variable.name for variable in variables]
+    time = _round_time(chosen[0]) if chosen else 0.0
     chosen.sort(key=lambda pairing: order.index(pairing.joint.position.name))
-    time = _round_time([pairing.time for pairing in chosen]) if chosen else 0.0
     return [pairing.joint for pairing in chosen], time
 
 
 def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
-    """Compare most changes of a coordinate with a velocity before, after and in between."""
+    """Compare most changes of a coordinate with velocities from before a step to after it."""
     rows = samples.smooth & joint.position.free & joint.velocity.free
     turn = joint.position.change[rows]
     before, after = joint.velocity.now[rows], joint.velocity.then[rows]
     if len(turn) < 10 or np.ptp(turn) < 1e-12 or np.ptp(before) < 1e-9:
         return None
     fits = []
-    for speed in (before, after, (before + after) / 2):
+    for share in WEIGHTS:
+        speed = (1 - share) * before + share * after
         fast = np.abs(speed) > np.median(np.abs(speed))
         time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
         error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
@@ -159,10 +176,10 @@ def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
     return _Pairing(fit, time, joint) if time > 0 and fit > 0.9 else None
 
 
-def _round_time(times: Sequence[float]) -> float:
-    """Return the common time of a step, with few digits where that fits."""
-    time = float(np.median(times))
-    for digits in (1, 2):
-        if abs(rounded(time, digits) / time - 1) < 0.03:
-            return rounded(time, digits)
-    return rounded(time, 3)
+def _round_time(pairing: _Pairing) -> float:
+    """Return the time of a step with as few digits as it leaves nothing further unexplained."""
+    unexplained = np.sqrt(max(0.0, 1 - pairing.fit))
+    near = COARSE if unexplained > ROUGH else max(FINE, ROOM * unexplained)
+    digits = (rounded(pairing.time, count) for count in range(1, DIGITS))
+    close = (time for time in digits if abs(time / pairing.time - 1) < near)
+    return next(close, rounded(pairing.time, DIGITS))
