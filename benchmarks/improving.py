@@ -60,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked = problem(env, 0)
         prompts = [_asked(env, asked, nearly_right=nearly) for nearly in (False, True)]
         sizes.append([sum(count(each.content) for each in prompt) for prompt in prompts])
-        print(
-            f"{env:26} {sizes[-1][0]:6,} tokens where nothing changes, {sizes[-1][1]:6,} nearly right"
-        )
+        nothing, nearly = sizes[-1]
+        print(f"{env:26} {nothing:6,} tokens where nothing changes, {nearly:6,} nearly right")
         if chosen.show:
             texts = [each.content for prompt in prompts for each in prompt]
             print("\n".join(["-" * 80, *texts, "-" * 80]))

@@ -55,6 +55,7 @@ class TestConditions:
             ((x > 0.5) & (act == 1), "x > 0.5 and action == 1"),
             ((x > -0.4) & (x < 0.9), "-0.4 < x < 0.9"),
             (act != 1, "action in (0, 2)"),
+            ((x < -1.1) | (x > 0.7), "not -1.1 < x < 0.7"),
         ],
     )
     def test_they_are_written_with_the_shortest_numbers_that_separate(self, meant, words):

@@ -66,7 +66,8 @@ class Literal(NamedTuple):
 
     `form` is "plain" (the first quantity), "sum" (the first and `numbers[0]` times the
     second) or "disc" (the square of the distance from `numbers[:2]`, in which the
-    second counts `numbers[2]` times). `low` and `high` do not belong to it where it is real.
+    second counts `numbers[2]` times). `low` and `high` do not belong to it where it is real. One
+    that is `outside` holds where it would not hold else.
     """
 
     form: str
@@ -75,6 +76,7 @@ class Literal(NamedTuple):
     low: float = -np.inf
     high: float = np.inf
     values: tuple[float, ...] = ()
+    outside: bool = False
 
     def measure(self, quantities: Sequence[Quantity]) -> np.ndarray:
         """Return the number that is compared, for each row."""
@@ -95,7 +97,7 @@ class Literal(NamedTuple):
         if self.values:
             return np.isin(measured, self.values)
         inside: np.ndarray = (measured > self.low) & (measured < self.high)
-        return inside
+        return ~inside if self.outside else inside
 
     def bits(self, quantities: Sequence[Quantity]) -> float:
         """Return what it takes to write it."""
@@ -124,6 +126,8 @@ class Literal(NamedTuple):
 
     def words(self, quantities: Sequence[Quantity]) -> str:
         """Write it in Python."""
+        if self.outside:
+            return f"not {self._replace(outside=False).words(quantities)}"
         name, one = self.subject(quantities), quantities[self.quantities[0]]
         if self.values:
             listed = ", ".join(one.labels.get(value, f"{value:.9g}") for value in self.values)
@@ -223,7 +227,16 @@ class _Search:
             if not beam or beam[0].worth <= best.worth:
                 break
             best = beam[0]
+        best = max([best, *self._outside()], key=lambda condition: condition.worth)
         return best if best.worth > LEAST_WORTH else None
+
+    def _outside(self) -> Iterator[Conjunction]:
+        """Yield the conditions of lying outside of one interval, as what passes either limit."""
+        everywhere = np.ones(len(self.meant), dtype=np.bool_)
+        for _, literal in self._intervals(self.ordered, everywhere, ~self.meant):
+            if np.isfinite(literal.low) and np.isfinite(literal.high):
+                outside = literal._replace(outside=True)
+                yield Conjunction((outside,), self._worth((outside,)))
 
     def _inside(self, literals: Sequence[Literal]) -> np.ndarray:
         return Conjunction(tuple(literals)).holds(self.quantities)
@@ -235,9 +248,10 @@ class _Search:
         taken = sum(literal.bits(self.quantities) for literal in literals)
         return float(self._saved(*counts)[0]) - taken
 
-    def _saved(self, count: np.ndarray, meant: np.ndarray) -> np.ndarray:
+    def _saved(self, count: np.ndarray, meant: np.ndarray, every: int | None = None) -> np.ndarray:
         """Return the bits saved by groups of so many rows, of which so many are meant."""
-        total, every = len(self.meant), int(self.meant.sum())
+        total = len(self.meant)
+        every = int(self.meant.sum()) if every is None else every
         whole = _bits(np.array([total]), np.array([every]))
         saved = whole - _bits(count, meant) - _bits(total - count, every - meant)
         fewer = meant * (total - count) <= (every - meant) * count
@@ -249,13 +263,19 @@ class _Search:
         yield from self._values(inside)
         yield from self._discs(inside)
 
-    def _intervals(self, tried: "_Sorted", inside: np.ndarray) -> Iterator[_Option]:
-        """Yield for each literal the bounds between which most meant rows are, and few others."""
-        rows, meant = int(inside.sum()), int((inside & self.meant).sum())
+    def _intervals(
+        self, tried: "_Sorted", inside: np.ndarray, wanted: np.ndarray | None = None
+    ) -> Iterator[_Option]:
+        """Yield for each literal the bounds between which most wanted rows are, and few others.
+
+        Those are the meant rows, unless others are wanted.
+        """
+        wanted = self.meant if wanted is None else wanted
+        rows, meant = int(inside.sum()), int((inside & wanted).sum())
         if not tried.literals or meant in (0, rows):
             return
         order, values = tried.among(inside)
-        hits = self.meant[order]
+        hits = wanted[order]
         last = np.ones(values.shape, dtype=np.bool_)
         last[:, :-1] = values[:, 1:] != values[:, :-1]
         first = np.roll(last, 1, axis=1)
@@ -270,7 +290,8 @@ class _Search:
             ends = np.argmax(gains, axis=1)
             until = np.arange(rows) <= ends[:, None]
             begins = np.argmin(np.where(until, before, np.inf), axis=1)
-            saved = self._saved(ends + 1 - begins, known[lines, ends + 1] - known[lines, begins])
+            found = known[lines, ends + 1] - known[lines, begins]
+            saved = self._saved(ends + 1 - begins, found, int(wanted.sum()))
             chosen = np.argsort(-saved, kind="stable")[: 4 * BEAM]
             for place in chosen[saved[chosen] > 0].tolist():
                 begin, end = int(begins[place]), int(ends[place])
@@ -353,7 +374,7 @@ class _Search:
         """Yield a literal and those of other slopes or centres nearby, without bounds."""
         if literal.values:
             return
-        unbound = literal._replace(low=-np.inf, high=np.inf)
+        unbound = literal._replace(low=-np.inf, high=np.inf, outside=False)
         yield unbound
         if literal.form == "sum" and any(self.quantities[i].is_real for i in literal.quantities):
             for factor in np.linspace(0.6, 1.5, 13):
