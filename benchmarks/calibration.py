@@ -1,0 +1,139 @@
+"""Calibration measured: right programs with wrong constants, fitted to shifted environments.
+
+The programs of `recalled` are those of the standard environments, so in a shifted one each of
+their constants is off by 5 to 25 %, and integrator and frame skip may be others. Default data of
+each shifted environment are collected, the fitted rows of the train episodes are fitted to, and
+the held-out episodes are scored. Results are kept in a file, one line each: what is there is not
+fitted again.
+
+    python -m benchmarks.calibration mujoco
+    python -m benchmarks.calibration mujoco Hopper-v5 3
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cwm_cli
+from benchmarks.machine import machine
+
+PROGRAMS = Path(__file__).with_name("recalled")
+
+SEEDS = (1, 2, 3, 4, 5)
+
+SECONDS = 180
+"""What a fit may take: the goal for MuJoCo."""
+
+
+class Case(NamedTuple):
+    """A program of an environment, the tools that it needs, and the accuracy to reach."""
+
+    env: str
+    program: Path
+    tools: tuple[str, ...] = ()
+    goal: float = 1.0
+
+
+MUJOCO = {
+    "InvertedPendulum-v5": "inverted_pendulum",
+    "InvertedDoublePendulum-v5": "inverted_double_pendulum",
+    "Reacher-v5": "reacher",
+    "Swimmer-v5": "swimmer",
+    "Hopper-v5": "hopper",
+    "HalfCheetah-v5": "half_cheetah",
+}
+
+CASES = {
+    "mujoco": [
+        Case(env, PROGRAMS / f"{name}.py", ("mujoco",), 0.98) for env, name in MUJOCO.items()
+    ],
+}
+
+
+def main() -> None:
+    """Fit what is missing and print a line for every environment and seed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("kind", choices=CASES)
+    parser.add_argument("env", nargs="?", help="an environment; all of the kind unless given")
+    parser.add_argument("seed", nargs="?", type=int, help="a shift; 1 to 5 unless given")
+    parser.add_argument("--file", type=Path, default=Path("runs/calibration.jsonl"))
+    arguments = parser.parse_args()
+    arguments.file.parent.mkdir(parents=True, exist_ok=True)
+    for seed in SEEDS if arguments.seed is None else [arguments.seed]:
+        for case in CASES[arguments.kind]:
+            if arguments.env not in (None, case.env):
+                continue
+            found = _kept(arguments.file, [case.env, seed])
+            if found is None:
+                found = measured(case, seed, arguments.file.with_suffix(""))
+                with arguments.file.open("a") as file:
+                    file.write(json.dumps({"key": [case.env, seed], "result": found}) + "\n")
+            print(_line(case, seed, found), flush=True)
+    print(machine())
+
+
+def measured(case: Case, seed: int, folder: Path) -> dict[str, Any]:
+    """Collect the data of a shifted environment and fit a program to them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / f"{case.env}-shift{seed}.npz"
+    shift = {"shift": seed}
+    cwm_cli.collect(case.env, env_args=shift, out=data)
+    began, used = time.perf_counter(), _processor_seconds()
+    result = cwm_cli.calibrate(
+        case.program,
+        env=case.env,
+        env_args=shift,
+        dataset=data,
+        tools=case.tools,
+        options={"calibrate_seconds": SECONDS},
+        output=folder / f"{case.env}-shift{seed}.py",
+    )
+    seconds, cpu = time.perf_counter() - began, _processor_seconds() - used
+    fit = result.calibration
+    assert result.before.test is not None
+    assert result.scores.test is not None
+    return {
+        "before": result.before.test.accuracy,
+        "held_out": result.scores.test.accuracy,
+        "exact": result.scores.test.exact,
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu, 1),
+        "steps": fit.steps if fit else 0,
+        "stopped": fit.stopped if fit else "",
+        "findings": fit.findings if fit else "",
+    }
+
+
+def _processor_seconds() -> float:
+    """Return what this process and those it waited for have used."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _kept(file: Path, key: list[Any]) -> dict[str, Any] | None:
+    """Return a result that was measured before."""
+    return next((each["result"] for each in _lines(file) if each["key"] == key), None)
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    if file.exists():
+        yield from map(json.loads, file.read_text().splitlines())
+
+
+def _line(case: Case, seed: int, found: dict[str, Any]) -> str:
+    """Write a result for people."""
+    missed = "" if found["held_out"] >= case.goal else f"  below {case.goal:g}"
+    stopped = f", stopped after {found['stopped']}" if found["stopped"] else ""
+    return (
+        f"{case.env:<27} shift {seed}: {found['before']:.3f} -> {found['held_out']:.4f} held-out, "
+        f"{found['seconds']:.0f} s ({found['cpu_seconds']:.0f} CPU s, {found['steps']:,} steps"
+        f"{stopped}){missed}"
+    )
+
+
+if __name__ == "__main__":
+    main()
