@@ -18,6 +18,7 @@ from cwm_cli.problems.refining.fitting import (
     FINE,
     MOST_STEPS,
     SAMPLE,
+    WIDEST,
     Correction,
     Fitting,
     OutOfWork,
@@ -264,7 +265,8 @@ def _round(fit: Fitting, moved: np.ndarray, rows: np.ndarray) -> None:
             values[place] = simplest(now - reach, now + reach, fit.first[place])
             if left and values[place] * now > 0:
                 _, shift = left_over(slopes[:, n], slopes[:, left])
-                values[moved[left]] *= np.exp(-shift * np.log(values[place] / now))
+                others = -shift * np.log(values[place] / now)
+                values[moved[left]] *= np.exp(np.clip(others, -WIDEST, WIDEST))
         if fit.accept(values, at_least=True):
             return
 

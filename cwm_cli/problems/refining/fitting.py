@@ -55,6 +55,9 @@ them near what was written, which fades as errors become small."""
 DAMPINGS = 10.0 ** -np.arange(1, 15, 2)
 """Shares of the largest squared singular value that damp a step, all tried in one batch."""
 
+BETTER = 0.01
+"""By how much the mean logarithm of errors has to fall for another round, if no row is gained."""
+
 NOWHERE = 1e9
 """Tolerances by which a row counts as wrong where a version has no answer."""
 
@@ -129,6 +132,14 @@ class _Found(NamedTuple):
 
     errors: np.ndarray
     losses: np.ndarray
+
+
+class _Way(NamedTuple):
+    """A combination of choices: how large errors stay, which it is, and the numbers that fit."""
+
+    size: float
+    numbers: tuple[int, ...]
+    values: np.ndarray
 
 
 class Fitting:
@@ -256,32 +267,36 @@ class Fitting:
             return
         few = np.sort(self._rng.permutation(len(self.rows))[:QUICK])
 
-        def quality(numbers: Sequence[int], rows: np.ndarray, turns: int) -> float:
+        def fitted(numbers: Sequence[int], start: np.ndarray, rows: np.ndarray) -> _Way:
             """Fit with other ways in force, and say how large the errors stay."""
             program, before = self.program, self.numbers
             texts = [(way.place, way.text(n)) for way, n in zip(ways, numbers, strict=True)]
             self._use(written(program, texts))
-            values = self.descend(self.values, free, rows, turns)
-            found = _size(self.ask([values], rows).errors[0])
+            values = self.descend(start, free, rows, 6)
+            found = _Way(_size(self.ask([values], rows).errors[0]), tuple(numbers), values)
             self._use(program)
             self.numbers = before
             return found
 
         now = tuple(way.now for way in ways)
-        tried = {now: quality(now, few, 5)}
-        if tried[now] > log10(2 * FINE):
-            tried |= {each: quality(each, few, 5) for each in _combinations(ways, now)}
-            best = sorted(tried, key=lambda each: tried[each])[:3]
-            tried = {each: quality(each, self.sample, 8) for each in best}
-        best_of = min(tried, key=lambda each: tried[each])
-        texts = [(way.place, way.text(n)) for way, n in zip(ways, best_of, strict=True)]
-        for way, n in zip(ways, best_of, strict=True):
+        tried = [fitted(now, self.values, few)]
+        for numbers in _combinations(ways, now):
+            if tried[-1].size <= log10(2 * FINE):
+                break
+            tried.append(fitted(numbers, self.values, few))
+        best = sorted(tried, key=lambda each: each.size)[:3]
+        if best[0].size > log10(2 * FINE):
+            again = [fitted(each.numbers, each.values, self.sample) for each in best]
+            best = sorted(again, key=lambda each: each.size)
+        for way, n in zip(ways, best[0].numbers, strict=True):
             if n != way.now:
                 self.taken.append(Correction(way.name, way.ways[way.now], way.ways[n]))
         if self.taken:
+            texts = [(way.place, way.text(n)) for way, n in zip(ways, best[0].numbers, strict=True)]
             self._use(written(self.program, texts))
-            self.first = self.values = np.array([each.value for each in self.numbers])
-            self.note(self.values, self.ask([self.values], self.every))
+            self.first = np.array([each.value for each in self.numbers])
+        self.note(self.first, self.ask([self.first], self.every))
+        self.accept(best[0].values)
 
     def _free(self, kinds: Sequence[NumberKind]) -> np.ndarray:
         return np.array([n for n, each in enumerate(self.numbers) if each.kind in kinds], int)
@@ -334,7 +349,7 @@ class Fitting:
                 near = near[np.argsort(-np.abs(self.errors[near]).max(axis=1))][:SAMPLE]
                 if len(near):
                     self.accept(self.descend(self.values, free, near, shares=(0.9,)))
-            if self.standing >= before:
+            if self.standing[0] >= before[0] and self.standing[1] > before[1] - BETTER:
                 return
 
     def _begin_anew(self, free: np.ndarray, rows: np.ndarray) -> None:
