@@ -6,7 +6,7 @@ each shifted environment are collected, the fitted rows of the train episodes ar
 the held-out episodes are scored. Results are kept in a file, one line each: what is there is not
 fitted again.
 
-    python -m benchmarks.calibration mujoco
+    python -m benchmarks.calibration classic
     python -m benchmarks.calibration mujoco Hopper-v5 3
 """
 
@@ -47,7 +47,15 @@ MUJOCO = {
     "HalfCheetah-v5": "half_cheetah",
 }
 
+CLASSIC = {
+    "CartPole-v1": "cart_pole",
+    "MountainCar-v0": "mountain_car",
+    "Acrobot-v1": "acrobot",
+    "Pendulum-v1": "pendulum",
+}
+
 CASES = {
+    "classic": [Case(env, PROGRAMS / f"{name}.py") for env, name in CLASSIC.items()],
     "mujoco": [
         Case(env, PROGRAMS / f"{name}.py", ("mujoco",), 0.98) for env, name in MUJOCO.items()
     ],

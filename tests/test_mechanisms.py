@@ -121,8 +121,8 @@ def test_elements_of_one_name_are_told_apart_and_text_that_is_cut_off_is_no_erro
 def test_every_number_that_is_found_in_the_recalled_programs_stands_there():
     for file in sorted(RECALLED.glob("[a-z]*.py")):
         program = file.read_text()
-        found = lift(program)
-        assert len(found) > 15, file
+        found = [each for each in lift(program) if each.kind == NumberKind.MECHANISM]
+        assert len(found) > 12 or "<mujoco" not in program, file
         for each in found:
             assert float(program[slice(*each.place)].replace(" ", "")) == each.value, each
         assert len({each.name for each in found}) == len(found), file
