@@ -109,7 +109,7 @@ def _line(axes: Axes, place: int, curve: Curve) -> Iterator[str]:
 
 def _legend(place: int, name: str) -> Iterator[str]:
     """Name a line, at the lower right."""
-    x, y = WIDTH - RIGHT - 130, HEIGHT - BOTTOM - 20 - 22 * place
+    x, y = WIDTH - RIGHT - 190, HEIGHT - BOTTOM - 20 - 22 * place
     yield (
         f'<line class="c{place}" x1="{x}" x2="{x + 26}" y1="{y}" y2="{y}"'
         ' stroke="currentColor" stroke-width="3"/>'
