@@ -34,6 +34,17 @@ DRAWN = re.compile(r"random|uniform|noise|\\mathcal|sampled", re.IGNORECASE)
 SHAPE = re.compile(r"array of shape \(([\d, ]*)\)")
 QUOTED = re.compile(r"^(?:See .* note .*\n\n)?^>.*\n(?:[> ].*\n?)*", re.MULTILINE)
 SENTENCES = re.compile(r"(?<=\.)\s+")
+CHANGED = re.compile(
+    r"\b(?:parameter|argument)s? can be (?:changed|modified)|"
+    r"\bcan be (?:changed|modified) through the unwrapped"
+)
+"""A sentence on how to have another environment than this."""
+TIME_LIMIT = re.compile(
+    r"^[ \t]*(?:[-*]|\d+\.)[ \t]*Truncation\b.*\n?(?:[ \t]{4,}\S.*\n?)*"
+    r"|^Episodes are cut after .* time limit .*\n?",
+    re.MULTILINE,
+)
+"""Where a time limit cuts an episode is no concern of a program, as every prompt says."""
 REFERS = re.compile(r"\(?see\b", re.IGNORECASE)
 MADE_OTHERWISE = re.compile(r"\n[^\n]*\bby passing `\w+=(?:.+\n?)*")
 """A line on how to make another environment, with the rest of its paragraph, which is on that."""
@@ -71,7 +82,7 @@ def needed(description: str, settled: Collection[About] = ()) -> str:
     """Return a description without what no program of its rules needs.
 
     Left out are references, how a start is drawn, options that another passage explains or that
-    are off, remarks in quotes, and spaces and bounds, which stand beside it in every prompt.
+    are off, remarks in quotes, limits of time, and spaces and bounds, which every prompt has.
     So are the passages on what is `settled`, as a program is right about it; it is said which.
     """
     parts = passages(description)
@@ -87,7 +98,7 @@ def needed(description: str, settled: Collection[About] = ()) -> str:
             case "aside":
                 continue
             case "start":
-                text = _not_drawn(part.text)
+                text = _without(DRAWN, part.text)
             case "options":
                 text = _needed_options(part.text, rules, settings)
             case "actions" | "observation":
@@ -96,9 +107,10 @@ def needed(description: str, settled: Collection[About] = ()) -> str:
                 text = _settings(part.text)
             case _:
                 text = part.text
+        text = _without(CHANGED, TIME_LIMIT.sub("", QUOTED.sub("", text))).rstrip()
         if text or not part.text:
             plain = part._replace(level=0, title="") if part.about == "spaces" else part
-            kept.append(str(plain._replace(text=QUOTED.sub("", text).rstrip())))
+            kept.append(str(plain._replace(text=text)))
     if spared:
         kept.append(f"(Not repeated, as the program is right about it: {', '.join(spared)}.)")
     return "\n\n".join(kept)
@@ -110,10 +122,12 @@ def _about(title: str) -> About | None:
     return next((about for pattern, about in TITLES if re.search(pattern, words)), None)
 
 
-def _not_drawn(text: str) -> str:
-    """Leave out the sentences that say how a start is drawn: one that is given stays."""
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    """Leave out the sentences in which a pattern is found."""
     kept = [
-        " ".join(each for each in SENTENCES.split(part) if not DRAWN.search(each))
+        " ".join(each for each in SENTENCES.split(part) if not pattern.search(each))
+        if pattern.search(part)
+        else part
         for part in text.split("\n\n")
     ]
     return "\n\n".join(part for part in kept if part.strip())

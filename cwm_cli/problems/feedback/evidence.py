@@ -701,8 +701,7 @@ def _facts(
     if not complete:
         lines += _on_components(steps, documented)
         lines += _on_effects(kinds)
-    names = [f"{n} {d}" for n, d in zip(steps.names, documented, strict=False)]
-    missing = gaps(steps.dataset, names or steps.names)
+    missing = gaps(steps.dataset, steps.names)
     if missing:
         lines.append(f"What they do not show: {' '.join(missing)}")
     return lines
