@@ -13,7 +13,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import counterexample, report, worst
 from cwm_cli.problems.feedback.steps import value_words
-from recordings import FROZEN_LAKE, PENDULUM, cartpole, record, said
+from cwm_cli.search.contracts import IMPROVE, Move
+from recordings import FROZEN_LAKE, PENDULUM, cartpole, problem, record, said
 
 
 class TestContinuousReport:
@@ -82,6 +83,22 @@ class TestContinuousReport:
     def test_a_stock_of_real_numbers_is_no_physical_system(self):
         data, guess = wide(4)
         assert "integrator" not in report(data, guess, AccuracyMetric.of(data), "Stock and orders.")
+
+
+class TestDescription:
+    def test_only_what_the_program_is_not_right_about_is_repeated(self, poles, sandbox):
+        asked = problem(poles, sandbox)
+        texts = {}
+        for limit, gravity in ((0.3, 9.8), (12 * np.pi / 180, 9.0)):
+            program = cartpole(limit=limit, gravity=gravity)
+            move = Move(IMPROVE, program=program, verdict=asked.judge(program))
+            texts[limit] = asked.messages(move)[1].content
+        missed, other = texts.values()
+        assert "## Episode End" in missed
+        assert "## Rewards" not in missed
+        assert "(Not repeated, as the program is right about it: Rewards.)" in missed
+        assert "## Episode End" not in other
+        assert "Pole Angular Velocity" in missed
 
 
 class TestDiscreteReport:
