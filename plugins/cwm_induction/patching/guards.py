@@ -25,7 +25,7 @@ FOLDS = 4
 NUMBER = 0.6
 """What a bound costs beside its quantity, in mistakes in rows kept out."""
 
-DISC, SLANT, BOXED = 3.2, 2.6, 0.7
+DISC, SLANT, BOXED = 3.6, 2.8, 0.45
 """What quantities cost that are made of two: two names and the numbers in them; and the sides of a
 box, which share two names."""
 
@@ -65,13 +65,14 @@ class Quantities:
     """What a guard may compare: numbers, and flags.
 
     The main numbers are those of the observation, and the `moved` ones of these are what they
-    become.
+    become. Rows of one of the `episodes` are kept out together, since they are alike.
     """
 
     columns: Sequence[NamedColumn]
     main: frozenset[str]
     moved: frozenset[str] = frozenset()
     flags: Sequence[NamedColumn] = ()
+    episodes: Array | None = None
 
     @cached_property
     def features(self) -> list[Feature]:
@@ -100,6 +101,12 @@ class Quantities:
         then = [column for column in self.varied if column.text in self.moved]
         now = [column for column in self.varied if column.text not in self.moved]
         return [*combinations(now, 2), *combinations(then, 2)][:MOST_PLANES]
+
+    def folds(self, count: int) -> list[Array]:
+        """Return the masks of the rows that are kept out in turn."""
+        episodes = np.arange(count) if self.episodes is None else self.episodes
+        place = np.unique(episodes, return_inverse=True)[1].reshape(-1)
+        return [place % FOLDS == fold for fold in range(FOLDS)]
 
     @cached_property
     def compounds(self) -> list[Feature]:
@@ -143,13 +150,14 @@ def guard(known: Quantities, inside: Array, outside: Array, effort: Effort) -> G
     if not outside.any():
         return Guard(ALWAYS, np.ones(len(inside), bool), 0, 0.0)
     best: Guard | None = None
-    for make, least in _families(known):
+    folds = known.folds(len(inside))
+    for make, least in _families(known, inside):
         if not effort.spend(20.0 * len(inside)):
             break
         if best is not None and best.rank <= least:
             continue
         for refit, found in make(inside, outside):
-            tried = _weighed(refit, found, inside, outside, best.rank if best else np.inf)
+            tried = _weighed(refit, found, inside, outside, best.rank if best else np.inf, folds)
             if tried is not None and (best is None or tried.rank < best.rank - 1e-9):
                 best = tried
     return best
@@ -161,7 +169,7 @@ Refit = Callable[[Array, Array], Sequence[_Bound]]
 Family = Callable[[Array, Array], Iterator[tuple[Refit, Sequence[_Bound]]]]
 
 
-def _families(known: Quantities) -> Iterator[tuple[Family, float]]:
+def _families(known: Quantities, inside: Array) -> Iterator[tuple[Family, float]]:
     """Yield kinds of guards, and the least that they cost."""
     yield _bounded(known.features, 1), 1.0
     yield _bounded(known.compounds, 1), 1.3
@@ -173,7 +181,7 @@ def _families(known: Quantities) -> Iterator[tuple[Family, float]]:
     yield _bounded(known.compounds, 2), 2.9
     yield _bounded(known.features, MOST_BOUNDS), 6.0
     for flag in known.features:
-        if flag.is_flag:
+        if flag.is_flag and (flag.values[inside] > 0).all():
             for first, second in known.planes:
                 yield _curved(first, second, _disc, flag), DISC + 2 * NUMBER + flag.cost
                 yield _curved(first, second, _slant, flag), SLANT + 2 * NUMBER + flag.cost
@@ -226,8 +234,6 @@ def _curved(
         ]
 
     def make(inside: Array, outside: Array) -> Iterator[tuple[Refit, Sequence[_Bound]]]:
-        if flag is not None and not (flag.values[inside] > 0).all():
-            return
         if found := refit(inside, outside):
             yield (lambda a, b: [*refit(a, b), *also]), [*found, *also]
 
@@ -280,7 +286,12 @@ def _fewest(
 
 
 def _weighed(
-    refit: Refit, bounds: Sequence[_Bound], inside: Array, outside: Array, least: float
+    refit: Refit,
+    bounds: Sequence[_Bound],
+    inside: Array,
+    outside: Array,
+    least: float,
+    folds: Sequence[Array],
 ) -> Guard | None:
     """Put numbers to bounds, and count the mistakes in rows that these were found without."""
     price = sum(bound.feature.cost + NUMBER for bound in bounds)
@@ -289,10 +300,7 @@ def _weighed(
     if wrong > 0.3 * inside.sum() or price + WRONG * wrong >= least:
         return None
     missed = 0
-    for fold in range(FOLDS):
-        kept = np.zeros(len(inside), bool)
-        for part in (inside, outside):
-            kept[np.flatnonzero(part)[fold::FOLDS]] = True
+    for kept in folds:
         if not (inside & ~kept).any() or not (outside & ~kept).any():
             continue
         again = refit(inside & ~kept, outside & ~kept)

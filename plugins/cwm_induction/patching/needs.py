@@ -316,7 +316,7 @@ def _tried(standing: Standing, sites: Sequence[int], rows: Array) -> list[Need]:
     for need in begun:
         held = np.unique(need.now[need.rows])
         near = np.unique(held[:, None] + np.array(NEARBY)[None])
-        flag = bool(np.isin(need.now[np.isfinite(need.now)], (0, 1)).all())
+        flag = set(np.unique(need.now[np.isfinite(need.now)]).tolist()) == {0.0, 1.0}
         values = np.array([0.0, 1.0]) if flag else np.unique([*near, *SMALL, *(-held)])
         offered.append(values)
     changes, owners = [], []

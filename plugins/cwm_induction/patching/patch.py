@@ -21,6 +21,9 @@ from cwm_induction.patching.trials import Ask, Change, Trials
 MOST_CORRECTIONS = 6
 """Corrections of one patch: a program that needs more is wrong in another way."""
 
+MOST_CONFIRMED = 3
+"""Changed texts that are asked for all rows until one is better, as trials said it would be."""
+
 MOST_TRIED = 30
 """Laws that are tried on all rows."""
 
@@ -74,14 +77,15 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
     while standing is not None and standing.losses and len(findings) < MOST_CORRECTIONS:
         effort.tell("looking at what the program leaves over")
         with np.errstate(all="ignore"):
-            found = max(_options(standing, effort), key=lambda one: one.gain, default=None)
-        if found is None:
+            options = sorted(_options(standing, effort), key=lambda one: -one.gain)
+        for found in options[:MOST_CONFIRMED]:
+            after = _standing(found.text, outcome, ask, effort)
+            if after is not None and after.losses < standing.losses:
+                standing = after
+                findings.append(found.finding)
+                break
+        else:
             break
-        after = _standing(found.text, outcome, ask, effort)
-        if after is None or after.losses >= standing.losses:
-            break
-        standing = after
-        findings.append(found.finding)
     return (standing.trials.source.text, findings) if standing and findings else (program, [])
 
 
@@ -169,7 +173,11 @@ def _quantities(standing: Standing, need: Need) -> Quantities:
         c.text for c in columns if any(_is_next(c.values, one) for one in _after(standing))
     )
     return Quantities(
-        columns, main | moved | {"action"}, moved - main, standing.letters(need.position)
+        columns,
+        main | moved | {"action"},
+        moved - main,
+        standing.letters(need.position),
+        data.columns["episodes"],
     )
 
 

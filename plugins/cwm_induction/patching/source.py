@@ -104,28 +104,31 @@ class Source:
                 found.append(position)
         return found[:MOST_POSITIONS]
 
-    @property
+    @cached_property
     def sites(self) -> list[Site]:
-        """Every place that a statement is about to read, in the order of the text."""
-        return [
-            Site(number, place)
-            for number, position in enumerate(self.positions)
-            if position.is_open
-            for place in position.reads
-            if place != "action"
-        ]
+        """Every place that a statement is about to read, or that the one before has set."""
+        found: dict[Site, None] = {}
+        before: dict[int, frozenset[str]] = {}
+        for number, position in enumerate(self.positions):
+            fresh = sorted(before.get(position.block, frozenset()) & set(position.known))
+            before[position.block] = position.sets
+            if position.is_open:
+                places = [place for place in position.reads if place != "action"]
+                places += [place for place in fresh if "self" not in place]
+                found.update((Site(number, place), None) for place in places)
+        return list(found)
 
     def earliest(self, site: Site) -> int:
-        """Return the first position in the block at which the place holds what it holds there."""
+        """Return the first position in the block where a change of the place does the same."""
         found, own = site.position, self.positions[site.position]
         for number in range(site.position - 1, -1, -1):
             position = self.positions[number]
-            if position.method != own.method or position.block != own.block:
-                continue
-            if site.place in position.sets or site.place not in position.known:
+            if position.method != own.method or site.place in position.reads:
                 break
-            if position.is_open:
-                found = number
+            if position.block == own.block:
+                if site.place in position.sets or site.place not in position.known:
+                    break
+                found = number if position.is_open else found
         return found
 
     def with_lines(self, position: int, lines: list[str]) -> str:
