@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cwm_cli.agents.collecting import writing
 from cwm_cli.agents.subjects import ProgramSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.data.dataset import Dataset
@@ -65,6 +64,10 @@ def calibrate(
     episodes and the held-out ones are for the scores alone. With `output` the program is written
     to a file. `CwmError` where the program does not run.
     """
+    if output is not None and not Path(output).parent.is_dir():
+        raise CwmError(
+            f"cannot write {output}, as its folder does not exist: --output names another"
+        )
     about = find_subject(program=program, env=env, env_args=env_args, observer=observer)
     owners = [Owner("sandbox", Limits), Owner("calibrate", Calibrate)]
     chosen = read_options(options, owners)
@@ -89,7 +92,7 @@ def calibrate(
                 evaluate(model, rows, metric, seed=seed) if len(rows) else None for rows in parts
             ]
             if failure := next((each.failure for each in found if each and each.failure), None):
-                reason = " ".join(failure.message.split())
+                reason = failure.message.splitlines()[0]
                 raise CwmError(f"{about.name} does not run ({reason}): mend that first")
             on_train, on_test = (each and each.score for each in found)
             return Scores(on_train, on_test, None)
@@ -103,6 +106,5 @@ def calibrate(
         if found is not None and found.corrections:
             text, after = found.program, scores(found.program)
     if output is not None:
-        with writing(Path(output)):
-            Path(output).write_text(text, encoding="utf-8")
+        Path(output).write_text(text, encoding="utf-8")
     return CalibrationResult(text, found, before, after)

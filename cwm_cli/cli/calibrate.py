@@ -48,7 +48,7 @@ def calibrate(
     from rich.text import Text
 
     from cwm_cli.agents.calibrating import calibrate as fit
-    from cwm_cli.text import clean
+    from cwm_cli.text import clean, share
     from cwm_cli.views.recording import RecordingBar
     from cwm_cli.views.tables import score_table
 
@@ -65,18 +65,18 @@ def calibrate(
         observer=RecordingBar(),
     )
     out = console(json=json)
-    scores = {"train before": result.before.train, "held-out before": result.before.test}
     found = result.calibration
+    out.print(score_table({"train": result.scores.train, "held-out": result.scores.test}))
     if found is None:
-        findings = "Nothing to fit: it is right on all fitted rows, or has no numbers."
+        out.print("Nothing to fit: it is right on all fitted rows, or has no numbers.")
     else:
-        findings = found.findings
-        scores |= {"train": result.scores.train, "held-out": result.scores.test}
-    out.print(score_table(scores), soft_wrap=True)
-    out.print(Text(clean(findings, newlines=True)), soft_wrap=True)
-    if found is not None and found.stopped:
-        out.print(f"Stopped after {found.stopped}: -o calibrate_seconds=N allows more.")
-    if output is None and found is not None and found.corrections:
-        out.print("Not written: name a file with --output.")
+        before = {"train": result.before.train, "held-out": result.before.test}
+        was = [f"{share(score.accuracy)} ({part})" for part, score in before.items() if score]
+        out.print(f"Its accuracy was {', '.join(was)} before.", highlight=False)
+        out.print(Text(clean(found.findings, newlines=True)))
+        if found.stopped:
+            out.print("-o calibrate_seconds=N and -o calibrate_steps=N allow more.")
+        if output is None and found.corrections:
+            out.print("Not written: name a file with --output.")
     if json:
         emit_json(result.as_json())

@@ -75,7 +75,9 @@ class Calibration:
         if self.unidentified:
             lines.append(f"Not determined by these rows: {', '.join(self.unidentified)}.")
         left = {name: size for name, size in self.floor.items() if size > 1}
-        if left and self.wrong:
+        if self.stopped:
+            lines.append(f"The fit was broken off after {self.stopped}.")
+        elif left and self.wrong:
             sizes = ", ".join(f"{name} {size:.3g}" for name, size in left.items())
             lines.append(
                 f"No value of the numbers brings these below their median error, in units of "
