@@ -1,8 +1,8 @@
 """Run the real command against a model on the loopback, and print the tree that grows.
 
 `python -m benchmarks.every_move` records a mill that nobody knows, and has `cwm synthesize` ask a
-server that speaks OpenAI's protocol and answers from `completions.md`: by what is asked for, each
-answer once and the last one again. The search begins with what data alone tell; the answers are
+server that speaks OpenAI's protocol and answers from `completions.md`, in order and by what is
+asked for: out of turn an answer comes again. The search begins with what data alone tell; the answers are
 first wrong, then right; what a completion is not needed for is done without.
 """
 
@@ -13,12 +13,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 USUAL = ("--budget", "8", "-o", "prior_generate=0.56")
 """A tree that hopes for more from scratch than by default, so that it tries that beside a start."""
@@ -27,14 +27,18 @@ ENVIRONMENT = "benchmarks.every_move.mill:Mill-v0"
 COMPLETIONS = Path(__file__).with_name("completions.md")
 
 
-def prepared(text: str) -> dict[str, list[str]]:
-    """Return the prepared answers by the kind of move that they are for."""
-    answers: dict[str, list[str]] = defaultdict(list)
-    for section in re.split(r"(?m)^(?=# (?:generate|improve|fix)$)", text):
-        kind, _, answer = section.partition("\n")
-        if answer:
-            answers[kind.removeprefix("# ")].append(answer.strip())
-    return answers
+class PreparedAnswer(NamedTuple):
+    """An answer, and the kind of move that it is for."""
+
+    kind: str
+    text: str
+
+
+def prepared(text: str) -> list[PreparedAnswer]:
+    """Return the prepared answers, in their order."""
+    sections = re.split(r"(?m)^(?=# (?:generate|improve|fix)$)", text)
+    cut = [section.partition("\n") for section in sections if section.strip()]
+    return [PreparedAnswer(head.removeprefix("# "), body.strip()) for head, _, body in cut]
 
 
 def kind_of_prompt(prompt: str) -> str:
@@ -49,16 +53,20 @@ class PreparedModel(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, answers: dict[str, list[str]]) -> None:
+    def __init__(self, answers: list[PreparedAnswer]) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
-        self.answers = answers
+        self.left = answers
+        self.last: dict[str, str] = {}
         self.lock = threading.Lock()
 
     def answer(self, prompt: str) -> str:
-        """Return the next answer of the kind that is asked for, at last the last one again."""
+        """Return the next answer if it is of the kind that is asked for, else the last such one."""
+        kind = kind_of_prompt(prompt)
         with self.lock:
-            left = self.answers[kind_of_prompt(prompt)]
-            return left.pop(0) if len(left) > 1 else left[0]
+            first = next((n for n, each in enumerate(self.left) if each.kind == kind), None)
+            if first is not None and (first == 0 or kind not in self.last):
+                self.last[kind] = self.left.pop(first).text
+            return self.last[kind]
 
 
 class Answering(BaseHTTPRequestHandler):
