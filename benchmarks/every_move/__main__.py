@@ -2,8 +2,8 @@
 
 `python -m benchmarks.every_move` records a mill that nobody knows, and has `cwm synthesize` ask a
 server that speaks OpenAI's protocol and answers from `completions.md`, in order and by what is
-asked for: out of turn an answer comes again. The search begins with what data alone tell; the answers are
-first wrong, then right; what a completion is not needed for is done without.
+asked for: out of turn an answer comes again. The search begins with what data alone tell; the
+answers are first wrong, then right; what a completion is not needed for is done without.
 """
 
 import argparse
