@@ -369,3 +369,15 @@ def test_what_switches_a_flag_is_bracketed() -> None:
     on = steps.before[:, 1] == 1
     assert steps.before[hot, 0] == steps.before[on & (steps.before[:, 0] >= 22), 0].min()
     assert steps.before[warm, 0] == steps.before[on & (steps.before[:, 0] < 22), 0].max()
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_not_finite_hide_nothing() -> None:
+    """A row without a number is written as it is, and the others are chosen as ever."""
+    ball = fall()
+    ball.columns["next_observations"][7, 1] = np.nan
+    ball.columns["observations"][9, 0] = np.inf
+    words = told(ball).words()
+    assert "Steps in a row" in words and "Ends" in words
+    single = fall(1)
+    assert "1 steps of 1 episodes" in told(single).words()

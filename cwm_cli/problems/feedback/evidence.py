@@ -231,10 +231,10 @@ class StepKinds:
         real = [steps.before, steps.actions]
         columns = []
         for values in real:
-            low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+            values = _finite(values)
+            low, high = values.min(axis=0), values.max(axis=0)
             columns.append((values - low) / np.where(high > low, high - low, 1.0))
-        scaled: np.ndarray = np.nan_to_num(np.concatenate(columns, axis=1))
-        return scaled
+        return np.concatenate(columns, axis=1)
 
     @cached_property
     def discrete(self) -> np.ndarray:
@@ -268,6 +268,8 @@ class StepKinds:
         for tense, values in reversed(tenses):
             for index in np.flatnonzero(~steps.is_text).tolist()[:MANY_CELLS]:
                 column = values[:, index]
+                if not np.isfinite(column).all():
+                    continue
                 for name, side in (("{}", column), ("{}", -column), ("|{}|", np.abs(column))):
                     outer, inner = (np.where(rows, side, np.nan) for rows in (mask, others))
                     edge, other = float(np.nanmin(outer)), float(np.nanmax(inner))
@@ -387,13 +389,13 @@ class StepKinds:
         steps = self.steps
         inputs = [np.ones((len(steps), 1)), self.scaled]
         inputs += [mask[:, None] for _, mask in self.action_values]
-        design = np.nan_to_num(np.concatenate(inputs, axis=1).astype(np.float64))
+        design = np.concatenate(inputs, axis=1).astype(np.float64)
         if len(steps) < 3 * design.shape[1]:
             return []
         real = ~steps.whole
-        targets = [steps.after[:, real] - steps.before[:, real]]
-        targets += [] if self.reward_values else [steps.rewards[:, None]]
-        values = np.nan_to_num(np.concatenate(targets, axis=1))
+        targets = [_finite(steps.after[:, real]) - _finite(steps.before[:, real])]
+        targets += [] if self.reward_values else [_finite(steps.rewards[:, None])]
+        values = np.concatenate(targets, axis=1)
         law, *_ = np.linalg.lstsq(design, values, rcond=1e-9)
         missed = np.abs(design @ law - values)
         scale = np.maximum(np.median(missed, axis=0), 1e-9 * (1 + np.abs(values).max(axis=0)))
@@ -415,6 +417,11 @@ class StepKinds:
             for key, rows in groups.items()
             if len(rows) > 1 and len({self.steps.line(row) for row in rows}) > 1
         }
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Put nothing where there is no finite number, so that one such row hides no other."""
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 # --- which steps are shown
@@ -561,8 +568,9 @@ def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[C
     if not len(rows):
         return
     real = ~steps.whole.all() and not steps.is_board
-    reach = np.ptp(steps.after, axis=0)
-    after = np.nan_to_num(steps.after / np.where(reach > 0, reach, 1.0))
+    after = _finite(steps.after)
+    reach = np.ptp(after, axis=0)
+    after = after / np.where(reach > 0, reach, 1.0)
     free = ~steps.ended
     for row in np.roll(rows, -variant)[:NEAR_MISSES].tolist():
         other = kinds.nearest(row, free)
