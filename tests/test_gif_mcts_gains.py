@@ -138,9 +138,10 @@ def test_a_tree_of_prefixes_takes_nodes_that_nobody_was_asked_for():
     assert {parent for _, parent in tree.moves()} == {1}
 
 
-def test_a_program_that_raised_is_fixed_first_and_given_up_in_the_end():
+@pytest.mark.parametrize("score", [0.0, 0.7, 0.9996])
+def test_a_program_that_raised_is_fixed_first_and_given_up_in_the_end(score):
     tree = grown()
-    tree.add(GENERATE, 0.7)
+    tree.add(GENERATE, score, error=-4.0)
     tree.add(IMPROVE, None, parent=0)
     assert tree.moves() == {(FIX, 1)}
     assert tree.move() == Move(FIX, 1, tree.nodes[1].program, BUG)

@@ -92,7 +92,7 @@ class WholePrograms:
         self._nodes.append(node)
         self._texts.add(node.program)
         self._states.append(state)
-        self._values.append(HIGHEST_BUG_VALUE * fixes / self.fixes if fixes else value)
+        self._values.append(self._bug_value(fixes) if fixes else value)
         self._errors.append(_error(verdict))
         self._gains.append(0.0)
         self._tries.append(0)
@@ -115,8 +115,10 @@ class WholePrograms:
                 tries[move.parent] += 1
         shares = (self._prior * self.improved.mean + gains) / (self._prior + tries)
         bonus = self.exploration * np.sqrt(spread / (tries + self.epsilon))
-        bounds = np.where(fixes > 0, values, values + (1 - values) * (shares + bonus))
-        return np.where(is_open & (self.improve | (fixes > 0)), bounds, -inf)
+        bounds = values.copy()
+        runs = fixes == 0
+        bounds[runs] += (1 - values[runs]) * (shares + bonus)[runs]
+        return np.where(is_open & (self.improve | ~runs), bounds, -inf)
 
     def _anew(self, pending: Sequence[Move], spread: float) -> float:
         """Return the bound of another program from scratch."""
@@ -155,6 +157,10 @@ class WholePrograms:
     def _fixes_left(self, node: Node) -> int:
         """Return how often a program that raised may still be fixed."""
         return self._fixes[node.parent] - 1 if node.action == FIX else self.fixes
+
+    def _bug_value(self, fixes: int) -> float:
+        """Value a program that raised: it is fixed at once, then by the fixes it has left."""
+        return inf if fixes == self.fixes else HIGHEST_BUG_VALUE * fixes / self.fixes
 
     def _close(self, number: int, state: str) -> None:
         """Leave a program alone from now on."""

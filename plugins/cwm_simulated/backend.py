@@ -130,6 +130,7 @@ class Simulated(Backend):
         """Propose a program as good as was measured, with the given lines and their errors."""
         if not isinstance(request.problem, Problem):
             raise CwmError("chances=measured judges programs: there is no problem to judge them by")
+        request.tell("judging programs to draw from")
         move, graded = request.move, self._grades(request.problem)
         if move.action != GENERATE:
             score = move.verdict.normalised if move.verdict else 0.0
