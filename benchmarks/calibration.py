@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("kind", choices=CASES)
     parser.add_argument("env", nargs="?", help="an environment; all of the kind unless given")
     parser.add_argument("seed", nargs="?", type=int, help="a shift; 1 to 5 unless given")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for a fit, at most")
     parser.add_argument("--file", type=Path, default=Path("runs/calibration.jsonl"))
     arguments = parser.parse_args()
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +78,14 @@ def main() -> None:
                 continue
             found = _kept(arguments.file, [case.env, seed])
             if found is None:
-                found = measured(case, seed, arguments.file.with_suffix(""))
+                found = measured(case, seed, arguments.file.with_suffix(""), arguments.seconds)
                 with arguments.file.open("a") as file:
                     file.write(json.dumps({"key": [case.env, seed], "result": found}) + "\n")
             print(_line(case, seed, found), flush=True)
     print(machine())
 
 
-def measured(case: Case, seed: int, folder: Path) -> dict[str, Any]:
+def measured(case: Case, seed: int, folder: Path, most: float) -> dict[str, Any]:
     """Collect the data of a shifted environment and fit a program to them."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{case.env}-shift{seed}.npz"
@@ -97,7 +98,7 @@ def measured(case: Case, seed: int, folder: Path) -> dict[str, Any]:
         env_args=shift,
         dataset=data,
         tools=case.tools,
-        options={"calibrate_seconds": SECONDS},
+        options={"calibrate_seconds": most},
         output=folder / f"{case.env}-shift{seed}.py",
     )
     seconds, cpu = time.perf_counter() - began, _processor_seconds() - used
