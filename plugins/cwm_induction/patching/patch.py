@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Patch(Refiner):
     """Looks at what a program leaves over and writes corrections into it."""
 
     patch_seconds: float = 30.0
-    """Seconds after which no further correction is looked for; what is done is counted."""
+    """Seconds after which nothing further is tried; what was found by then counts."""
 
     def refine(self, task: RefinementTask) -> Refinement | None:
         """Return the program with corrections that make fitted rows right, or None."""
@@ -59,7 +60,11 @@ class Patch(Refiner):
         if not isinstance(problem, WorldModelProblem) or not task.node.program:
             return None
 
+        start = monotonic()  # an effort does not count the time that passes in the sandbox
+
         def ask(program: str, rows: Dataset) -> dict[str, Array]:
+            if monotonic() - start > self.patch_seconds:
+                return {}
             columns, failure = problem.sandbox.predict(program, rows, seed=problem.seed)
             return {} if failure else columns
 
