@@ -177,7 +177,7 @@ def diagnose(
 ) -> Diagnosis:
     """Find out where predictions of a dataset are wrong, and what the rows have in common."""
     comparison = ComparedRows.of(dataset, predictions, metric, description)
-    quantities = Quantities(comparison)
+    quantities = ComparedQuantities(comparison)
     return Diagnosis(
         comparison,
         float(1.0 - comparison.lost.sum() / comparison.weights.sum()),
@@ -189,7 +189,7 @@ def diagnose(
     )
 
 
-class Quantities:
+class ComparedQuantities:
     """What conditions may be about: what was asked, what the program said, what followed."""
 
     def __init__(self, comparison: ComparedRows) -> None:
@@ -295,7 +295,7 @@ def _agree(one: np.ndarray, other: np.ndarray) -> float:
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
-def groups(quantities: Quantities) -> Iterator[Group]:
+def groups(quantities: ComparedQuantities) -> Iterator[Group]:
     """Yield what is wrong under one condition each, until most of what is lost is explained."""
     comparison = quantities.comparison
     left = comparison.wrong
@@ -354,7 +354,7 @@ def _mistakes(
         yield from ((tuple(names), mask) for names, mask in together)
 
 
-def _located(quantities: Quantities, parts: tuple[str, ...], wrong: np.ndarray) -> _Found:
+def _located(quantities: ComparedQuantities, parts: tuple[str, ...], wrong: np.ndarray) -> _Found:
     """Find the condition under which some parts are wrong, "" where they are nearly everywhere."""
     if (cells := _located_in_cells(quantities.comparison)) is not None:
         return _Found(parts, *cells, wrong)
@@ -404,7 +404,7 @@ def _located_in_cells(comparison: ComparedRows) -> tuple[str, np.ndarray] | None
     return f"for some cell {condition.words(cells)}", rows
 
 
-def _group(quantities: Quantities, found: _Found) -> Group:
+def _group(quantities: ComparedQuantities, found: _Found) -> Group:
     """Put a group together, with rows to show."""
     comparison = quantities.comparison
     inside = found.rows & found.wrong
@@ -435,7 +435,7 @@ def _is_wrong(comparison: ComparedRows, name: str, rows: np.ndarray) -> bool:
     return bool((~comparison.right[:, index] & rows & ~comparison.terminal).any())
 
 
-def contrast(quantities: Quantities, rows: np.ndarray) -> Contrast | None:
+def contrast(quantities: ComparedQuantities, rows: np.ndarray) -> Contrast | None:
     """Return the pair of a wrong and a right row that are most alike in what was asked."""
     comparison = quantities.comparison
     right = np.flatnonzero(~comparison.wrong)
@@ -477,7 +477,7 @@ def wrong_kinds(comparison: ComparedRows) -> Iterator[WrongKind]:
             yield WrongKind(part, one, other, int(counts[place]), row)
 
 
-def tellings(quantities: Quantities) -> Iterator[Telling]:
+def tellings(quantities: ComparedQuantities) -> Iterator[Telling]:
     """Yield what tells ends, and each of a few rewards, where predictions are wrong about them."""
     comparison = quantities.comparison
     rewards = comparison.dataset.columns["rewards"]
@@ -492,7 +492,7 @@ def tellings(quantities: Quantities) -> Iterator[Telling]:
                 yield from _told(quantities, f"the reward is {value.item()!r}", rewards == value)
 
 
-def _told(quantities: Quantities, outcome: str, rows: np.ndarray) -> Iterator[Telling]:
+def _told(quantities: ComparedQuantities, outcome: str, rows: np.ndarray) -> Iterator[Telling]:
     """Yield the condition that tells some rows, if one does nearly without exception."""
     condition = separate(rows, quantities.recorded)
     if condition is None:
