@@ -135,10 +135,10 @@ def test_a_value_that_an_option_does_not_take_is_refused_in_words_of_the_user():
 def test_only_all_is_written_as_1_and_only_nothing_as_0(value):
     written = share(value)
     assert (written == "1.000") == (value == 1)
-    assert (written == "0.000") == (value < 1e-12)
+    assert (written == "0.000") == (value <= 1e-12)
     assert abs(float(written) - value) <= 0.001
     assert (percent(value) == "100 %") == (value == 1)
-    assert (float(percent(value)[:-1]) == 0) == (value < 1e-12)
+    assert (float(percent(value)[:-1]) == 0) == (value <= 1e-12)
 
 
 def test_shares_below_nothing_and_above_all_and_unknown_ones_are_written_as_well():

@@ -106,6 +106,7 @@ class Search:
     _known: int = field(default=0, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
+    _variants: Counter[str] = field(default_factory=Counter, init=False)
     _refining: dict[int, Refining] = field(default_factory=dict, init=False)
     _refined: set[str] = field(default_factory=set, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
@@ -248,11 +249,13 @@ class Search:
         move = self._remarked(self.strategy.select(rng, awaited))
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
-        number, known = 0, set[str]()
+        first, number, known = request.key, 0, set[str]()
         while not self.strategy.repeats and self._asked[request.key] and request.key not in known:
             known.add(request.key)
-            number += 1
+            number = max(number, self._variants[first]) + 1
             request = request._replace(messages=self.problem.varied(move, number))
+        if number:
+            self._variants[first] = number
         return request._replace(
             occurrence=self._asked[request.key],
             tell=partial(self.doing.__setitem__, step),
