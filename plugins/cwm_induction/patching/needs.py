@@ -15,7 +15,7 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import close
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
-from cwm_induction.patching.trials import LETTER, Answers, Change, Trials, outputs
+from cwm_induction.patching.trials import LETTER, PlaceChange, ProgramTrials, TrialAnswers, outputs
 
 SAMPLE = 40
 """Wrong rows that are solved for: enough to tell a law by."""
@@ -35,7 +35,7 @@ SECANTS = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RecordedOutcome:
     """What was recorded for rows, and which of the numbers that are predicted are wrong."""
 
     data: Dataset
@@ -74,17 +74,17 @@ class Outcome:
 class Standing:
     """A program on the rows: what it says, what is wrong, and what its places hold."""
 
-    trials: Trials
-    outcome: Outcome
+    trials: ProgramTrials
+    outcome: RecordedOutcome
     said: Array
     wrong: Array
     seen: Array
 
     @classmethod
-    def of(cls, trials: Trials, outcome: Outcome) -> "Standing | None":
+    def of(cls, trials: ProgramTrials, outcome: RecordedOutcome) -> "Standing | None":
         """Ask a program for every row, None where it fails in one: that is another's to mend."""
         rows = np.arange(len(trials.data))
-        found = trials.run([Change(rows)])
+        found = trials.run([PlaceChange(rows)])
         if found is None:
             return None
         [answers] = found
@@ -142,7 +142,7 @@ class Standing:
         reached: Array = np.isfinite(self.seen[:, numbers]).any(axis=1)
         return reached
 
-    def effect(self, answers: Answers, rows: Array) -> tuple[Array, Array]:
+    def effect(self, answers: TrialAnswers, rows: Array) -> tuple[Array, Array]:
         """Return how many numbers of each row a change makes right, and how many wrong."""
         wrong = self.outcome.wrong(answers.columns, rows)
         wrong[answers.failed] = True
@@ -239,10 +239,10 @@ def _solved(standing: Standing, sites: Sequence[int], rows: Array) -> list[Need]
 
 def _ask(
     standing: Standing, needs: Sequence[Need], values: Sequence[Array]
-) -> list[Answers] | None:
+) -> list[TrialAnswers] | None:
     """Set places to values."""
     changes = [
-        Change(need.rows, 0, need.site, 0.0, value)
+        PlaceChange(need.rows, 0, need.site, 0.0, value)
         for need, value in zip(needs, values, strict=True)
     ]
     return standing.trials.run(changes) if changes else []
@@ -259,7 +259,7 @@ class _Secant:
     best: Array
 
     @classmethod
-    def of(cls, standing: Standing, need: Need, step: Array, answers: Answers) -> "_Secant":
+    def of(cls, standing: Standing, need: Need, step: Array, answers: TrialAnswers) -> "_Secant":
         """Begin with what a small step does."""
         rows, space = need.rows, standing.trials.data.observation_space
         slopes = (outputs(space, answers.columns) - standing.said[rows]) / step[:, None]
@@ -273,7 +273,7 @@ class _Secant:
         missing = standing.outcome.truth[rows, output] - standing.said[rows, output]
         return cls(need, output, slope, need.wanted + missing / slope, np.zeros(len(rows), int))
 
-    def learn(self, standing: Standing, answers: Answers) -> None:
+    def learn(self, standing: Standing, answers: TrialAnswers) -> None:
         """Take the values that mend their rows, and step on where something is left."""
         rows, space = self.need.rows, standing.trials.data.observation_space
         each = np.arange(len(rows))
@@ -327,7 +327,7 @@ def _tried(standing: Standing, sites: Sequence[int], rows: Array) -> list[Need]:
             part = np.flatnonzero(worth & (now != value))
             if len(part):
                 changes.append(
-                    Change(need.rows[part], 0, need.site, 0.0, np.full(len(part), value))
+                    PlaceChange(need.rows[part], 0, need.site, 0.0, np.full(len(part), value))
                 )
                 owners.append((number, place, part))
     answered = standing.trials.run(changes) if changes else []

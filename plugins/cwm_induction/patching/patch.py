@@ -14,10 +14,10 @@ from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
 from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
 from cwm_induction.patching.laws import Law, laws
-from cwm_induction.patching.needs import Need, Outcome, Standing, needs
+from cwm_induction.patching.needs import Need, RecordedOutcome, Standing, needs
 from cwm_induction.patching.rewrites import rewritten, tried
-from cwm_induction.patching.source import Site, Source
-from cwm_induction.patching.trials import Ask, Change, Trials
+from cwm_induction.patching.source import CorrectedText, Site
+from cwm_induction.patching.trials import Ask, PlaceChange, ProgramTrials
 
 MOST_CORRECTIONS = 6
 """Corrections of one patch: a program that needs more is wrong in another way."""
@@ -77,7 +77,7 @@ class Patch(Refiner):
 def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str, list[str]]:
     """Return a program with corrections, and these in words; `ask` predicts rows."""
     findings: list[str] = []
-    outcome = Outcome(data)
+    outcome = RecordedOutcome(data)
     standing = _standing(program, outcome, ask, effort)
     while standing is not None and standing.losses and len(findings) < MOST_CORRECTIONS:
         effort.tell("looking at what the program leaves over")
@@ -94,11 +94,11 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
     return (standing.trials.source.text, findings) if standing and findings else (program, [])
 
 
-def _standing(text: str, outcome: Outcome, ask: Ask, effort: Effort) -> Standing | None:
+def _standing(text: str, outcome: RecordedOutcome, ask: Ask, effort: Effort) -> Standing | None:
     """Ask a program for all rows."""
     try:
-        source = Source(text)
-        trials = Trials(source, outcome.data, ask, effort.spend)
+        source = CorrectedText(text)
+        trials = ProgramTrials(source, outcome.data, ask, effort.spend)
         return Standing.of(trials, outcome)
     except SyntaxError:
         return None
@@ -127,7 +127,9 @@ def _additions(standing: Standing, effort: Effort) -> Iterator[Found]:
     )
     offered = offered[:MOST_TRIED]
     rows = np.arange(len(standing.trials.data))
-    changes = [Change(rows, 0, need.site, 0.0, _finite(law.values, need)) for need, law in offered]
+    changes = [
+        PlaceChange(rows, 0, need.site, 0.0, _finite(law.values, need)) for need, law in offered
+    ]
     answered = standing.trials.run(changes) if changes else None
     weighed = []
     for (need, law), answers in zip(offered, answered or [], strict=False):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.patching.needs import Standing
-from cwm_induction.patching.source import Position, Source, place_of
-from cwm_induction.patching.trials import Change
+from cwm_induction.patching.source import CorrectedText, Position, place_of
+from cwm_induction.patching.trials import PlaceChange
 
 MOST_REWRITES = 1500
 """Rewrites of one program that are tried."""
@@ -51,7 +51,7 @@ class Rewrite(NamedTuple):
     parts: "tuple[ast.expr, str] | None" = None
 
 
-def rewrites(source: Source) -> list[Rewrite]:
+def rewrites(source: CorrectedText) -> list[Rewrite]:
     """Return small rewrites of the methods and values of a program, each once."""
     found: dict[str, Rewrite] = {}
     for method in source.methods:
@@ -63,7 +63,7 @@ def rewrites(source: Source) -> list[Rewrite]:
     return list(found.values())[:MOST_REWRITES]
 
 
-def _values(source: Source) -> list[ast.stmt]:
+def _values(source: CorrectedText) -> list[ast.stmt]:
     """Return the assignments in the body of the class."""
     classes = [
         node
@@ -99,7 +99,7 @@ def _blocks(method: ast.FunctionDef) -> list[list[ast.stmt]]:
     return found
 
 
-def _altered(source: Source, method: ast.FunctionDef) -> Iterator[Rewrite]:
+def _altered(source: CorrectedText, method: ast.FunctionDef) -> Iterator[Rewrite]:
     """Yield a method with another name, number, comparison or condition in one place."""
     lines = {p.line: p for p in source.positions if p.method == method.name}
     for number, node in enumerate(ast.walk(method)):
@@ -128,7 +128,7 @@ def _position(lines: dict[int, Position], node: ast.AST) -> Position | None:
 
 
 def _replacements(
-    node: ast.AST, position: Position | None, source: Source
+    node: ast.AST, position: Position | None, source: CorrectedText
 ) -> Iterator[tuple[ast.expr, float]]:
     """Yield what an expression may be instead."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -149,7 +149,7 @@ def _replacements(
                 yield ast.parse(other, mode="eval").body, 1.8
 
 
-def _others(value: object, source: Source) -> Iterator[tuple[str | int, float]]:
+def _others(value: object, source: CorrectedText) -> Iterator[tuple[str | int, float]]:
     """Yield what a literal may be instead: another whole number, truth or letter."""
     if isinstance(value, bool):
         yield not value, 1.3
@@ -166,7 +166,7 @@ def _others(value: object, source: Source) -> Iterator[tuple[str | int, float]]:
                     yield value[:place] + letter + value[place + 1 :], 1.6
 
 
-def _literals(source: Source, statement: ast.stmt) -> Iterator[Rewrite]:
+def _literals(source: CorrectedText, statement: ast.stmt) -> Iterator[Rewrite]:
     """Yield a value of the class with another literal in one place."""
     for number, node in enumerate(ast.walk(statement)):
         if not isinstance(node, ast.Constant):
@@ -218,7 +218,7 @@ def _gains(standing: Standing, every: list[Rewrite], rows: np.ndarray) -> list[i
         part = every[start : start + AT_ONCE]
         variants = ["\n".join(f"    {line}" for line in one.new.splitlines()) for one in part]
         trials = replace(standing.trials, variants=variants)
-        answered = trials.run([Change(rows, number) for number in range(1, len(part) + 1)])
+        answered = trials.run([PlaceChange(rows, number) for number in range(1, len(part) + 1)])
         if answered is None:
             gains += [0] * len(part)
             continue
@@ -228,7 +228,7 @@ def _gains(standing: Standing, every: list[Rewrite], rows: np.ndarray) -> list[i
     return gains
 
 
-def rewritten(source: Source, rewrite: Rewrite) -> str:
+def rewritten(source: CorrectedText, rewrite: Rewrite) -> str:
     """Return the text of a program with a rewrite, the rest as its author wrote it if possible."""
     old, lines = rewrite.old, source.text.splitlines(keepends=True)
     assert old.end_lineno is not None

@@ -46,7 +46,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class CorrectedText:
     """The text of a program that defines `class Environment`."""
 
     text: str

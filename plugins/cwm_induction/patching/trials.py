@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_induction.continuous.samples import Array
 from cwm_induction.flattening import number_leaves
-from cwm_induction.patching.source import PLAIN, Site, Source
+from cwm_induction.patching.source import PLAIN, CorrectedText, Site
 
 MOST_ROWS = 20_000
 """Rows of one question; more go into several."""
@@ -105,20 +105,20 @@ class Environment:
 """
 
 
-class Answers(NamedTuple):
+class TrialAnswers(NamedTuple):
     """What changed programs say: the usual columns, the rows that failed, and what was seen."""
 
     columns: Columns
     failed: Array
     seen: Array
 
-    def part(self, start: int, stop: int) -> "Answers":
+    def part(self, start: int, stop: int) -> "TrialAnswers":
         """Return some of the rows."""
         columns = {name: column[start:stop] for name, column in self.columns.items()}
-        return Answers(columns, self.failed[start:stop], self.seen[start:stop])
+        return TrialAnswers(columns, self.failed[start:stop], self.seen[start:stop])
 
 
-class Change(NamedTuple):
+class PlaceChange(NamedTuple):
     """A change to try on some rows: a variant of the program, or other values at a site.
 
     There a place holds `factor` times what it held plus `summand`, a number for every row.
@@ -132,10 +132,10 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trials:
+class ProgramTrials:
     """Tries changes of a program on the rows of a dataset; what is asked is counted."""
 
-    source: Source
+    source: CorrectedText
     data: Dataset
     ask: Ask
     spend: Callable[[float], bool]
@@ -182,12 +182,12 @@ class Trials:
         """How many numbers go beside an observation, both ways."""
         return max(4, len(self.columns))
 
-    def run(self, changes: Sequence[Change]) -> list[Answers] | None:
+    def run(self, changes: Sequence[PlaceChange]) -> list[TrialAnswers] | None:
         """Try changes, each on its rows; None where they cannot be tried."""
         total = sum(len(change.rows) for change in changes)
         if not total or not self.spend(20.0 * total):
             return None
-        found: list[Answers] = []
+        found: list[TrialAnswers] = []
         start = 0
         while start < len(changes):
             stop, count = start, 0
@@ -203,7 +203,7 @@ class Trials:
             start = stop
         return found
 
-    def _asked(self, changes: Sequence[Change]) -> list[Answers] | None:
+    def _asked(self, changes: Sequence[PlaceChange]) -> list[TrialAnswers] | None:
         """Try changes in one question."""
         rows = np.concatenate([change.rows for change in changes])
         padding = np.zeros((len(rows), self.width))
@@ -220,7 +220,7 @@ class Trials:
             name.replace("next_observations.0", "next_observations"): column
             for name, column in columns.items()
         }
-        every = Answers(
+        every = TrialAnswers(
             columns, (seen == -1e300).all(axis=1), np.where(np.abs(seen) > 1e299, np.nan, seen)
         )
         return [every.part(start, end) for start, end in zip(starts, ends, strict=True)]
