@@ -64,6 +64,9 @@ NOWHERE = 1e9
 FINE = 0.05
 """Share of the tolerance that may be given up for a simpler number, and below which all is well."""
 
+LEAST = 1e-6
+"""Tolerances below which errors are noise; ways that do nearly the same differ by more."""
+
 ACTS = 1e-3
 """Tolerances by which a number has to move an answer, when it doubles, to act on a row."""
 
@@ -135,9 +138,10 @@ class _Found(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A combination of choices: how large errors stay, which it is, and the numbers that fit."""
+    """A combination of choices: how large errors stay, in how many rows, and what fits best."""
 
     size: float
+    wrong: int
     numbers: tuple[int, ...]
     values: np.ndarray
 
@@ -273,19 +277,20 @@ class Fitting:
             texts = [(way.place, way.text(n)) for way, n in zip(ways, numbers, strict=True)]
             self._use(written(program, texts))
             values = self.descend(start, free, rows, 6)
-            found = _Way(_size(self.ask([values], rows).errors[0]), tuple(numbers), values)
+            found = self.ask([values], rows)
             self._use(program)
             self.numbers = before
-            return found
+            size = _size(found.errors[0], LEAST)
+            return _Way(size, int((found.losses[0] > 0).sum()), tuple(numbers), values)
 
         now = tuple(way.now for way in ways)
         tried = [fitted(now, self.values, few)]
         for numbers in _combinations(ways, now):
-            if tried[-1].size <= log10(2 * FINE):
+            if not tried[-1].wrong:
                 break
             tried.append(fitted(numbers, self.values, few))
-        best = sorted(tried, key=lambda each: each.size)[:3]
-        if best[0].size > log10(2 * FINE):
+        best = sorted(tried, key=lambda each: (each.wrong > 0, each.size))[:3]
+        if best[0].wrong:
             again = [fitted(each.numbers, each.values, self.sample) for each in best]
             best = sorted(again, key=lambda each: each.size)
         for way, n in zip(ways, best[0].numbers, strict=True):
@@ -544,9 +549,9 @@ def _cost(errors: np.ndarray, near: np.ndarray) -> float:
     return float(np.log1p((errors / near) ** 2).sum())
 
 
-def _size(errors: np.ndarray) -> float:
+def _size(errors: np.ndarray, least: float = FINE) -> float:
     """Return the mean decimal logarithm of errors, none smaller than what is fine."""
-    return float(np.log10(np.maximum(np.abs(errors), FINE)).mean())
+    return float(np.log10(np.maximum(np.abs(errors), least)).mean())
 
 
 def left_over(column: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
