@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-GEAR = (3, 0, 6, 1, 5, 2, 4)
+GEAR = (22, 21, 11, 13, 10, 1, 18, 5, 19, 20, 14, 17, 8, 6, 0, 16, 2, 4, 15, 12, 3, 9, 7)
 """Which tooth follows which: a table without a rule."""
 
 
@@ -22,7 +22,7 @@ class Mill(gymnasium.Env[np.ndarray, int]):  # noqa: D101  # its docstring would
         """Begin somewhere."""
         super().reset(seed=seed)
         place, speed = self.np_random.uniform(0, 8), self.np_random.uniform(-1, 1)
-        self.state = np.array([place, speed, 1.0, float(self.np_random.integers(7))])
+        self.state = np.array([place, speed, 1.0, float(self.np_random.integers(len(GEAR)))])
         return self.state.copy(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
