@@ -10,7 +10,8 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback.description import needed, passages
-from cwm_cli.problems.feedback.evidence import Evidence, evidence, gathered, likeliest
+from cwm_cli.problems.feedback.evidence import Evidence, evidence, gathered
+from cwm_cli.problems.feedback.facts import likeliest
 from cwm_cli.problems.feedback.steps import RecordedSteps, number
 from cwm_cli.problems.templates import template
 from cwm_cli.problems.world_model import WorldModelProblem

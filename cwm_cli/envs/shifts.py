@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
@@ -40,6 +38,8 @@ def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
 
 
 def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    import numpy as np  # the command line reads this module for a name
+
     seed = env_args.pop(SHIFT, None)
     check_shift(spec, seed)
     env = spec.make(**env_args)
