@@ -119,6 +119,20 @@ def test_a_region_with_another_law_is_written_into_the_program(
     assert repair(text, data) == "", "a program that is right stays as it is"
 
 
+def test_what_no_rule_gives_is_looked_up_by_what_decides_it(
+    repair: Repair, sandbox: Sandbox
+) -> None:
+    rng = np.random.default_rng(4)
+    bonus = {(d, a): int(rng.integers(-40, 40)) / 8 for d in range(5) for a in range(3)}
+    tax = SHOP.replace("float(3 * sold - stock)", f"3 * sold - stock + {bonus}[self.day, action]")
+    tax = tax.replace("        self.stock, self.day = stock, day\n", "")
+    data = _recorded(tax, SHOP)
+    text = repair(SHOP, data)
+    assert "by observation[1], action." in text, text
+    assert _is_exact(text, data, sandbox)
+    assert repair(text, data) == "", "nothing is left over"
+
+
 def test_hidden_rows_change_nothing(repair: Repair) -> None:
     data = _recorded(GLIDER.replace("0.3 * speed", "0.45 * speed"), GLIDER)
     other = data.columns["rewards"].copy()

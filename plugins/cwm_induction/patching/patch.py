@@ -12,6 +12,7 @@ from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
+from cwm_induction.patching.exceptions import tables, with_tables
 from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
 from cwm_induction.patching.laws import Law, laws
 from cwm_induction.patching.needs import Need, RecordedOutcome, Standing, needs
@@ -91,7 +92,20 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
                 break
         else:
             break
-    return (standing.trials.source.text, findings) if standing and findings else (program, [])
+    if standing is None:
+        return program, []
+    text = standing.trials.source.text
+    if standing.losses and (found_tables := tables(standing)):
+        looked_up = with_tables(standing, found_tables)
+        columns = ask(looked_up, data)
+        if columns and outcome.wrong(columns, np.arange(len(data))).sum() < standing.losses:
+            text, mended = looked_up, sum(table.mended for table in found_tables)
+            entries = sum(len(table.entries) for table in found_tables)
+            findings.append(
+                f"no rule was found for {mended} values of recorded transitions: they are looked "
+                f"up in {entries} entries"
+            )
+    return (text, findings) if findings else (program, [])
 
 
 def _standing(text: str, outcome: RecordedOutcome, ask: Ask, effort: Effort) -> Standing | None:
