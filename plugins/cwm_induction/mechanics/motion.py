@@ -116,9 +116,12 @@ WEIGHTS = (0.0, 1.0, 0.5, *(0.5 + 0.5 / parts for parts in (2, 3, 4, 5, 6)))
 """How much the velocity after a step counts: an average, or that of a step of several parts, each
 of which moves by the velocity after it."""
 
-ROUGH = 3e-3
+AVERAGE = 0.5
+"""The weight that a smooth integrator comes near to whatever it does on its way."""
+
+ROUGH, ROUGH_AVERAGE = 3e-3, 1e-5
 """A share of the changes that is left unexplained, from which on a time is no more than near: long
-steps turn on their way."""
+steps turn on their way, and an average hides by how much."""
 
 ROOM, FINE, COARSE = 2.0, 1e-6, 0.03
 """How far a time may be rounded: for each share that it leaves unexplained, at least, which is what
@@ -134,6 +137,17 @@ class _Pairing(NamedTuple):
     fit: float
     time: float
     joint: Joint
+    weight: float
+
+    @property
+    def unexplained(self) -> float:
+        """The share of the changes that it leaves."""
+        return float(np.sqrt(max(0.0, 1 - self.fit)))
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether its time is no more than near."""
+        return self.unexplained > (ROUGH_AVERAGE if self.weight == AVERAGE else ROUGH)
 
 
 def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joint], float]:
@@ -153,7 +167,7 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
         if free and (not chosen or abs(pairing.time / chosen[0].time - 1) < 0.15):
             chosen.append(pairing)
     order = [variable.name for variable in variables]
-    time = _round_time(chosen[0]) if chosen else 0.0
+    time = _round_time(chosen) if chosen else 0.0
     chosen.sort(key=lambda pairing: order.index(pairing.joint.position.name))
     return [pairing.joint for pairing in chosen], time
 
@@ -171,15 +185,19 @@ def _pairing(samples: Samples, joint: Joint) -> _Pairing | None:
         fast = np.abs(speed) > np.median(np.abs(speed))
         time = float(np.median(turn[fast] / speed[fast])) if fast.any() else 0.0
         error = np.median(np.abs(turn - time * speed)) / (np.median(np.abs(turn)) + 1e-300)
-        fits.append((1 - min(float(error), 1e9) ** 2, time))
-    fit, time = max(fits)
-    return _Pairing(fit, time, joint) if time > 0 and fit > 0.9 else None
+        fits.append((1 - min(float(error), 1e9) ** 2, time, share))
+    fit, time, weight = max(fits)
+    return _Pairing(fit, time, joint, weight) if time > 0 and fit > 0.9 else None
 
 
-def _round_time(pairing: _Pairing) -> float:
-    """Return the time of a step with as few digits as it leaves nothing further unexplained."""
-    unexplained = np.sqrt(max(0.0, 1 - pairing.fit))
-    near = COARSE if unexplained > ROUGH else max(FINE, ROOM * unexplained)
-    digits = (rounded(pairing.time, count) for count in range(1, DIGITS))
-    close = (time for time in digits if abs(time / pairing.time - 1) < near)
-    return next(close, rounded(pairing.time, DIGITS))
+def _round_time(pairings: Sequence[_Pairing]) -> float:
+    """Return the time of a step with as few digits as it leaves nothing further unexplained.
+
+    Where it is rough in the best pairing it is the middle one of all.
+    """
+    best = pairings[0]
+    near, time = max(FINE, ROOM * best.unexplained), best.time
+    if best.is_rough:
+        near, time = COARSE, float(np.median([pairing.time for pairing in pairings]))
+    digits = (rounded(time, count) for count in range(1, DIGITS))
+    return next((each for each in digits if abs(each / time - 1) < near), rounded(time, DIGITS))
