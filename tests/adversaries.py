@@ -563,7 +563,7 @@ PROCESSES_STARTED = {
     "thread_bomb": attack(
         18,
         """
-        for _ in range(50):
+        for _ in range(16):
             threading.Thread(target=time.sleep, args=(0.05,)).start()
         """,
         errors="RuntimeError",
