@@ -23,6 +23,7 @@ import numpy as np
 from cwm_cli.agents.episodes import dealt, in_processes
 from cwm_cli.agents.policies import Act, Copies, Policy, Stage, told
 from cwm_cli.data.dataset import Dataset, Transition, is_fitted
+from cwm_cli.data.objects import OBJECTS
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
@@ -295,6 +296,8 @@ class Recording:
             metadata["copies"] = self._stage.copies
         if self._stage.note:
             metadata["note"] = self._stage.note
+        if self.spec.objects is not None:
+            metadata[OBJECTS] = self.spec.objects(env).to_json()
         if missing:
             metadata["missing"] = [[e.place for e in missing if e.split == n] for n in (0, 1)]
         rows = [row._replace(episode=n) for n, each in enumerate(kept) for row in each.rows]

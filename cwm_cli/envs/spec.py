@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import gymnasium as gym
     import numpy as np
 
+    from cwm_cli.data.objects import ObjectSchema
+
 MAX_COMPONENTS = 10_000
 """Observations with more components than this are refused."""
 
@@ -69,6 +71,8 @@ class EnvironmentSpec:
     changes the constants and rules of a made environment, in place and beneath
     its wrappers, drawn from a generator: by so little that the task keeps its
     sense, and never its spaces. What `describe` says of it then gives none away.
+    `objects` says of a made environment what its object tables stand for, where its observations
+    are objects.
     """
 
     id: str
@@ -80,6 +84,7 @@ class EnvironmentSpec:
     valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
     restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
+    objects: Callable[[gym.Env[Any, Any]], ObjectSchema] | None = None
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:

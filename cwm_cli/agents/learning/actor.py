@@ -1,0 +1,141 @@
+"""What the loop of learning asks of a kind of world: to act on its program, and what is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Transition
+    from cwm_cli.data.objects import ObjectSchema
+    from cwm_cli.data.spaces import Space
+    from cwm_cli.planning.model import Step
+    from cwm_cli.worlds.imagining import Imagination
+
+Aim = Literal["exploit", "explore", "probe", "verify"]
+"""What a step is for: the return, the unknown, an open question, or trust in the program."""
+
+
+class OpenQuestion(NamedTuple):
+    """Something that the rows leave open, and how an answer would come about.
+
+    `region` names where to go ("position above 1.08"), `action` what to try there (None:
+    being there is enough), `answers` what the outcomes would mean. `weight` is how much of
+    the return plans could gain or lose by the answer.
+    """
+
+    text: str
+    region: str = ""
+    action: Any = None
+    answers: str = ""
+    weight: float = 0.0
+
+
+class Intent(NamedTuple):
+    """The next action, what it is for and why, in a few words, and the return that is promised.
+
+    The promise is that of the rest of the episode under the present program, None where
+    the aim is not the return.
+    """
+
+    action: Any
+    aim: Aim
+    reason: str
+    promise: float | None = None
+
+
+@dataclass
+class Knowledge:
+    """What is known of an environment: all rows so far, and a program of them.
+
+    `rows` and `starts` grow while the agent acts, and nothing is ever dropped. `limit` is how
+    many steps an episode can last. `program` is the text that is acted on, empty before there is
+    one, and `imagination` what imagines with it. `valid` are the actions allowed
+    after each row in `rows`, where the environment names them. Rows whose numbers are in
+    `chance` came out otherwise when the same was done again.
+    """
+
+    observation_space: Space
+    action_space: Space
+    limit: int
+    seed: int = 0
+    schema: ObjectSchema | None = None
+    rows: list[Transition] = field(default_factory=list)
+    starts: list[Any] = field(default_factory=list)
+    chance: set[int] = field(default_factory=set)
+    program: str = ""
+    imagination: Imagination | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError("an episode lasts a step at least")
+
+
+class Actor:
+    """Acts on a program of an environment: plays what returns most, and goes for the unknown.
+
+    In the order of its life: `serves` says from the spaces whether it can act there, and it is
+    made with what is `known`, which the loop goes on filling. `learn` is called whenever there
+    is another program, `remember` after each step. `predict` says what the program says
+    of a step, and `agrees` whether that came about. `promise` is what its play is worth from
+    somewhere, and `choose` says what to do there. `settled` is whether nothing is left to learn
+    that the return could gain from. A kind of world derives from it:
+
+        class Guessing(Actor):
+            WARM = 1
+
+            @classmethod
+            def serves(cls, observation_space, action_space):
+                return action_space.kind == "discrete"
+
+            def choose(self, observation, left, aim=None):
+                return Intent(int(self.known.action_space.low[0]), "explore", "the first action")
+    """
+
+    WARM: ClassVar[int] = 10
+    """Random steps before there is anything to write a program from."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self.known = known
+
+    @classmethod
+    def serves(cls, observation_space: Space, action_space: Space) -> bool:
+        """Whether it can act in such an environment."""
+        raise NotImplementedError
+
+    def learn(self) -> None:
+        """Make anew what follows from the program: tables, values, policies."""
+
+    def remember(self, row: Transition) -> None:
+        """Take note of a step that was taken; the program may say otherwise, and is wrong then."""
+
+    def predict(self, observation: Any, action: Any) -> Step | None:
+        """Return what follows an action, None where nothing is known."""
+        return None
+
+    def agrees(self, predicted: Step, row: Transition) -> bool:
+        """Whether what was predicted came about."""
+        raise NotImplementedError
+
+    def promise(self, observation: Any, left: int) -> float | None:
+        """Return what its play is worth in the program for so many steps left.
+
+        None where it knows of nothing to go for.
+        """
+        return None
+
+    def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
+        """Return what to do now; without an aim that which promises most (to exploit or explore).
+
+        None where nothing can be done for the aim from here: the episode may as well begin anew.
+        """
+        raise NotImplementedError
+
+    def questions(self) -> list[OpenQuestion]:
+        """Return what is open, what matters most first."""
+        return []
+
+    @property
+    def settled(self) -> bool:
+        """Whether no situation that was never visited could better the return, if it paid well."""
+        return False
