@@ -34,6 +34,9 @@ VALID = "valid_actions"
 DONE = "dones"
 """Column of an imported file whose one mark for an end stands at limits of time, too."""
 
+ALL_FITTED = {"fitted": "all"}
+"""Metadata of rows of which none is kept from fitting: an agent that acts on them needs all."""
+
 
 def is_fitted(places: np.ndarray) -> np.ndarray:
     """Whether trajectories are fitted to, by their places, counted from 0."""
@@ -172,8 +175,11 @@ class Dataset:
     def fitted(self) -> np.ndarray:
         """Mask of the rows that may be fitted to and shown in prompts.
 
-        70 % of the trajectories, spread evenly, the first among them always.
+        70 % of the trajectories, spread evenly, the first among them always; or all, where the
+        metadata say so.
         """
+        if self.metadata.items() >= ALL_FITTED.items():
+            return np.ones(len(self), np.bool_)
         _, rank = np.unique(self.columns["episodes"], return_inverse=True)
         return is_fitted(rank.reshape(-1))
 

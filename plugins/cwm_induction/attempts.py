@@ -193,6 +193,15 @@ def improvements(task: InductionTask, program: str, predictions: Columns) -> Ite
             yield MemoryAttempt(program, wrong_rows)
 
 
+def forgetful(program: str, data: Dataset) -> str:
+    """Return a program without what it looks up because no rule explains it."""
+    if not has_rules(data):
+        return program
+    view = readable(data)
+    rules, known = discrete.recall(view.flattened(program))
+    return view.nested(rules) if known else program
+
+
 def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
     """Yield what to try instead of a program that fails where the culprit is computed."""
     if has_equations(data):

@@ -17,7 +17,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
-from cwm_induction.attempts import has_rules, unchanged
+from cwm_induction.attempts import forgetful, has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
 from cwm_induction.portfolio import Portfolio
@@ -68,6 +68,8 @@ class Induction(Backend):
     model: str = ""
     seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds after which a completion is cut short on a slow machine."""
+    remember: bool = True
+    """Look up what no rule explains, where situations recur; else such rows stay wrong."""
 
     def __post_init__(self) -> None:
         if self.model:
@@ -102,6 +104,8 @@ class Induction(Backend):
         best = Portfolio(problem, fit, request._replace(move=move), effort).best()
         if best is None:
             return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
+        if not self.remember:
+            best = best._replace(program=forgetful(best.program, fit))
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         remark = (

@@ -14,7 +14,7 @@ import threading
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
@@ -68,17 +68,25 @@ def from_data(
     name: str,
     seed: int = 0,
     tell: Callable[[str], None] = unheard,
+    *,
+    step: int = 0,
+    **options: Any,
 ) -> Completion:
-    """Have a backend that works from data alone answer, within few seconds where it can say so."""
+    """Have a backend that works from data alone answer, within few seconds where it can say so.
+
+    Other `options` than `seconds` are given to a backend that has them, too. Another `step` is
+    another question, to be answered otherwise if that can be.
+    """
     owner = Owner("backend", find("backend", name))
     if not owner.factory.from_data:
         raise CwmError(f"the backend {name!r} does not work from data alone: name another")
-    options = {"seconds": SECONDS} if "seconds" in owner.options else {}
+    options = {"seconds": SECONDS} | options
+    known = {name: value for name, value in options.items() if name in owner.options}
     tell(f"{name} from data alone")
     request = Request(
-        (), seed, Move(GENERATE), problem, tell=lambda words: tell(f"{name}: {words}")
+        (), seed, Move(GENERATE), problem, step, tell=lambda words: tell(f"{name}: {words}")
     )
-    completion: Completion = owner.factory(model="", **options).complete(request)
+    completion: Completion = owner.factory(model="", **known).complete(request)
     return completion
 
 

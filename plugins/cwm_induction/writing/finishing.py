@@ -117,7 +117,15 @@ def unremarked(program: str) -> str:
 def broken(program: str) -> str:
     """Break statements that are longer than a line; the program stays the same."""
     text = "\n".join(part for line in program.splitlines() for part in _broken(line)) + "\n"
-    return text if ast.dump(ast.parse(text)) == ast.dump(ast.parse(program)) else program
+    return text if _same(text, program) else program
+
+
+def _same(text: str, program: str) -> bool:
+    """Whether a text with other line breaks is the program still."""
+    try:
+        return ast.dump(ast.parse(text)) == ast.dump(ast.parse(program))
+    except SyntaxError:
+        return False
 
 
 def _broken(line: str) -> Iterator[str]:

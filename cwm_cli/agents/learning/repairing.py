@@ -1,0 +1,343 @@
+"""Programs of the rows that an agent has seen: kept while they replay every row, else written anew.
+
+What is cheap and tells most comes first: the program as it is, rules found from data alone, a
+repair of what those leave over, a language model where one is to be asked. Rows that no rule
+gives are looked up in the end, and counted: a program that fails a row is not planned with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import ALL_FITTED, Dataset
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.metric import AccuracyMetric, match
+from cwm_cli.problems.refining.joining import from_data
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import Owner, default, find, names
+from cwm_cli.search.contracts import (
+    GENERATE,
+    ROOT,
+    START,
+    Backend,
+    Move,
+    Node,
+    Refinement,
+    RefinementTask,
+    Refiner,
+    Strategy,
+    Usage,
+    total,
+    unheard,
+)
+from cwm_cli.search.loop import Search
+
+if TYPE_CHECKING:
+    from cwm_cli.sandbox import Sandbox
+
+KEPT, MODEL = "kept", "model"
+"""Where a program comes from that was there already, and one that a language model wrote; others
+come from the backend or the refiner of that name."""
+
+MOST_REFINED = 4
+"""Refinements in a row at most: each leaves less to the next, and the agent waits."""
+
+MOSTLY_WRONG = 0.5
+"""Share of wrong rows from which on nothing is repaired: there is no program yet to repair."""
+
+GROWN = 1.3
+"""What did not help is tried again with this many times the rows: what they show is new, then."""
+
+EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
+"""Where what is looked up begins, in a program that has exceptions."""
+
+
+class WrittenProgram(NamedTuple):
+    """A program that replays the rows it was written from, and where it comes from.
+
+    `rules` is the same without what it looks up, and `unexplained` a mask of the rows that are
+    wrong there. `wrong` is a mask of those that the whole program has wrong: only of rows that
+    contradict each other there are some. `findings` say what was found, in words, and `usage`
+    is what a language model took.
+    """
+
+    program: str
+    origin: str
+    rules: str
+    unexplained: np.ndarray
+    wrong: np.ndarray
+    findings: str = ""
+    usage: Usage = Usage()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every row is replayed."""
+        return not self.wrong.any()
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What the better program has less of: rows that it does not explain, then text."""
+        return int(self.unexplained.sum()), len(self.rules)
+
+
+@dataclass
+class AskedModel:
+    """A language model that is asked where data alone do not explain every row.
+
+    `each` is how many completions one program may take; `completions` and `max_cost`, in US
+    dollars, are for all of them, None being no limit. `used` and `spent` count.
+    """
+
+    backend: Backend
+    strategy: Callable[[], Strategy]
+    each: int = 3
+    completions: int | None = None
+    max_cost: float | None = None
+    used: int = field(default=0, init=False)
+    spent: float = field(default=0.0, init=False)
+
+    @property
+    def left(self) -> int:
+        """How many completions the next program may take."""
+        if self.max_cost is not None and self.spent >= self.max_cost:
+            return 0
+        most = self.each if self.completions is None else self.completions - self.used
+        return max(0, min(self.each, most))
+
+
+@dataclass
+class ProgramWriter:
+    """Writes programs of one environment, again and again as more of it is known.
+
+    `backend` answers from data alone, "" being the usual one; a language model is asked
+    where it is named and data are not enough. It is to be kept while an agent learns, as it
+    remembers what did not help.
+    """
+
+    sandbox: Sandbox
+    seed: int = 0
+    description: str = ""
+    backend: str = ""
+    seconds: float = 5.0
+    """Seconds for one attempt: beyond that an agent learns more by acting than by thinking."""
+    model: AskedModel | None = None
+    tell: Callable[[str], None] = unheard
+    _in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
+        """Return a program that replays every row: the first of these that does, or another one.
+
+        Rows that chance decides are to be left out.
+        """
+        problem = self._problem(rows)
+        found: list[WrittenProgram] = []
+        for text in programs:
+            found += self._judged(text, KEPT, problem)
+            if found and not found[-1].unexplained.any():
+                return found[-1]
+        induced, words = self._from_data(problem)
+        found += self._judged(induced, self.backend or default("backend"), problem, words)
+        if not found:
+            raise CwmError(f"no program that runs was found in {len(rows)} transitions")
+        best = min(found, key=lambda one: one.rank)
+        best = self._refined(best, problem)
+        best = self._asked(best, problem)
+        return self._looked_up(best, problem)
+
+    def others(self, rows: Dataset, known: Sequence[str], most: int = 3) -> list[str]:
+        """Return other programs that replay every row: where they disagree nothing is known."""
+        problem, found = self._problem(rows), list(known)
+        for step in range(1, 2 * most + 1):  # some are equal, and some do not fit
+            text, _ = self._from_data(problem, step)
+            if text not in found and not self.wrong(text, problem.dataset).any():
+                found.append(text)
+            if len(found) == len(known) + most:
+                break
+        return found[len(known) :]
+
+    def wrong(self, program: str, rows: Dataset) -> np.ndarray:
+        """Return a mask of the rows that a program does not replay: all of them if it fails."""
+        answers = self.sandbox.predict(program, rows, seed=self.seed)
+        if answers.failure is not None:
+            return np.ones(len(rows), np.bool_)
+        mask: np.ndarray = match(answers.columns, rows).losses(rows.columns["terminations"]) > 0
+        return mask
+
+    def _problem(self, rows: Dataset) -> WorldModelProblem:
+        """Return the problem that all who write programs are given: every row is fitted to."""
+        rows = replace(rows, metadata=rows.metadata | ALL_FITTED)
+        metric = AccuracyMetric.of(rows)
+        return WorldModelProblem(self.description, rows, self.sandbox, metric, self.seed)
+
+    def _judged(
+        self, program: str, origin: str, problem: WorldModelProblem, findings: str = ""
+    ) -> list[WrittenProgram]:
+        """Run the rules of a program on every row; there is nothing of one that does not run."""
+        rules = program.partition(EXCEPTIONS)[0]
+        answers = self.sandbox.predict(rules, problem.dataset, seed=self.seed)
+        if answers.failure is not None:
+            return []
+        wrong = problem.metric.losses(answers.columns, problem.dataset) > 0
+        return [WrittenProgram(rules, origin, rules, wrong, wrong, findings)]
+
+    def _from_data(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
+        """Have a program written from the rows alone; return it, and what was found, in words."""
+        answer = from_data(
+            problem,
+            self.backend or default("backend"),
+            self.seed,
+            self.tell,
+            step=step,
+            seconds=self.seconds,
+            remember=False,
+        )
+        return problem.read(answer.text, Move(GENERATE)), answer.text.partition("```")[0].strip()
+
+    def _refined(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Have the refiners repair what is wrong, one after the other."""
+        waiting, tries = names("refiner"), 0
+        while waiting and tries < MOST_REFINED and self._repairable(best):
+            name, *waiting = waiting
+            if not self._worthwhile(name, problem):
+                continue
+            tries += 1
+            found = self._refinement(name, best, problem)
+            after = self._judged(found.candidate, name, problem, found.findings) if found else []
+            if after and after[0].unexplained.sum() < best.unexplained.sum():
+                best, waiting = after[0], [each for each in names("refiner") if each != name]
+            else:
+                self._in_vain[name] = len(problem.dataset)
+        return best
+
+    def _repairable(self, best: WrittenProgram) -> bool:
+        return 0 < int(best.unexplained.sum()) < MOSTLY_WRONG * len(best.unexplained)
+
+    def _worthwhile(self, name: str, problem: WorldModelProblem) -> bool:
+        """Whether there are many more rows than when something did not help."""
+        return len(problem.dataset) >= GROWN * self._in_vain.get(name, 0)
+
+    def _refinement(
+        self, name: str, best: WrittenProgram, problem: WorldModelProblem
+    ) -> Refinement | None:
+        """Have one refiner look at a program."""
+        owner = Owner("refiner", find("refiner", name))
+        limits = {key: self.seconds for key in owner.options if key.endswith("_seconds")}
+        verdict = problem.judge(best.rules)
+        node = Node(0, 0, ROOT, START, best.rules, verdict, "", Usage(), asked=False)
+        task = RefinementTask(problem, node, (), self.seed, self.tell)
+        refiner: Refiner = owner.factory(**limits)
+        found = refiner.refine(task)
+        return found if found and found.candidate else None
+
+    def _asked(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Have a language model better the program, told what was found so far."""
+        model = self.model
+        if model is None or not best.unexplained.any() or not model.left:
+            return best
+        if not self._worthwhile(MODEL, problem):
+            return best
+        search = Search(
+            problem,
+            model.strategy(),
+            model.backend,
+            seed=self.seed + model.used,
+            max_cost=None if model.max_cost is None else model.max_cost - model.spent,
+            start=lambda tell: Refinement(best.rules, best.findings),
+        )
+        nodes = [record.node for record in search.run(model.left)]
+        nodes += [record.node for record in search.drain()]
+        usage = total([node.usage for node in nodes if node.asked])
+        model.used, model.spent = model.used + search.completions, model.spent + search.spent
+        found = [
+            one
+            for node in nodes
+            if node.asked and not node.verdict.is_bug
+            for one in self._judged(node.program, MODEL, problem, best.findings)
+        ]
+        bettered = min([best, *found], key=lambda one: one.rank)
+        if bettered is best:
+            self._in_vain[MODEL] = len(problem.dataset)
+        return bettered._replace(usage=usage)
+
+    def _looked_up(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
+        """Let the program look up the rows that no rule gives."""
+        if not best.unexplained.any():
+            return best
+        text = with_exceptions(best.rules, problem.dataset[best.unexplained])
+        return best._replace(program=text, wrong=self.wrong(text, problem.dataset))
+
+
+LOOKING_UP = '''
+
+
+def key_of(value):
+    """Spell an observation or an action so that it can be looked up."""
+    if isinstance(value, dict):
+        return tuple((name, key_of(value[name])) for name in sorted(value))
+    if isinstance(value, (list, tuple)):
+        return tuple(key_of(each) for each in value)
+    return key_of(value.tolist()) if hasattr(value, "tolist") else value
+
+
+class Rules(Environment):
+    """What the rules say."""
+
+
+class Environment(Rules):
+    """The rules, and {count} recorded transitions that they do not give, which are looked up."""
+
+    def set_state(self, observation):
+        """Stand at another observation."""
+        self.standing_at = observation
+        super().set_state(observation)
+
+    def step(self, action):
+        """Look the step up, or follow the rules."""
+        known = EXCEPTIONS.get((key_of(self.standing_at), key_of(action)))
+        if known is None:
+            answer = super().step(action)
+            self.standing_at = answer[0]
+            return answer
+        known = deepcopy(known)
+        self.set_state(known[0])
+        return known
+'''
+
+
+def with_exceptions(program: str, rows: Dataset) -> str:
+    """Write a program that looks recorded transitions up, and else does what this one says."""
+    entries: dict[str, str] = {}
+    for row in rows:
+        asked = f"{_key(row.observation)!r}, {_key(row.action)!r}"
+        answer = [_written(row.next_observation), repr(row.reward), repr(row.terminated)]
+        answer += [repr(row.valid)] if row.valid is not None else []
+        entries.setdefault(asked, ", ".join(answer))
+    lines = [f"    ({asked}): ({answer})," for asked, answer in entries.items()]
+    imports = "from copy import deepcopy\n\nimport numpy as np\nfrom numpy import inf, nan\n"
+    table = "\n".join(["EXCEPTIONS = {", *lines, "}"])
+    text = f"{EXCEPTIONS}, by observation and action.\n{imports}\n{table}"
+    return program.rstrip() + text + LOOKING_UP.format(count=len(entries))
+
+
+def _key(value: Any) -> Any:
+    """Spell an observation or an action as programs do to look it up."""
+    if isinstance(value, dict):
+        return tuple((name, _key(value[name])) for name in sorted(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    return _key(value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def _written(value: Any) -> str:
+    """Write an observation as Python."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {_written(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_written(each)}, " for each in value) + ")"
+    if isinstance(value, np.ndarray):
+        return f"np.array({value.tolist()!r}, {str(value.dtype)!r})"
+    return repr(value)

@@ -1,0 +1,114 @@
+"""Programs that an agent writes while it acts: they replay every row, and say what they look up."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+
+from cwm_cli.agents.learning.repairing import EXCEPTIONS, KEPT, ProgramWriter, with_exceptions
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+
+
+def acted(env, count, seed=0):
+    """Return the rows of random steps, as an agent would begin."""
+    env.action_space.seed(seed)
+    rows, episode = [], 0
+    observation, _ = env.reset(seed=seed)
+    while len(rows) < count:
+        action = env.action_space.sample()
+        after, reward, terminated, truncated, _ = env.step(action)
+        rows.append(
+            Transition(observation, action, after, float(reward), terminated, truncated, episode)
+        )
+        observation = after
+        if terminated or truncated:
+            episode += 1
+            observation, _ = env.reset()
+    return of(rows, env)
+
+
+def of(rows, env):
+    return Dataset.of(
+        rows,
+        observation_space=space_of(env.observation_space),
+        action_space=space_of(env.action_space, "actions"),
+    )
+
+
+def first(rows, count):
+    return rows[np.arange(len(rows)) < count]
+
+
+def test_a_program_is_kept_while_it_replays_every_row_and_written_anew_when_it_does_not(sandbox):
+    rows, writer = acted(gym.make("CartPole-v1"), 120), ProgramWriter(sandbox)
+    early = writer.write(first(rows, 60))
+    assert early.is_exact and not early.unexplained.any()
+    later = writer.write(rows, [early.program])
+    assert later.origin == KEPT and later.program == early.program
+    ended = rows.columns | {"terminations": rows.columns["terminations"].copy()}
+    ended["terminations"][:] = np.abs(rows.columns["next_observations"][:, 0]) > 0.05
+    other = writer.write(replace(rows, columns=ended), [early.program])
+    assert other.origin != KEPT and other.is_exact
+
+
+def test_rows_that_no_rule_gives_are_looked_up_and_counted(sandbox):
+    env = gym.make("FrozenLake-v1", is_slippery=False)
+    rows = acted(env, 60)
+    rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=60)
+    _, alone = np.unique(rows.situations(), return_index=True)
+    rows = rows[np.sort(alone)]
+    written = ProgramWriter(sandbox, seconds=0.2).write(rows)
+    assert written.is_exact and written.unexplained.any()
+    assert EXCEPTIONS in written.program and EXCEPTIONS not in written.rules
+    wrong = ProgramWriter(sandbox).wrong(written.rules, rows)
+    assert (wrong == written.unexplained).all()
+
+
+NESTED = gym.spaces.Dict(
+    {
+        "mission": gym.spaces.Text(10),
+        "board": gym.spaces.Box(0, 9, (2, 2), np.int64),
+        "place": gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(-np.inf, np.inf, (2,))]),
+    }
+)
+
+STILL = """
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+
+    def step(self, action):
+        return self.observation, 0.0, False
+"""
+
+
+def test_exceptions_are_looked_up_in_observations_of_any_form(sandbox):
+    def observed(number):
+        board, reals = np.full((2, 2), number), np.array([0.1 * number, -1e9], np.float32)
+        return {"mission": f"go {number}", "board": board, "place": (number, reals)}
+
+    rows = [
+        Transition(observed(n), np.array([n, 1]), observed((n + k) % 3), 0.5 * k, k == 1, False, n)
+        for n, k in ((0, 1), (1, 0), (2, 2))
+    ]
+    data = Dataset.of(
+        rows,
+        observation_space=space_of(NESTED),
+        action_space=Space("multidiscrete", "int64", (2,), (0, 0), (3, 3)),
+    )
+    writer = ProgramWriter(sandbox)
+    assert writer.wrong(STILL, data).tolist() == [True, False, True]
+    text = with_exceptions(STILL, data[writer.wrong(STILL, data)])
+    assert not writer.wrong(text, data).any()
+    assert "2 recorded transitions" in text
+
+
+def test_rows_that_contradict_each_other_are_named(sandbox):
+    rows = acted(gym.make("CliffWalking-v1"), 12)
+    twice = rows.extended(rows)
+    twice.columns["rewards"][12] = 5.0
+    written = ProgramWriter(sandbox).write(twice)
+    assert not written.is_exact
+    assert set(np.flatnonzero(written.wrong)) <= {0, 12}
