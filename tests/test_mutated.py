@@ -1,4 +1,4 @@
-"""Files of every kind, made wrong in thousands of ways: each is read, or refused in one line."""
+"""Files of every kind, made wrong in a thousand ways: each is read, or refused in one line."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux"
 )
 
-COUNT = int(os.environ.get("CWM_MUTATIONS", "2000"))
+COUNT = int(os.environ.get("CWM_MUTATIONS", "1000"))
 FIRST = int(os.environ.get("CWM_MUTATIONS_FROM", "0"))
 """How many mutations of each format are tried, and the seed of the first: others by hand."""
 
