@@ -84,6 +84,10 @@ class Hooks(Protocol):
         """Offer formats for `cwm data import`: subclasses of `agents.importing.Importer`."""
 
     @hookspec
+    def cwm_learning_strategies(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer loops for `cwm learn --strategy`: `agents.learning.strategy.LearningStrategy`."""
+
+    @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
 

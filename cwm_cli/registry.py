@@ -48,6 +48,7 @@ Kind = Literal[
     "executor",
     "importer",
     "run kind",
+    "learning strategy",
 ]
 Role = Literal["strategy", "backend", "model"]
 """Where something is taken without being named: see the hook `cwm_defaults`."""
@@ -66,6 +67,7 @@ HOOKS: Mapping[Kind, str] = {
     "executor": "cwm_executors",
     "importer": "cwm_importers",
     "run kind": "cwm_run_kinds",
+    "learning strategy": "cwm_learning_strategies",
 }
 BASES: Mapping[Kind, str] = {
     "backend": "cwm_cli.search.contracts:Backend",
@@ -80,6 +82,7 @@ BASES: Mapping[Kind, str] = {
     "run kind": "cwm_cli.runs.store:Run",
     "policy": "cwm_cli.agents.policies:Policy",
     "importer": "cwm_cli.agents.importing:Importer",
+    "learning strategy": "cwm_cli.agents.learning.strategy:LearningStrategy",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
@@ -115,6 +118,7 @@ OPTION_KINDS: tuple[Kind, ...] = (
     "planner",
     "policy",
     "importer",
+    "learning strategy",
 )
 """Kinds whose factories are dataclasses with options."""
 
