@@ -116,3 +116,81 @@ class ObjectSchema:
             ),
             tuple((int(dx), int(dy)) for dx, dy in data.get("directions", ())),
         )
+
+
+FEWEST, NEVER, FAR = 4, -1, 1 << 20
+"""Objects that a class may have for its distances to be told: walls have more. The distance
+of a class that has none, or more, and a place that no object has."""
+
+
+def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return what the objects of tables (rows, slots, fields) are to one another, in few numbers.
+
+    A name for each of k relations, and whole numbers (rows, k): the class of what the agent
+    carries, stands on and has before it (or on every side, where it faces no way), and behind that,
+    whether it is like what is carried; for each class its properties together, and how far it is
+    from the agent and from each other class. Which relations there are depends on the
+    schema alone; many never vary.
+    """
+    tables = np.asarray(tables)
+    kinds, x, y = tables[..., 0], tables[..., schema.column("x")], tables[..., schema.column("y")]
+    rows = np.arange(len(tables))
+    held = np.zeros(kinds.shape, np.bool_)
+    if "held" in schema.names:
+        held = (tables[..., schema.column("held")] == 1) & (kinds > 0)
+    agent = np.arange(kinds.shape[1]) == 0
+    lying = (kinds > 0) & ~held & ~agent
+    named = [n for n, each in enumerate(schema.fields, 1) if each.values and each.name != "held"]
+    named = [n for n in named if schema.names[n] != "direction"]
+    found: dict[str, np.ndarray] = {}
+
+    def tell(name: str, mask: np.ndarray) -> np.ndarray:
+        """Tell the class and the properties of the last object in a mask; return these."""
+        slot = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
+        chosen = np.where(mask.any(1, keepdims=True), tables[rows, slot], 0)
+        found[name] = chosen[:, 0]
+        for field in named:
+            found[f"{name} {schema.names[field]}"] = chosen[:, field]
+        return chosen
+
+    carried = tell("held", held)
+    tell("here", lying & (x == x[:, :1]) & (y == y[:, :1]))
+    sides = {"right": (1, 0), "down": (0, 1), "left": (-1, 0), "up": (0, -1)}
+    if schema.directions and "direction" in schema.names:
+        ways = np.array([(0, 0), *schema.directions])[tables[:, 0, schema.column("direction")]]
+        places = {"front": ways, "beyond": 2 * ways}
+    else:
+        places = {name: np.tile(way, (len(tables), 1)) for name, way in sides.items()}
+    for name, way in places.items():
+        there = (x == x[:, :1] + way[:, :1]) & (y == y[:, :1] + way[:, 1:])
+        chosen = tell(name, lying & there)
+        like = (chosen[:, named] == carried[:, named]) & (chosen[:, named] > 0)
+        for field, same in zip(named, like.T, strict=True):
+            found[f"{name} {schema.names[field]} as held"] = same
+    for number, kind in enumerate(schema.classes[1:], 1):
+        for field in named:  # a number for each set of values, whatever the order of the slots
+            values = np.where(kinds[:, 1:] == number, tables[:, 1:, field], 0)
+            found[f"{kind} {schema.names[field]}"] = (values**2).sum(1)
+    found |= _distances(schema, kinds, np.stack([x, y], -1))
+    return list(found), np.stack(list(found.values()), 1).astype(np.int64)
+
+
+def _distances(
+    schema: ObjectSchema, kinds: np.ndarray, places: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return how far the nearest objects of each two classes are apart, the agent a class too."""
+    points = {"agent": places[:, :1]}
+    for number, kind in enumerate(schema.classes[1:], 1):
+        mask = kinds[:, 1:] == number
+        order = np.argsort(~mask, axis=1, kind="stable")[:, :FEWEST]
+        few = np.take_along_axis(mask, order, 1) & (mask.sum(1) <= FEWEST)[:, None]
+        each = np.take_along_axis(places[:, 1:], order[..., None], 1)
+        points[kind] = np.where(few[..., None], each, FAR)
+    names, found = list(points), {}
+    for index, one in enumerate(names):
+        for two in names[:index]:
+            apart = np.abs(points[one][:, :, None] - points[two][:, None]).sum(-1)
+            either = (points[one][:, :, None] == FAR) | (points[two][:, None] == FAR)
+            nearest = np.where(either.any(-1), FAR, apart).min((1, 2))
+            found[f"{two} to {one}"] = np.where(nearest < FAR, nearest, NEVER)
+    return found
