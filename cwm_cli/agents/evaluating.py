@@ -15,7 +15,7 @@ from cwm_cli.evaluation import evaluate as score
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import check_access
@@ -128,7 +128,7 @@ def evaluate(
 
 def _run(subject: ProgramSource | RunSource) -> RunSource | None:
     """Return the subject if it is a run: one that was read, or a folder."""
-    if isinstance(subject, SearchRun):
+    if isinstance(subject, ProgramRun):
         return subject
     is_text = isinstance(subject, str) and "\n" in subject
     return subject if not is_text and Path(subject).is_dir() else None

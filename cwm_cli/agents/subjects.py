@@ -15,7 +15,7 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.programs import ProgramRun, program_run
 from cwm_cli.runs.store import RUNS
 from cwm_cli.sandbox import Limits, Sandbox
 
@@ -25,8 +25,8 @@ PLANS = "plans"
 ProgramSource = Path | str
 """A file with a program, or, in several lines, its text."""
 
-RunSource = Path | str | SearchRun
-"""The folder of a search, or the run that was read from it."""
+RunSource = Path | str | ProgramRun[Any, Any]
+"""The folder of a run that came to a program, or the run that was read from it."""
 
 
 class Subject(NamedTuple):
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
     tools: tuple[str, ...] = ()
     limits: Mapping[str, Any] = {}
     folder: Path = RUNS / PLANS
-    run: SearchRun | None = None
+    run: ProgramRun[Any, Any] | None = None
 
     @property
     def digest(self) -> str:
@@ -94,16 +94,15 @@ def _of_run(
     run: RunSource, env: str | None, env_args: Mapping[str, Any] | None, observer: Observer
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
-    if not isinstance(run, SearchRun) and Path(run).is_file():
+    if not isinstance(run, ProgramRun) and Path(run).is_file():
         raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
-    found = run if isinstance(run, SearchRun) else SearchRun.load(Path(run))
+    found = run if isinstance(run, ProgramRun) else program_run(Path(run))
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
         raise CwmError(f"{folder} is a run of {config.env}: leave --env out")
     if env_args and dict(env_args) != config.env_args:
         raise CwmError(f"{folder} was started with other environment arguments: leave them out")
-    limits = config.options.get("sandbox", {})
     return Subject(
         name=str(folder),
         spec=spec,
@@ -111,7 +110,7 @@ def _of_run(
         env_args=config.env_args,
         text=found.best_program(),
         tools=tuple(config.tools),
-        limits=limits,
+        limits=found.limits,
         folder=folder / PLANS,
         run=found,
     )

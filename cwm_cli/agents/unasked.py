@@ -22,7 +22,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.refining.joining import from_data
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import default, find, names
-from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.programs import program_run
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
 from cwm_cli.worlds import ProgramModel
 
@@ -90,7 +90,7 @@ def chosen_refiners(
 def _program(place: Path) -> str:
     """Read the program of a file or a run."""
     if place.is_dir():
-        return SearchRun.load(place).best_program()
+        return program_run(place).best_program()
     try:
         return read_text(place)
     except UnreadableError as error:

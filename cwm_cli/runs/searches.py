@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cwm_cli.data.reading import UnreadableError, opened, parsed, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.runs import files
+from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
-from cwm_cli.runs.store import RESULT, RowsAdded, Run, RunHeader, read_journal
+from cwm_cli.runs.store import RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark
 from cwm_cli.text import UNKNOWN, clean, share
 
@@ -65,7 +65,7 @@ SearchLine = SearchRecord | Remark
 """A line of the journal."""
 
 
-class SearchRun(Run[SearchHeader, SearchLine]):
+class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     """The folder of a search: `dataset.npz`, a line per node in `nodes.jsonl`, `best.py`."""
 
     kind = "search"
@@ -118,20 +118,6 @@ class SearchRun(Run[SearchHeader, SearchLine]):
         )
         self.append(line)
 
-    def save_best(self, node: Node) -> None:
-        """Write the best program to where the other commands look for it."""
-        files.replace(self.folder / "best.py", node.program)
-
-    def best_program(self) -> str:
-        """Return the text of `best.py`."""
-        try:
-            return read_text(self.folder / "best.py")
-        except UnreadableError as error:
-            hint = "continue the run, which writes it anew"
-            if error.is_missing:
-                raise CwmError(f"{self.folder} has no program yet: continue it first") from error
-            raise UnreadableError(error.file, error.reason, hint) from error
-
     def scores(self) -> dict[str, Score]:
         """Read the scores of the best program, as far as they are known."""
         found = self.result() or {}
@@ -140,12 +126,6 @@ class SearchRun(Run[SearchHeader, SearchLine]):
         except ValidationError as error:
             hint = "remove it, or continue the run, which writes it anew"
             raise UnreadableError(self.folder / RESULT, "its scores are none", hint) from error
-
-    def gaps(self) -> list[str]:
-        """Say what its data do not show, once it is over."""
-        told = (self.result() or {}).get("gaps")
-        lines = told if isinstance(told, list) else []
-        return [clean(each) for each in lines if isinstance(each, str)]
 
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""

@@ -1,0 +1,64 @@
+"""Runs whose folder holds the best program of an environment: what others go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from cwm_cli.data.reading import UnreadableError, read_text
+from cwm_cli.errors import CwmError
+from cwm_cli.runs import files
+from cwm_cli.runs.listing import load
+from cwm_cli.runs.store import Run, RunHeader
+from cwm_cli.text import clean
+
+BEST = "best.py"
+
+H = TypeVar("H", bound=RunHeader[Any])
+R = TypeVar("R", bound=BaseModel)
+
+
+class ProgramRun(Run[H, R]):
+    """A run that came to a program of an environment, in `best.py`, and has transitions of it.
+
+    Its choices name the environment (`env`, `env_args`), the `tools` that the program may import
+    and the `options` of the sandbox.
+    """
+
+    def best_program(self) -> str:
+        """Return the text of `best.py`."""
+        try:
+            return read_text(self.folder / BEST)
+        except UnreadableError as error:
+            hint = "continue the run, which writes it anew"
+            if error.is_missing:
+                raise CwmError(f"{self.folder} has no program yet: continue it first") from error
+            raise UnreadableError(error.file, error.reason, hint) from error
+
+    def write_best(self, program: str) -> None:
+        """Write the best program to where the other commands look for it."""
+        files.replace(self.folder / BEST, program)
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What its program may use up."""
+        found: Mapping[str, Any] = self.config.options.get("sandbox", {})
+        return found
+
+    def gaps(self) -> list[str]:
+        """Say what its data do not show, once it is over."""
+        told = (self.result() or {}).get("gaps")
+        lines = told if isinstance(told, list) else []
+        return [clean(each) for each in lines if isinstance(each, str)]
+
+
+def program_run(folder: Path) -> ProgramRun[Any, Any]:
+    """Return the run of a folder, which has to have come to a program."""
+    run = load(folder)
+    if not isinstance(run, ProgramRun):
+        words = f"{folder} is a run of kind {run.kind!r}, which has no program"
+        raise CwmError(f"{words}: name one of `cwm synthesize` or `cwm learn`")
+    return run
