@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.calibrating import calibrate
     from cwm_cli.agents.collecting import collect
     from cwm_cli.agents.evaluating import evaluate
+    from cwm_cli.agents.learning.learn import learn
     from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
     from cwm_cli.bench.benchmarking import benchmark
@@ -42,6 +43,7 @@ __all__ = [
     "collect",
     "evaluate",
     "hookimpl",
+    "learn",
     "load",
     "plan",
     "synthesize",
@@ -56,6 +58,7 @@ _HOMES = {
     "calibrate": "agents.calibrating",
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
+    "learn": "agents.learning.learn",
     "plan": "agents.playing",
     "synthesize": "agents.synthesizing",
 }

@@ -106,6 +106,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "search": "cwm_cli.runs.searches:SearchRun",
         "benchmark": "cwm_cli.bench.run:BenchmarkRun",
         "plan": "cwm_cli.agents.plays:PlayRun",
+        "learn": "cwm_cli.agents.learning.runs:LearnRun",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

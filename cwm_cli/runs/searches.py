@@ -7,14 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cwm_cli.data.reading import UnreadableError, opened, parsed, read_text
-from cwm_cli.errors import CwmError
+from cwm_cli.data.reading import UnreadableError, opened, parsed
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark
-from cwm_cli.text import UNKNOWN, clean, share
+from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
 TIMES = "\N{MULTIPLICATION SIGN}"

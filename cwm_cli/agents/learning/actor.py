@@ -52,7 +52,8 @@ class Knowledge:
     many steps an episode can last. `program` is the text that is acted on, empty before there is
     one, and `imagination` what imagines with it. `valid` are the actions allowed
     after each row in `rows`, where the environment names them. Rows whose numbers are in
-    `chance` came out otherwise when the same was done again.
+    `chance` came out otherwise when the same was done again. `disputed` are observations and
+    actions of which other programs that replay every row say otherwise: to be probed first.
     """
 
     observation_space: Space
@@ -63,6 +64,7 @@ class Knowledge:
     rows: list[Transition] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
     chance: set[int] = field(default_factory=set)
+    disputed: list[tuple[Any, Any]] = field(default_factory=list)
     program: str = ""
     imagination: Imagination | None = None
 
@@ -94,6 +96,10 @@ class Actor:
 
     WARM: ClassVar[int] = 10
     """Random steps before there is anything to write a program from."""
+
+    REPLAYS: ClassVar[bool] = False
+    """Whether what it remembers overrides the program, so that between two programs it acts as if
+    every row were replayed."""
 
     def __init__(self, known: Knowledge) -> None:
         self.known = known

@@ -1,0 +1,612 @@
+"""The loop of learning: act on a program, compare it with the world, write it anew, trust it last.
+
+A `Learner` asks an `Actor` what to do and a `ProgramWriter` for programs, and knows nothing of
+tables or policies. Every step is predicted before it is taken. It only resets and steps, as with a
+machine that is no simulation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Verification
+from cwm_cli.agents.learning.questions import Questions, RecordedQuestion, Source
+from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.tasks import Task, random_action, seeds_of
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.gaps import gaps
+from cwm_cli.planning.model import Step, close, key
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.worlds.confirming import Broke
+from cwm_cli.worlds.imagining import Imagination
+
+if TYPE_CHECKING:
+    from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
+    from cwm_cli.sandbox import Sandbox
+
+SYNCED = 10
+"""Steps that a crash may lose at most; writing each one down would take longer than taking it."""
+
+FRESH = 0.1
+"""In mid-episode a program is written anew after so many more rows, as a share: that way the time
+it takes grows with the rows and not with their square."""
+
+FRESH_BETWEEN = 0.05
+"""The same between episodes, for actors that remember what the program has wrong."""
+
+TRUSTED = 3
+"""Clean episodes of play after which the program is doubted on purpose."""
+
+DOUBTS = 5
+"""Attempts to find it wrong that have to come to nothing before it is certified."""
+
+IDLE = 50
+"""Episodes in a row that were given up before their first step: nothing is left to do."""
+
+RECENT = 10
+"""Episodes of play whose mean has to reach the return at which learning is to stop."""
+
+Stop = Literal["certified", "return", "steps", "seconds", "idle"]
+"""Why learning ended: a certificate, a return that was to be reached, a budget that is spent, or
+that nothing unknown could be reached any more."""
+
+
+class Budget(NamedTuple):
+    """How long learning goes on: steps, seconds, and until when, if not only until they are spent.
+
+    It stops when it is `certified`, or when its play returns `target` on the mean.
+    """
+
+    steps: int = 5000
+    seconds: float | None = None
+    certified: bool = True
+    target: float | None = None
+
+
+class Stepped(NamedTuple):
+    """A step that was taken: what it was for, what was predicted, and whether it came about.
+
+    `seconds` is how long it was thought about.
+    """
+
+    steps: int
+    intent: Intent
+    row: Transition
+    predicted: Step | None
+    agreed: bool
+    seconds: float
+
+
+class Mismatched(NamedTuple):
+    """A prediction that was wrong, and in which parts.
+
+    It was so `by_chance` where the same came out otherwise before.
+    """
+
+    steps: int
+    row: Transition
+    predicted: Step | None
+    parts: tuple[str, ...]
+    by_chance: bool
+
+
+class OutcomeCounts:
+    """What came of each action at each observation, to tell chance from what is not known yet."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, dict[Any, list[int]]] = {}
+
+    def take(self, number: int, row: Transition, chance: set[int]) -> bool:
+        """Take note of a row; whether the same had another outcome before.
+
+        Of outcomes that contradict each other the most common stands; the numbers of the other
+        rows go to `chance`.
+        """
+        done = (key(row.observation), key(row.action))
+        led = (key(row.next_observation), row.reward, row.terminated)
+        found = self._seen.setdefault(done, {})
+        found.setdefault(led, []).append(number)
+        if len(found) == 1:
+            return False
+        usual = max(found.values(), key=len)
+        for numbers in found.values():
+            (chance.difference_update if numbers is usual else chance.update)(numbers)
+        return True
+
+    @property
+    def contradicted(self) -> int:
+        """How many actions at an observation came out in more than one way."""
+        return sum(len(found) > 1 for found in self._seen.values())
+
+
+@dataclass
+class Learner:
+    """Learns an environment while acting in it; its attributes may be drawn at any time.
+
+    The observer is told this object, then a `Stepped` for every step, a `Mismatched`, an
+    `EpisodeRecord`, a `ProgramRecord`, a `RecordedQuestion` or a `Certificate` as they come.
+    Between episodes `play` tells how well it plays by now, without learning from that.
+    """
+
+    title: str
+    task: Task
+    known: Knowledge
+    actor: Actor
+    writer: ProgramWriter
+    sandbox: Sandbox
+    run: LearnRun
+    budget: Budget = field(default_factory=Budget)
+    names: Sequence[str] = ()
+    observer: Observer = SILENT
+
+    steps: int = field(default=0, init=False)
+    """Of the environment, in this run."""
+    intent: Intent | None = field(default=None, init=False)
+    """What was decided last."""
+    episodes: list[EpisodeRecord] = field(default_factory=list, init=False)
+    programs: list[ProgramRecord] = field(default_factory=list, init=False)
+    questions: Questions = field(default_factory=Questions, init=False)
+    verification: Verification = field(default_factory=Verification, init=False)
+    certificate: Certificate | None = field(default=None, init=False)
+    mismatches: Counter[str] = field(default_factory=Counter, init=False)
+    """Predictions that were wrong, by part of the transition."""
+    planning_seconds: float = field(default=0.0, init=False)
+    writing_seconds: float = field(default=0.0, init=False)
+    learning_seconds: float = field(default=0.0, init=False)
+    """For deciding, for writing programs, and for what actors make of those."""
+    _outcomes: OutcomeCounts = field(default_factory=OutcomeCounts, init=False, repr=False)
+    _unsaved: list[Transition] = field(default_factory=list, init=False, repr=False)
+    _pending: int = field(default=0, init=False, repr=False)
+    _fitted: int = field(default=0, init=False, repr=False)
+    _idle: int = field(default=0, init=False, repr=False)
+    _doubts: int = field(default=0, init=False, repr=False)
+    _told: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.run.began()
+        self.env = self.task.make()
+        self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
+        self._resume()
+
+    def learn(self) -> Stop:
+        """Learn until the budget says that it is enough; return why it ended."""
+        self.observer.begins(self)
+        try:
+            if self.known.rows and not self._too_few:
+                self._write()
+            while not (why := self._over()):
+                self._episode()
+            return why
+        finally:
+            self._sync()
+            self.observer.ends()
+
+    def play(self, seeds: Iterable[int]) -> list[float]:
+        """Return what its play comes to in episodes of these seeds, without learning."""
+        returns: list[float] = []
+        with closing(self.task.make()) as env:
+            for seed in seeds:
+                observation, total = (
+                    _plain(self.known.observation_space, env.reset(seed=seed)[0]),
+                    0.0,
+                )
+                for left in range(self.known.limit, 0, -1):
+                    intent = self._choose(observation, left, "exploit", self.task.allowed(env))
+                    intent = intent or self._choose(observation, left, None, self.task.allowed(env))
+                    action = intent.action if intent else env.action_space.sample()
+                    found, reward, terminated, truncated, _ = env.step(deepcopy(action))
+                    observation = _plain(self.known.observation_space, found)
+                    total += float(reward)
+                    if terminated or truncated:
+                        break
+                returns.append(total)
+        return returns
+
+    def close(self) -> None:
+        """Let go of the environment and of the process of the program."""
+        self.env.close()
+        if self.known.imagination is not None:
+            self.known.imagination.close()
+
+    def dataset(self, *, certain: bool = False) -> Dataset:
+        """Return all rows, or those that chance did not decide."""
+        left_out = self.known.chance if certain else ()
+        return self._rows([r for n, r in enumerate(self.known.rows) if n not in left_out])
+
+    @property
+    def usage(self) -> tuple[int, float | None]:
+        """Completions of language models so far, and what they cost, None where that is unknown."""
+        costs = [each.cost for each in self.programs]
+        known = [cost for cost in costs if cost is not None]
+        count = sum(each.completions for each in self.programs)
+        return count, sum(known) if len(known) == len(costs) else None
+
+    @property
+    def _used(self) -> int:
+        return self.writer.model.used if self.writer.model else 0
+
+    @property
+    def _too_few(self) -> bool:
+        return len(self.known.rows) < self.actor.WARM
+
+    # --- an episode
+
+    def _episode(self) -> None:
+        """Act until the episode is over, nothing is left to do in it, or the budget is spent."""
+        self._number += 1
+        seed, _ = seeds_of(self.known.seed, self._number)
+        observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
+        self.known.starts.append(observation)
+        aim, aims, returned, mismatched = self._aim(), Counter[str](), 0.0, 0
+        promised, row = None, None
+        for left in range(self.known.limit, 0, -1):
+            intent = self._decide(observation, left, aim)
+            if intent is None and aim is not None and not aims:
+                self._doubts += aim == "probe"  # there is nothing to doubt from here
+                aim = "verify" if aim == "probe" else None
+                intent = self._decide(observation, left, aim) or self._decide(
+                    observation, left, None
+                )
+            if intent is None:
+                break
+            if not aims:
+                promised = intent.promise
+            row, agreed = self._step(observation, intent)
+            observation = row.next_observation
+            aims[intent.aim] += 1
+            returned, mismatched = returned + row.reward, mismatched + (not agreed)
+            if row.terminated or row.truncated or self._is_spent:
+                break
+            if self._due(FRESH):
+                self._write()
+        self._idle = 0 if aims else self._idle + 1
+        if row is not None:
+            played = EpisodeRecord(
+                number=self._number,
+                steps=self.steps,
+                returned=returned,
+                length=aims.total(),
+                aims=dict(aims),
+                promised=promised,
+                mismatched=mismatched,
+                terminated=row.terminated,
+            )
+            self._finish(played, whole=row.terminated or row.truncated or left == 1)
+
+    def _aim(self) -> Aim | None:
+        """Return what an episode is for: what promises most, or trust, once it plays as it says."""
+        clean = self.verification.episodes
+        if clean < TRUSTED:
+            return None
+        doubted = self._doubts >= DOUBTS or (self.actor.settled and not self.known.disputed)
+        return "verify" if doubted or self._doubts > clean - TRUSTED else "probe"
+
+    def _decide(self, observation: Any, left: int, aim: Aim | None) -> Intent | None:
+        """Return what to do, with a program as soon as there is enough to write one from."""
+        allowed = self.task.allowed(self.env)
+        if not self.known.program:
+            if self._too_few:
+                return Intent(
+                    random_action(self.env.action_space, allowed), "explore", "warming up"
+                )
+            self._write()
+        self.intent = self._choose(observation, left, aim, allowed)
+        return self.intent
+
+    def _choose(
+        self, observation: Any, left: int, aim: Aim | None, allowed: tuple[int, ...] | None
+    ) -> Intent | None:
+        """Ask the actor; where the program fails in its hands the action is random."""
+        began = time.perf_counter()
+        try:
+            intent = self.actor.choose(observation, left, aim)
+        except Broke as error:
+            self._broke(error.failure)
+            return Intent(random_action(self.env.action_space, allowed), "explore", "it failed")
+        finally:
+            self.planning_seconds += time.perf_counter() - began
+        if intent is None or allowed is None or intent.action in allowed:
+            return intent
+        other = random_action(self.env.action_space, allowed)
+        return Intent(other, "explore", f"{intent.action} is not allowed here")
+
+    def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
+        """Predict, take the step, and compare."""
+        began, before = time.perf_counter(), self.planning_seconds
+        try:
+            predicted = (
+                self.actor.predict(observation, intent.action) if self.known.program else None
+            )
+        except Broke as error:
+            self._broke(error.failure)
+            predicted = None
+        self.planning_seconds += time.perf_counter() - began
+        found, reward, terminated, truncated, _ = self.env.step(deepcopy(intent.action))
+        row = Transition(
+            observation,
+            _plain(self.known.action_space, intent.action),
+            _plain(self.known.observation_space, found),
+            _number(reward),
+            bool(terminated),
+            bool(truncated),
+            self._number,
+            valid=self.task.allowed(self.env),
+        )
+        self.steps += 1
+        agreed = predicted is not None and self.actor.agrees(predicted, row)
+        by_chance = self._take(row)
+        self._unsaved.append(row)
+        if self.known.program:
+            self.actor.remember(row)
+            if not agreed:
+                self._mismatch(row, predicted, by_chance)
+        if len(self._unsaved) >= SYNCED:
+            self._sync()
+        seconds = time.perf_counter() - began + self.planning_seconds - before
+        self.observer.advanced(Stepped(self.steps, intent, row, predicted, agreed, seconds))
+        return row, agreed or not self.known.program
+
+    def _mismatch(self, row: Transition, predicted: Step | None, by_chance: bool) -> None:
+        """Count a wrong prediction; what chance decided is nothing to write a program from."""
+        parts = _wrong_parts(predicted, row)
+        self.mismatches.update(parts)
+        self._pending += not by_chance
+        if by_chance and "chance" not in self._told:
+            self._told.add("chance")
+            self.observer.note(
+                "the same action at the same observation came out otherwise: chance decides, or "
+                "what is not observed; the most common outcome is taken for the rule"
+            )
+        self.observer.advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
+
+    def _finish(self, played: EpisodeRecord, *, whole: bool) -> None:
+        """Write an episode down, and draw conclusions from it."""
+        self.episodes.append(played)
+        self._sync()
+        self.run.append(played)
+        if whole or played.mismatched:
+            before = self.verification.attempt, self.verification.changed
+            self.verification.episode(played)
+            if before != (self.verification.attempt, self.verification.changed):
+                self._doubts = 0
+        if not played.mismatched and "probe" in played.aims:
+            self._doubts += 1
+        self.observer.advanced(played)
+        replays = FRESH_BETWEEN if self.actor.REPLAYS else 0.0
+        if self._due(replays):
+            self._write()
+        elif self.verification.episodes == TRUSTED and played.is_play:
+            self._find_disputes()
+        self._ask(self.actor.questions(), "play")
+        if self.verification.enough and played.is_play:
+            self._certify()
+
+    # --- the program
+
+    def _due(self, share: float) -> bool:
+        """Whether the program is to be written anew, after so many more rows as a share."""
+        return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
+
+    def _write(self) -> None:
+        """Have a program written that replays every row, and act on it from now on."""
+        began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
+        found = self.writer.write(rows, [each for each in (self.known.program,) if each])
+        seconds = time.perf_counter() - began
+        self.writing_seconds += seconds
+        self._fitted, self._pending = len(self.known.rows), 0
+        if found.program != self.known.program:
+            self._record(found, len(rows), seconds, self._used - used)
+            self._act_on(found.program, rows)
+            self.verification.change(self.steps)
+            self._doubts = 0
+        asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.names)]
+        self._ask(asked, "gaps")
+        self._ask(self._unexplained(found, rows), "rows")
+
+    def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
+        """Write a program down."""
+        self._sync()
+        record = ProgramRecord(
+            number=len(self.programs) + 1,
+            steps=self.steps,
+            rows=rows,
+            origin=found.origin,
+            lines=found.program.count("\n"),
+            unexplained=int(found.unexplained.sum()),
+            wrong=int(found.wrong.sum()),
+            seconds=round(seconds, 3),
+            completions=completions,
+            cost=found.usage.cost,
+        )
+        self.programs.append(record)
+        self.run.add_program(record, found.program)
+        self.run.write_best(found.program)
+        self.observer.advanced(record)
+
+    def _act_on(self, program: str, rows: Dataset) -> None:
+        """Imagine with another program from now on."""
+        began = time.perf_counter()
+        if self.known.imagination is not None:
+            self.known.imagination.close()
+        self.known.program = program
+        self.known.imagination = Imagination(self.sandbox, program, rows, seed=self.known.seed)
+        self.known.disputed.clear()
+        try:
+            self.actor.learn()
+        except Broke as error:
+            self._broke(error.failure)
+        self.learning_seconds += time.perf_counter() - began
+
+    def _broke(self, failure: Failure) -> None:
+        """Go on although the program failed while it was imagined with."""
+        self._pending += 1
+        words = printable(failure.message.splitlines()[0], 200)
+        if words not in self._told:
+            self._told.add(words)
+            self.observer.note(f"the program failed while it was planned with: {words}", "Warning")
+
+    # --- what is not known
+
+    def _find_disputes(self) -> None:
+        """Ask other programs that replay every row where they say otherwise than this one."""
+
+    def _unexplained(self, found: WrittenProgram, rows: Dataset) -> list[OpenQuestion]:
+        """Ask about rows that no rule gives, and about those that contradict each other."""
+        asked = []
+        if count := int(found.unexplained.sum()):
+            row = rows.row(int(np.flatnonzero(found.unexplained)[-1]))
+            asked.append(
+                OpenQuestion(
+                    f"no rule gives {count} of {len(rows)} rows",
+                    f"such as {_words(row.observation)}",
+                    row.action,
+                    "the same there again: a rule is missing; otherwise: chance",
+                    1.0,
+                )
+            )
+        if count := self._outcomes.contradicted:
+            asked.append(
+                OpenQuestion(
+                    f"{count} actions came out in more than one way at the same observation",
+                    answers="chance, or something that is not observed",
+                )
+            )
+        return asked
+
+    def _ask(self, asked: Iterable[OpenQuestion], source: Source) -> None:
+        """Write down which questions are new, and which were answered."""
+        for question in self.questions.update(asked, source, self.steps):
+            self.run.append(question)
+            self.observer.advanced(question)
+
+    def _certify(self) -> None:
+        """Say what its play so far promises, once that is enough."""
+        untried = [each.text for each in self.questions.open]
+        found = self.verification.certificate(untried)
+        told = (
+            self.certificate is not None and self.certificate.changed == self.verification.changed
+        )
+        self.certificate = found
+        if found is not None and not told and self._is_certified:
+            self.run.append(found)
+            self.observer.advanced(found)
+
+    @property
+    def _is_certified(self) -> bool:
+        """Whether its play was trusted for long enough, and doubting it came to nothing."""
+        doubted = self._doubts >= DOUBTS or (self.actor.settled and not self.known.disputed)
+        return self.verification.enough and doubted and self._pending == 0
+
+    @property
+    def _is_spent(self) -> bool:
+        seconds = self.budget.seconds
+        return self.steps >= self.budget.steps or (
+            seconds is not None and self.run.elapsed >= seconds
+        )
+
+    def _over(self) -> Stop | None:
+        """Return why learning is over, None while it goes on."""
+        played = [each.returned for each in self.episodes if each.is_play][-RECENT:]
+        target = self.budget.target
+        if target is not None and len(played) == RECENT and np.mean(played) >= target:
+            return "return"
+        if self.budget.certified and self._is_certified:
+            self._certify()
+            return "certified"
+        if self._is_spent:
+            return "steps" if self.steps >= self.budget.steps else "seconds"
+        return "idle" if self._idle >= IDLE else None
+
+    # --- rows
+
+    def _take(self, row: Transition) -> bool:
+        """Take note of a row; whether the same came out otherwise before."""
+        self.known.rows.append(row)
+        return self._outcomes.take(len(self.known.rows) - 1, row, self.known.chance)
+
+    def _rows(self, rows: Sequence[Transition]) -> Dataset:
+        return Dataset.of(
+            rows,
+            observation_space=self.known.observation_space,
+            action_space=self.known.action_space,
+            metadata=self._began.metadata,
+        )
+
+    def _sync(self) -> None:
+        """Write down which steps were taken."""
+        if self._unsaved:
+            self.run.append(StepsTaken.of(self._rows(self._unsaved)))
+            self._unsaved.clear()
+
+    def _resume(self) -> None:
+        """Take in what the run began with, and what was done in it."""
+        self._number = -1
+        self._given(self._began)
+        asked = {}
+        for record in self.run.records():
+            if isinstance(record, StepsTaken):
+                part = replace(self._began, columns=record.arrays())
+                self._given(part)
+                self.steps += len(part)
+            elif isinstance(record, EpisodeRecord):
+                self.episodes.append(record)
+                self.verification.episode(record)
+            elif isinstance(record, ProgramRecord):
+                self.programs.append(record)
+                self.writing_seconds += record.seconds
+                self.verification.change(record.steps)
+            elif isinstance(record, RecordedQuestion):
+                asked[record.key] = record
+        self.questions = Questions(asked.values())
+        if self.programs:
+            self._act_on(self.run.program(self.programs[-1]), self.dataset(certain=True))
+
+    def _given(self, rows: Dataset) -> None:
+        """Take in rows that were recorded before."""
+        for row in rows:
+            if row.episode != self._number:
+                self.known.starts.append(row.observation)
+            self._number = max(self._number, row.episode)
+            self._take(row)
+
+
+def _plain(space: Space, value: Any) -> Any:
+    """Return a value as datasets give it back, which nobody else can change."""
+    return space.unpack("value", space.pack("value", [value]), 0)
+
+
+def _number(reward: Any) -> float:
+    """Return a reward, which some environments give as an array of one."""
+    values = np.asarray(reward, dtype=np.float64)
+    if values.size != 1 or not np.isfinite(values).all():
+        raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
+    return float(values.item())
+
+
+def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
+    """Name the parts of a transition that were predicted wrongly; one that was not is all wrong."""
+    if predicted is None:
+        return ("unknown",)
+    pairs = {
+        "observation": row.terminated or close(predicted.observation, row.next_observation),
+        "reward": close(float(predicted.reward), row.reward),
+        "terminated": bool(predicted.terminated) == row.terminated,
+    }
+    return tuple(name for name, right in pairs.items() if not right) or ("observation",)
+
+
+def _words(observation: Any) -> str:
+    """Write an observation down, in a few words."""
+    return printable(" ".join(str(observation).split()), 80)

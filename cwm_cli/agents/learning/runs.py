@@ -1,0 +1,255 @@
+"""The run of learning: every row as it came, every program, every episode, every question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
+from cwm_cli.agents.learning.questions import RecordedQuestion
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_text
+from cwm_cli.data.spaces import Columns
+from cwm_cli.errors import CwmError
+from cwm_cli.runs import files
+from cwm_cli.runs.programs import ProgramRun
+from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.store import DATASET, RunHeader
+
+PROGRAMS = "programs"
+"""The folder with every program that was acted on."""
+
+
+class LearnConfig(BaseModel):
+    """The choices that make learning what it is.
+
+    `begins` is the digest of the transitions that it began with, and of the program. How long it
+    goes on, and until when, is no part of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    env: str
+    env_args: dict[str, Any] = {}
+    begins: str = ""
+    models: tuple[str, ...] = ()
+    goal: str = ""
+    options: dict[str, dict[str, Any]] = {}
+    tools: tuple[str, ...] = ()
+    seed: int = 0
+
+
+class LearnHeader(RunHeader[LearnConfig]):
+    """What learning begins with: the description of the environment."""
+
+    kind: str = "learn"
+    description: str
+
+
+class StoredColumn(BaseModel):
+    """A column of rows as JSON holds it."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    dtype: str
+    values: list[Any]
+
+    @classmethod
+    def of(cls, column: np.ndarray) -> Self:
+        """Store a column."""
+        return cls(dtype=column.dtype.str, values=column.tolist())
+
+    def array(self) -> np.ndarray:
+        """Return the column."""
+        return np.array(self.values, dtype=np.dtype(self.dtype))
+
+
+class StepsTaken(BaseModel):
+    """A line of the journal: steps one after the other, as the columns of a dataset."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["steps"] = "steps"
+    columns: dict[str, StoredColumn]
+
+    @classmethod
+    def of(cls, rows: Dataset) -> Self:
+        """Store some rows."""
+        return cls(columns={name: StoredColumn.of(each) for name, each in rows.columns.items()})
+
+    def arrays(self) -> Columns:
+        """Return the columns."""
+        return {name: column.array() for name, column in self.columns.items()}
+
+
+class ProgramRecord(BaseModel):
+    """A line of the journal: a program that was acted on from then on, written from `rows` rows.
+
+    `origin` says who wrote it, `unexplained` how many rows no rule of it gives, and `seconds` how
+    long it took.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["program"] = "program"
+    number: int
+    steps: int
+    rows: int
+    origin: str
+    lines: int
+    unexplained: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+    completions: int = 0
+    cost: float | None = 0.0
+
+    @property
+    def file(self) -> str:
+        """Where it is in the folder of the run."""
+        return f"{PROGRAMS}/{self.number:04}.py"
+
+
+LearnRecord = StepsTaken | EpisodeRecord | ProgramRecord | RecordedQuestion | Certificate
+"""A line of the journal."""
+
+
+class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
+    """The folder of learning: the rows it began with, a journal, `programs` and `best.py`."""
+
+    kind = "learn"
+    header_type = LearnHeader
+    record_type = LearnRecord
+
+    @property
+    def config(self) -> LearnConfig:
+        """The choices of this run."""
+        return self.header.config
+
+    def began(self) -> Dataset:
+        """Return the transitions that it began with."""
+        return Dataset.load(self.folder / DATASET)
+
+    def dataset(self) -> Dataset:
+        """Return all transitions: those that it began with, and those of its own steps."""
+        dataset = self.began()
+        taken = [each.arrays() for each in self.records() if isinstance(each, StepsTaken)]
+        if not taken:
+            return dataset
+        columns = {n: np.concatenate([part[n] for part in taken]) for n in taken[0]}
+        own = Dataset(columns, dataset.observation_space, dataset.action_space, dataset.metadata)
+        return dataset.extended(own) if len(dataset) else own
+
+    def add_program(self, record: ProgramRecord, program: str) -> None:
+        """Write a program down; the journal says that it is there once it is."""
+        file = self.folder / record.file
+        file.parent.mkdir(exist_ok=True)
+        files.replace(file, program)
+        self.append(record)
+
+    def program(self, record: ProgramRecord) -> str:
+        """Return the text of a program that was acted on."""
+        try:
+            return read_text(self.folder / record.file)
+        except UnreadableError as error:
+            raise UnreadableError(error.file, error.reason, "restore it") from error
+
+    def episodes(self) -> Iterator[EpisodeRecord]:
+        """Yield the episodes that are over."""
+        return (each for each in self.records() if isinstance(each, EpisodeRecord))
+
+    def is_over(self, steps: int) -> bool:
+        """Whether it came to an end that more than so many steps would not change."""
+        result = self.result()
+        return result is not None and (result.get("stopped") != "steps" or result["steps"] >= steps)
+
+    def summary(self) -> RunSummary:
+        """Say how far it is, and what came of it."""
+        played = list(self.episodes())
+        steps = played[-1].steps if played else 0
+        result = self.result() or {}
+        certified = result.get("certificate")
+        words = f"return {played[-1].returned:.5g}" if played else ""
+        return RunSummary(
+            str(self.folder),
+            self.kind,
+            environment=self.config.env,
+            answers=", ".join(self.config.models),
+            seed=self.config.seed,
+            completions=result.get("completions"),
+            done=f"{steps:,} steps",
+            result=", ".join(filter(None, [words, "certified" if certified else ""])),
+            created=self.header.created,
+        )
+
+    @classmethod
+    def report(cls, runs: Sequence[LearnRun]) -> RunReport:
+        """Return how learning went: its last episodes, its programs, its questions."""
+        if len(runs) > 1:
+            raise CwmError("runs of learning cannot be merged: report them one by one")
+        run = runs[0]
+        about, records = run.summary(), list(run.records())
+        questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
+        programs = [each for each in records if isinstance(each, ProgramRecord)]
+        certified = [each for each in records if isinstance(each, Certificate)]
+        return RunReport(
+            title=f"{about.environment} · learning, {about.run}",
+            grids=[grid for grid in _grids(run, programs, list(questions.values())) if grid.cells],
+            notes=[
+                ", ".join(filter(None, (f"seed {about.seed}", about.done, about.result))),
+                *(str(each) for each in certified[-1:]),
+            ],
+            facts=about.as_json() | (run.result() or {}),
+            rows=[each.model_dump(mode="json", exclude={"kind"}) for each in run.episodes()],
+        )
+
+
+MOST_TOLD = 12
+"""Lines of a table at most: the last ones."""
+
+
+def _grids(
+    run: LearnRun, programs: Sequence[ProgramRecord], questions: Sequence[RecordedQuestion]
+) -> Iterator[Grid]:
+    """Yield the tables of a run: episodes, programs, questions."""
+    played = list(run.episodes())[-MOST_TOLD:]
+    yield Grid(
+        "the last episodes",
+        ["episode", "for", "steps", "return", "promised", "mismatches"],
+        [
+            [
+                str(each.number),
+                each.aim,
+                f"{each.steps:,}",
+                f"{each.returned:.5g}",
+                "" if each.promised is None else f"{each.promised:.5g}",
+                str(each.mismatched),
+            ]
+            for each in played
+        ],
+        2,
+    )
+    yield Grid(
+        "the last programs",
+        ["program", "by", "steps", "rows", "lines", "unexplained"],
+        [
+            [
+                str(p.number),
+                p.origin,
+                f"{p.steps:,}",
+                f"{p.rows:,}",
+                str(p.lines),
+                str(p.unexplained),
+            ]
+            for p in programs[-MOST_TOLD:]
+        ],
+        2,
+    )
+    yield Grid(
+        "questions",
+        ["question", "answer"],
+        [[each.text, each.answer or "open"] for each in questions[-MOST_TOLD:]],
+        2,
+    )
