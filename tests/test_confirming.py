@@ -219,6 +219,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> None:
     wrong = {}
     for name, (text, words) in ATTACKS.items():

@@ -101,6 +101,7 @@ def test_uninstalling_an_entry_point_removes_the_feature(cwm):
     assert "unknown strategy 'zero-shot': choose one of gif-mcts" in refused.stderr
 
 
+@pytest.mark.slow
 def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
     assert "gif-mcts" in names(cwm, "strategy")
@@ -226,6 +227,7 @@ def conformance(shell, packages):
     )
 
 
+@pytest.mark.slow
 def test_a_strangers_package_is_held_to_the_promises_of_its_seams(cwm):
     told = '    patience: int = 3\n    "Nodes without progress that are borne."\n'
     kept = STRATEGY.replace("class Greedy(Strategy):\n", 'class Greedy(Strategy):\n    "Greedy."\n')

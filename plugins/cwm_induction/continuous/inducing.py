@@ -76,11 +76,11 @@ def induce(
 
 def write(findings: SystemFindings) -> str:
     """Return the text of the program."""
-    return ProgramWriter(findings).text()
+    return EquationsWriter(findings).text()
 
 
 @dataclass(frozen=True)
-class ProgramWriter:
+class EquationsWriter:
     """Turns findings into a program."""
 
     findings: SystemFindings
