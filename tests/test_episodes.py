@@ -142,7 +142,7 @@ def test_only_allowed_actions_are_drawn_and_planned() -> None:
     session = Planned()
     for rounds in (play(task(valid=valid), range(8)), play(task(valid=valid), range(8), session)):
         for some in rounds:
-            for episode, actions in some.finished:
+            for episode, actions, _ in some.finished:
                 env = Walk()
                 env.reset(seed=seeds_of(5, episode.number)[0])
                 for action in actions:

@@ -1,5 +1,6 @@
 """What playing came to: the world model beside random actions and plans made in the environment."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cwm_cli.agents.episodes import Episode, PlanningCost
+from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import PlannedWith
 
@@ -66,6 +68,12 @@ class Side:
         return reduce(PlanningCost.plus, costs, PlanningCost())
 
     @property
+    def mismatches(self) -> Mismatches | None:
+        """What was predicted wrongly, over all episodes; None where nothing was compared."""
+        found = [each.mismatches for each in self.episodes if each.mismatches]
+        return reduce(Mismatches.plus, found) if found else None
+
+    @property
     def speeds(self) -> dict[str, float | None]:
         """Decisions and steps of the model per second that one worker plans."""
         cost = self.cost
@@ -93,6 +101,22 @@ def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
     return (model.mean.mean - random.mean.mean) / gain.mean
 
 
+class LearnFrom(NamedTuple):
+    """With what `cwm learn` goes on: the environment, its arguments, and the folder of a run."""
+
+    env: str
+    env_args: Mapping[str, Any]
+    run: Path
+
+    @property
+    def command(self) -> list[str]:
+        """The command, word by word."""
+        words = ["cwm", "learn", "--env", self.env]
+        for name, value in self.env_args.items():
+            words += ["--env-arg", f"{name}={json.dumps(value)}"]
+        return [*words, "--from", str(self.run)]
+
+
 @dataclass(frozen=True)
 class PlanResult:
     """What `plan` came to.
@@ -100,6 +124,7 @@ class PlanResult:
     `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the
     file with a line per episode, `film` the one that was filmed. `doubt` says what was made of
     steps that no row supports, `stopped` why not all episodes were played, if they were not.
+    `learn_from` is how to go on where something was predicted wrongly.
     """
 
     sides: Mapping[SideName, Side]
@@ -108,6 +133,7 @@ class PlanResult:
     film: Path | None = None
     doubt: str = ""
     stopped: str = ""
+    learn_from: LearnFrom | None = None
 
     @property
     def side(self) -> Side:
@@ -152,6 +178,11 @@ class PlanResult:
         return relative_return(self.side, self.sides["oracle"], self.sides["random"])
 
     @property
+    def mismatches(self) -> Mismatches | None:
+        """What the model predicted wrongly where its plans led; None where there is no model."""
+        return self.side.mismatches
+
+    @property
     def unsupported(self) -> float | None:
         """The share of decisions that rest on what no row supports, where that is known."""
         cost = self.side.cost
@@ -170,6 +201,7 @@ class PlanResult:
             "oracle": oracle.mean.as_json() if oracle else None,
             "R": self.R,
             **side.speeds,
+            "mismatches": self.mismatches and self.mismatches.model_dump(),
             "failures": side.cost.failures,
             "failure": asdict(failure) if failure else None,
             "planner": report.planner if report else None,

@@ -23,8 +23,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.tasks import Task, random_action, seeds_of
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
@@ -68,7 +70,8 @@ class Episode(BaseModel):
 
     `seconds` and `model_steps` are shares of those of all episodes that were planned together.
     In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on what no row of the data supports, `confirmed` ones were made again.
+    rest on what no row of the data supports, `confirmed` ones were made again. `mismatches`
+    counts what was predicted wrongly, None where nothing was compared.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -83,6 +86,7 @@ class Episode(BaseModel):
     failures: int = 0
     unsupported: int = 0
     failure: Failure | None = None
+    mismatches: Mismatches | None = None
 
     @property
     def cost(self) -> PlanningCost:
@@ -98,10 +102,11 @@ class Episode(BaseModel):
 
 
 class FinishedEpisode(NamedTuple):
-    """An episode that is over, and its actions."""
+    """An episode that is over, its actions, and its rows if some were predicted wrongly."""
 
     episode: Episode
     actions: list[Any]
+    rows: Dataset | None = None
 
 
 class Underway(NamedTuple):
@@ -130,18 +135,20 @@ def play(
     numbers: Iterable[int],
     session: PlanningSession | None = None,
     *,
+    comparing: Comparing | None = None,
     abreast: int = ABREAST,
 ) -> Stream:
     """Play episodes, with plans or at random, so many at a time.
 
-    Where there is no plan the action is random.
+    Where there is no plan the action is random. Episodes that are over are compared with what
+    a model predicts, where one is given.
     """
     waiting = iter(numbers)
     playing: list[_Playing] = []
     try:
         while True:
             for number in islice(waiting, abreast - len(playing)):
-                playing.append(_Playing(task, number))
+                playing.append(_Playing(task, number, comparing))
             if not playing:
                 return
             cost = _decide(playing, session) if session else PlanningCost()
@@ -167,12 +174,14 @@ def play(
 class _Playing:
     """An episode that is being played, in an environment of its own."""
 
-    def __init__(self, task: Task, number: int) -> None:
+    def __init__(self, task: Task, number: int, comparing: Comparing | None = None) -> None:
         reset, random = seeds_of(task.seed, number)
         self.number = number
         self.over = False
         self.env = task.make()
         self._task = task
+        self._comparing = comparing
+        self._steps: list[Transition] = []
         self._planned: deque[Any] = deque()
         self._space = deepcopy(self.env.action_space)
         self._space.seed(random)
@@ -190,9 +199,15 @@ class _Playing:
     @property
     def finished(self) -> FinishedEpisode:
         """What the episode came to."""
-        cost = self._cost._asdict()
-        episode = Episode(**self.underway._asdict(), **cost, failure=self._failure)
-        return FinishedEpisode(episode, self._actions)
+        cost, found, rows = self._cost._asdict(), None, None
+        if self._comparing:
+            rows = self._comparing.rows(self._steps)
+            found = self._comparing.compare(rows)
+            rows = rows if found.wrong or found.unanswered else None
+        episode = Episode(
+            **self.underway._asdict(), **cost, failure=self._failure, mismatches=found
+        )
+        return FinishedEpisode(episode, self._actions, rows)
 
     def moment(self, session: PlanningSession) -> Moment:
         """Return where the episode stands."""
@@ -222,8 +237,17 @@ class _Playing:
             action = self._planned.popleft()
             self._actions.append(action)
             result = self.env.step(deepcopy(action))
+            before = self._observation
             self._observation, reward, terminated, truncated, _ = result
             self._returned += _number(reward)
+            if self._comparing:
+                self._observation = deepcopy(self._observation)  # which some change in place
+                row = Transition(
+                    before, action, self._observation, _number(reward), bool(terminated)
+                )
+                named = self._task.valid and self._task.valid(self.env.unwrapped)
+                valid = None if named is None else tuple(map(int, named))
+                self._steps.append(row._replace(episode=self.number, valid=valid))
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 
 

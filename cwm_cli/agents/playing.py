@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli import __version__
-from cwm_cli.agents.comparison import PlanResult, Side, SideName
+from cwm_cli.agents.comparison import LearnFrom, PlanResult, Side, SideName
 from cwm_cli.agents.episodes import (
     Progress,
     Stream,
@@ -25,17 +25,26 @@ from cwm_cli.agents.episodes import (
     play,
 )
 from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
-from cwm_cli.agents.subjects import ProgramSource, RunSource, Subject, find_subject, protected
+from cwm_cli.agents.subjects import (
+    PLANS,
+    ProgramSource,
+    RunSource,
+    Subject,
+    find_subject,
+    protected,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.evaluation.mismatches import Comparing
 from cwm_cli.evaluation.support import doubting
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.store import HEADER
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.confirming import Forged
@@ -48,6 +57,9 @@ from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
+
+FOREIGN = "none: the data are of another environment"
+"""What is doubted where the rows that were named are of no use."""
 
 ORDER: Sequence[SideName] = ("model", "oracle", "random")
 """In which sides are told; they play as `_sides` has them, the quickest first."""
@@ -133,7 +145,12 @@ def plan(
         kept.tell(observer)
         playing.prepare(observer, filmed=film is not None)
         model, doubt = _model(subject, sandbox, spaces, rows, choice.doubt)
-        players = _Players(model or truth, setting, choice.planners, truth, sandbox, workers)
+        comparing = None
+        if model is not None:
+            comparing = Comparing(model, *spaces, None if doubt == FOREIGN else rows, seed)
+        players = _Players(
+            model or truth, setting, choice.planners, truth, sandbox, workers, comparing
+        )
         stopped = _play_through(playing, players, choice, observer, new=new)
         filmed = film is not None and bool(playing.actions)
         result = playing.result(film.file if film and filmed else None, doubt, stopped)
@@ -195,7 +212,17 @@ class Playing:
             for name, side in self.outcome().items()
             if side.episodes or name == self.asked
         }
-        return PlanResult(sides, self.asked, self.run.journal, film, doubt, stopped)
+        return PlanResult(
+            sides, self.asked, self.run.journal, film, doubt, stopped, self._learn_from()
+        )
+
+    def _learn_from(self) -> LearnFrom:
+        """Return where to go on, by learning, from what was predicted wrongly."""
+        config, folder = self.run.config, self.run.folder
+        searched = folder.parent.parent  # of a run that was planned with
+        if folder.parent.name == PLANS and (searched / HEADER).is_file():
+            folder = searched
+        return LearnFrom(config.env, config.env_args, folder)
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Settle which episodes are played: those that are missing, or all of them again."""
@@ -209,7 +236,9 @@ class Playing:
 
     def take(self, side: SideName, progress: Progress) -> None:
         """Write down what was played."""
-        for episode, actions in progress.finished:
+        for episode, actions, rows in progress.finished:
+            if side == "model":
+                self.run.keep(episode.number, rows)
             self.run.add(side, episode, progress.report)
             if side == self.asked and episode.number == 0:
                 self.actions = actions
@@ -320,7 +349,7 @@ def _model(
         if countable(*known)
         else [s.size for s in known] != [s.size for s in spaces]
     ):
-        return plain, "none: the data are of another environment"
+        return plain, FOREIGN
     careful = doubting(plain, rows, doubt)
     if careful is None:
         return plain, "none: what the rows support is not known here"
@@ -360,6 +389,7 @@ class _Players:
     truth: EnvironmentModel
     sandbox: Sandbox | None
     workers: int
+    comparing: Comparing | None = None
 
     def __post_init__(self) -> None:
         self.task = self.setting.task(self.truth.spec)
@@ -375,7 +405,10 @@ class _Players:
             return in_threads([play(self.task, numbers)])
         if side == "model":
             opened = [self.model.open(self.planners, self.task) for _ in shares]
-            streams = [_planned(self.task, *pair) for pair in zip(shares, opened, strict=True)]
+            streams = [
+                _planned(self.task, share, session, self.comparing)
+                for share, session in zip(shares, opened, strict=True)
+            ]
             return in_threads(streams, self.sandbox.close if self.sandbox else None)
         order = [planner.name for planner in self.planners]
         planners = self.planners[order.index(first) if first in order else 0 :]
@@ -396,10 +429,15 @@ def play_in_environment(
     yield from _planned(task, numbers, session)
 
 
-def _planned(task: Task, numbers: Sequence[int], session: PlanningSession) -> Stream:
+def _planned(
+    task: Task,
+    numbers: Sequence[int],
+    session: PlanningSession,
+    comparing: Comparing | None = None,
+) -> Stream:
     """Play with the plans of a session, which ends with the last episode."""
     with session:
-        yield from play(task, numbers, session)
+        yield from play(task, numbers, session, comparing=comparing)
 
 
 def _play_through(

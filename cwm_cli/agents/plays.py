@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,10 +13,15 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.comparison import Side, SideName
 from cwm_cli.agents.episodes import Episode
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import RunSummary
-from cwm_cli.runs.store import Run, RunHeader
+from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.worlds.model import PlannedWith
+
+WRONG = "wrong"
+"""The folder, of a plan, with the rows of episodes in which the model was wrong."""
 
 
 class PlayConfig(BaseModel):
@@ -64,6 +69,20 @@ class PlayRecord(BaseModel):
     side: SideName
     episode: Episode
     report: PlannedWith | None = None
+
+
+def wrong_rows(folder: Path) -> list[Dataset]:
+    """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
+    return [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
+
+
+def mismatches_of(folder: Path) -> Mismatches:
+    """Return what was predicted wrongly in the plans of a run."""
+    found = Mismatches()
+    for header in sorted(folder.glob(f"plans/*/{HEADER}")):
+        for record in PlayRun.load(header.parent).records():
+            found = found.plus(record.episode.mismatches or Mismatches())
+    return found
 
 
 class EpisodeKey(NamedTuple):
@@ -155,6 +174,16 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
             self._anew = False
         else:
             self.append(record)
+
+    def keep(self, number: int, rows: Dataset | None) -> None:
+        """Keep the rows of an episode in which the model was wrong, to learn from."""
+        file = self.folder / WRONG / f"{number}.npz"
+        if rows is None:
+            file.unlink(missing_ok=True)
+        else:
+            config = self.header.config
+            told = {"env": config.env, "env_args": config.env_args}
+            replace(rows, metadata=told).save(file)
 
     def summary(self) -> RunSummary:
         """Say what was played by whom, and how well."""

@@ -24,7 +24,6 @@ from cwm_cli.agents.episodes import dealt, in_processes
 from cwm_cli.agents.policies import Act, Copies, Policy, Stage, told
 from cwm_cli.data.dataset import Dataset, Transition, is_fitted
 from cwm_cli.data.objects import OBJECTS
-from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
@@ -303,7 +302,7 @@ class Recording:
         rows = [row._replace(episode=n) for n, each in enumerate(kept) for row in each.rows]
         try:
             return Dataset.of(
-                _completed(rows, acted),
+                rows,
                 observation_space=observed,
                 action_space=acted,
                 metadata=metadata,
@@ -458,14 +457,6 @@ def _valid(stage: Stage) -> tuple[int, ...] | None:
     named = stage.spec.valid_actions
     valid = named(stage.env.unwrapped) if named else None
     return None if valid is None else tuple(map(int, valid))
-
-
-def _completed(transitions: Sequence[Transition], space: Space) -> list[Transition]:
-    """Name all actions where all are allowed, if elsewhere only some are."""
-    if space.kind != "discrete" or all(row.valid is None for row in transitions):
-        return [row._replace(valid=None) for row in transitions]
-    every = tuple(range(int(space.low[0]), int(space.high[0]) + 1))
-    return [row if row.valid is not None else row._replace(valid=every) for row in transitions]
 
 
 def _scalar(reward: Any) -> float:

@@ -129,6 +129,8 @@ def synthesize(
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
     if found := _advice(result, backend, model):
         lines["advice"] = found
+    if words := _learning(result, _environment(env, idx), parse_env_args(env_arg, shift)):
+        lines["learn"] = words
     for place, gap in enumerate(result.gaps):
         out.print(f"{'' if place else 'unseen':<8}{gap}", **plain)
     for name, words in lines.items():
@@ -162,6 +164,22 @@ def _next(result: SynthesisResult, budget: int) -> str:
         return words
     run = shlex.quote(str(result.run))
     return f"{words}; --run {run} --budget {result.completions + budget} goes on"
+
+
+def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
+    """Say how to go on where the program was wrong of rows that it was not fitted to, or plans."""
+    from cwm_cli.agents.comparison import LearnFrom
+    from cwm_cli.agents.plays import mismatches_of
+
+    test, planned = result.scores.test, mismatches_of(result.run)
+    wrong = [
+        "in planning" * bool(planned.mistakes or planned.unanswered),
+        "of held-out rows" * bool(test and test.exact < 1),
+    ]
+    if not any(wrong):
+        return None
+    words = shlex.join(LearnFrom(env, env_args, result.run).command)
+    return f"{words} (it predicts wrongly {' and '.join(filter(None, wrong))})"
 
 
 def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> str | None:

@@ -90,7 +90,7 @@ class Dataset:
         action_space: Space,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Gather transitions into columns."""
+        """Gather transitions into columns; where some name what is allowed, others allow all."""
         names = ("observation", "action", "next_observation")
         spaces = (observation_space, action_space, observation_space)
         columns: Columns = {}
@@ -99,9 +99,11 @@ class Dataset:
         fields = ("reward", "terminated", "truncated", "episode", "split")
         for (column, dtype), name in zip(VECTORS.items(), fields, strict=True):
             columns[column] = np.array([getattr(row, name) for row in transitions], dtype=dtype)
-        allowed = [row.valid for row in transitions if row.valid is not None]
-        if allowed and len(allowed) == len(transitions):
-            columns[VALID] = np.array([action_space.mask(actions) for actions in allowed])
+        allowed = [row.valid for row in transitions]
+        if action_space.kind == "discrete" and any(actions is not None for actions in allowed):
+            every = np.ones(action_space.count, np.bool_)
+            masks = (every if some is None else action_space.mask(some) for some in allowed)
+            columns[VALID] = np.array(list(masks))
         return cls(columns, observation_space, action_space, dict(metadata or {}))
 
     @classmethod

@@ -1,5 +1,6 @@
 """Follow episodes while they are played, and say what they came to."""
 
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from rich.text import Text
 from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import percent, share
 from cwm_cli.views.lines import Lines, Pulse
@@ -68,7 +70,7 @@ class _Tally:
         """Take in what a worker has just played."""
         if self.began is None:
             self.began = time.monotonic() - progress.cost.seconds
-        self.episodes += [episode for episode, _ in progress.finished]
+        self.episodes += [played.episode for played in progress.finished]
         self.cost = self.cost.plus(progress.cost)
         self.report = self.report or progress.report
         self.underway[worker] = progress.underway
@@ -169,7 +171,7 @@ class PlanLines(PlanView):
             self._pulse.heard()
         tally, finished = self.tallies[event.side], event.progress.finished
         before = len(tally.episodes) - len(finished)
-        for place, (episode, _) in enumerate(finished, start=before + 1):
+        for place, (episode, *_) in enumerate(finished, start=before + 1):
             mean = mean_of([each.returned for each in tally.episodes[:place]]).mean
             words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
             parts = [f"{words}: return {episode.returned:.5g} (mean {mean:.5g})"]
@@ -240,6 +242,9 @@ def _side(name: SideName, tally: _Tally) -> Text:
         line.append(f"  return {mean_words(tally.mean)}", "bold green")
     if tally.cost.decisions:
         line.append("  {} decisions/s, {} model steps/s".format(*speed_words(tally.cost)), "dim")
+    wrong = sum(each.mismatches.wrong for each in tally.episodes if each.mismatches)
+    if wrong:
+        line.append(f"  {wrong:,} steps predicted wrongly", "red")
     if tally.cost.failures:
         line.append(f"  {tally.cost.failures:,} failures", "red")
     return line
@@ -263,7 +268,28 @@ def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
     if confirmed := result.side.cost.confirmed:
         words = f"{confirmed:,} of {result.side.cost.decisions:,} decisions"
         yield Text(f"confirmed {words}, made again where the program cannot answer for the planner")
+    if found := result.mismatches:
+        yield Text(f"predicted {mismatch_words(found)}")
     yield Text(f"episodes  {result.journal}")
+    if found and (found.mistakes or found.unanswered) and result.learn_from:
+        yield Text(f"next      {shlex.join(result.learn_from.command)}")
+
+
+def mismatch_words(found: Mismatches) -> str:
+    """Say how many steps came about as predicted, and how the others differ."""
+    words = f"{found.steps - found.wrong:,} of {found.steps:,} steps rightly where its plans led"
+    if found.wrong:
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.items())
+        words += f"; wrongly: {kinds}"
+    several = [
+        f"{found.chance:,} where one situation has several outcomes" * bool(found.chance),
+        f"{found.drawn:,} where the program itself draws" * bool(found.drawn),
+    ]
+    if any(several):
+        words += f" ({', '.join(filter(None, several))})"
+    if found.unanswered:
+        words += f"; the program failed for episodes of {found.unanswered:,} steps"
+    return words
 
 
 def doubt_words(result: PlanResult) -> str:

@@ -1,0 +1,157 @@
+"""What came about otherwise than a world model predicts: how many steps, and in which part.
+
+A planner finds the few situations in which a model is wrong in its favour, so that what is
+predicted rightly of recorded rows says little of those where plans lead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.evaluation.metric import match
+from cwm_cli.worlds.model import Predictions, WorldModel
+
+DRAWS = 8
+"""How often a step that was predicted wrongly is predicted: a program that draws from two equally
+likely outcomes shows it with a chance of 0.99."""
+
+MOST_DRAWN = 100
+"""Steps of an episode that are predicted so often."""
+
+KINDS = ("observation", "reward", "terminated", "valid_actions")
+
+
+class Mismatches(BaseModel):
+    """How many steps a model predicted otherwise than they came about.
+
+    Of the `steps` that were compared `wrong` ones differ in some part, and each part counts
+    those that differ there. What is seen after the end does not count. Of the wrong ones
+    `chance` were met with several outcomes, and `drawn` are those for which the program itself
+    draws what follows: no single answer is right there. `unanswered` steps could not be
+    compared, because the program failed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    steps: int = 0
+    wrong: int = 0
+    observation: int = 0
+    reward: int = 0
+    terminated: int = 0
+    valid_actions: int = 0
+    chance: int = 0
+    drawn: int = 0
+    unanswered: int = 0
+
+    def plus(self, other: "Mismatches") -> "Mismatches":
+        """Return the sum of both."""
+        pairs = other.model_dump().items()
+        return Mismatches(**{name: getattr(self, name) + count for name, count in pairs})
+
+    @property
+    def mistakes(self) -> int:
+        """How many steps a better program could have predicted."""
+        return self.wrong - self.chance - self.drawn
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many steps differ in a part, for those in which some do."""
+        return {kind: getattr(self, kind) for kind in KINDS if getattr(self, kind)}
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """Compares episodes with what a model predicts for each of their steps.
+
+    `known` are rows in which the same situation may have come out otherwise, if there are any.
+    """
+
+    model: WorldModel
+    observation_space: Space
+    action_space: Space
+    known: Dataset | None = None
+    seed: int = 0
+
+    def rows(self, steps: Sequence[Transition]) -> Dataset:
+        """Return steps as a dataset."""
+        return Dataset.of(
+            steps, observation_space=self.observation_space, action_space=self.action_space
+        )
+
+    def compare(self, rows: Dataset) -> Mismatches:
+        """Predict the steps of an episode, each from what was observed, and count."""
+        predictions = self.model.predict(rows, seed=self.seed)
+        if predictions.failure is not None:
+            return Mismatches(unanswered=len(rows))
+        parts = wrong_parts(predictions, rows)
+        wrong = np.logical_or.reduce(list(parts.values()))
+        drawn, chance = self._drawn(rows, wrong), self._by_chance(rows, wrong)
+        return Mismatches(
+            steps=len(rows),
+            wrong=int(wrong.sum()),
+            chance=int((chance & ~drawn).sum()),
+            drawn=int(drawn.sum()),
+            **{kind: int(part.sum()) for kind, part in parts.items()},
+        )
+
+    def _drawn(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
+        """Return a mask of the wrong rows to which the model itself says now this, now that."""
+        drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)[:MOST_DRAWN]
+        if not len(places):
+            return drawn
+        again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
+        for columns, _ in again.answers() if again.failure is None else ():
+            for column in columns.values():
+                answers = column.reshape(DRAWS, len(places), -1)
+                drawn[places] |= (answers != answers[0]).any(axis=(0, 2))
+        return drawn
+
+    def _by_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
+        """Return a mask of the wrong rows whose situation was met with another outcome."""
+        if not wrong.any():
+            return wrong
+        every = _bare(rows)
+        if self.known is not None:
+            every = every.extended(_bare(self.known))
+        outcomes: dict[bytes, set[bytes]] = {}
+        situations = every.situations()
+        results = every.select("next_observations", "rewards", "terminations").values()
+        for row, key in enumerate(situations):
+            result = b"".join(np.ascontiguousarray(column[row]).tobytes() for column in results)
+            outcomes.setdefault(key, set()).add(result)
+        several = [len(outcomes[key]) > 1 for key in situations[: len(rows)]]
+        return np.asarray(wrong & several)
+
+
+def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
+    """Return for each part a mask of the rows in which it came about otherwise.
+
+    Of a model that gives several answers to a row, the one that is right in most parts counts.
+    """
+    goes_on = ~rows.columns["terminations"]
+    parts: dict[str, np.ndarray] = {}
+    for columns, shares in predictions.answers():
+        found = match(columns, rows)._asdict()
+        wrong = {
+            kind: (found[kind] < 1)
+            & (goes_on if kind in ("observation", "valid_actions") else True)
+            for kind in KINDS
+            if found[kind] is not None
+        }
+        if not parts:
+            parts = wrong
+            continue
+        fewer = np.sum(list(wrong.values()), axis=0) < np.sum(list(parts.values()), axis=0)
+        better = fewer & (shares > 0)
+        parts = {kind: np.where(better, wrong[kind], parts[kind]) for kind in parts}
+    return parts
+
+
+def _bare(rows: Dataset) -> Dataset:
+    """Return rows without what not all rows have."""
+    names = ("observations", "actions", "next_observations", "rewards", "terminations")
+    return Dataset(rows.select(*names), rows.observation_space, rows.action_space)

@@ -1,0 +1,103 @@
+"""What came about otherwise than predicted, where plans led."""
+
+import json
+
+import numpy as np
+
+import cwm_cli
+from cwm_cli.agents.plays import mismatches_of, wrong_rows
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.evaluation.mismatches import Comparing, Mismatches, wrong_parts
+from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.model import Predictions
+from worlds import CARTPOLE
+
+PLACES = Space("discrete", low=(0,), high=(5,))
+MOVES = Space("discrete", low=(0,), high=(1,))
+NARROW = CARTPOLE.replace("abs(x) > 2.4", "abs(x) > 0.03")
+
+RING = """
+class Environment:
+    def set_state(self, observation):
+        self.place = int(observation)
+
+    def step(self, action):
+        return (self.place + 1) % 6, 0.0, False
+"""
+
+DRAWING = "import random\n" + RING.replace("+ 1", "+ random.choice([1, 2])")
+
+
+def step(place: int, following: int, reward: float = 0.0, end: bool = False) -> Transition:
+    return Transition(place, 0, following, reward, end)
+
+
+def test_steps_are_counted_by_the_part_that_came_about_otherwise(sandbox) -> None:
+    steps = [step(0, 1), step(1, 3), step(2, 3, 1.0), step(3, 9 % 6, 0.0, True), step(4, 4, 2.0)]
+    comparing = Comparing(ProgramModel(RING, sandbox), PLACES, MOVES)
+    found = comparing.compare(comparing.rows(steps))
+    assert found == Mismatches(steps=5, wrong=4, observation=2, reward=2, terminated=1)
+    assert found.kinds == {"observation": 2, "reward": 2, "terminated": 1}
+    assert found.plus(found).mistakes == 8
+
+
+def test_what_chance_decides_is_told_from_mistakes(sandbox) -> None:
+    twice = [step(0, 1), step(0, 2), step(3, 5)]
+    plain = Comparing(ProgramModel(RING, sandbox), PLACES, MOVES)
+    known = plain.rows([step(3, 4)])
+    told = [
+        Comparing(ProgramModel(text, sandbox), PLACES, MOVES, rows).compare(plain.rows(twice))
+        for text, rows in ((RING, None), (RING, known), (DRAWING, None))
+    ]
+    assert [(each.wrong, each.chance, each.mistakes) for each in told[:2]] == [(2, 1, 1), (2, 2, 0)]
+    assert (told[2].drawn, told[2].mistakes) == (told[2].wrong, 0)
+
+
+def test_a_program_that_fails_has_predicted_nothing(sandbox) -> None:
+    broken = Comparing(ProgramModel("1 / 0", sandbox), PLACES, MOVES)
+    assert broken.compare(broken.rows([step(0, 1), step(1, 2)])) == Mismatches(unanswered=2)
+
+
+def test_of_several_answers_the_one_that_is_most_right_counts() -> None:
+    rows = Dataset.of([step(0, 2), step(0, 3)], observation_space=PLACES, action_space=MOVES)
+    ends = np.zeros((2, 2), bool)
+    answers = {
+        "next_observations": np.array([[1, 2], [1, 3]]),
+        "rewards": np.zeros((2, 2)),
+        "terminations": ends,
+    }
+    chances = np.array([[0.5, 0.5], [1.0, 0.0]])  # what has no chance was not predicted
+    found = wrong_parts(Predictions(answers, None, "outcomes", chances), rows)
+    assert found["observation"].tolist() == [False, True]
+    assert not found["reward"].any()
+
+
+def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -> None:
+    (cwm.folder / "narrow.py").write_text(NARROW)
+    arguments = ("--env", "CartPole-v1", "--program", "narrow.py", "--max-steps", "30")
+    quick = ("-o", "simulations=5", "-o", "mcts.rollout=5", "--episodes", "1")
+    done = cwm.inside("plan", *arguments, *quick)
+    lines = done.stdout.splitlines()
+    [line] = [line for line in lines if line.startswith("predicted ")]
+    assert "wrongly: terminated " in line
+    [folder] = (cwm.folder / "runs/plans").iterdir()
+    place = folder.relative_to(cwm.folder)
+    assert lines[-1] == f"next      cwm learn --env CartPole-v1 --from {place}"
+    kept = [json.loads(line) for line in (folder / "journal.jsonl").open()]
+    [found] = [line["episode"]["mismatches"] for line in kept if line["side"] == "model"]
+    assert found["wrong"] == found["terminated"] > found["observation"] == found["reward"] == 0
+    rows = wrong_rows(folder)
+    assert (len(rows[0]), rows[0].metadata["env"]) == (found["steps"], "CartPole-v1")
+
+
+def test_an_exact_program_needs_no_more_learning(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    how = {"options": ["simulations=4", "rollout=5"], "episodes": 1, "max_steps": 9}
+    result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
+    assert result.mismatches == Mismatches(steps=sum(result.lengths))
+    assert result.as_json()["mismatches"] == result.mismatches.model_dump()
+    assert wrong_rows(result.journal.parent) == []
+    assert mismatches_of(tmp_path) == Mismatches()
+    oracle = cwm_cli.plan(env="CartPole-v1", real_env=True, **how)
+    assert oracle.mismatches is None
