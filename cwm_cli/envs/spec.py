@@ -71,6 +71,7 @@ class EnvironmentSpec:
     changes the constants and rules of a made environment, in place and beneath
     its wrappers, drawn from a generator: by so little that the task keeps its
     sense, and never its spaces. What `describe` says of it then gives none away.
+    `action_names` says of a made environment what its actions are called, in their order.
     `objects` says of a made environment what its object tables stand for, where its observations
     are objects.
     """
@@ -85,6 +86,7 @@ class EnvironmentSpec:
     restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema] | None = None
+    action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
