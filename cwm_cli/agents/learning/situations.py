@@ -1,0 +1,251 @@
+"""Situations that can be counted, by number: where actions lead, values, and the ways between them.
+
+What was seen outranks what the program says of the same situation and action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.planning.imagining.tables import actions_of
+
+if TYPE_CHECKING:
+    from cwm_cli.data.spaces import Space
+    from cwm_cli.worlds.imagining import Imagination
+
+MOST = 20_000
+"""Situations beyond which only such are followed that are new in few numbers together."""
+
+STEPS = 120_000
+"""Steps of the program that may be taken to find them: seconds, where it is slow."""
+
+WIDTH = 2
+"""Numbers that have to be together for the first time where there are too many situations."""
+
+MOST_VALUES = 4_000_000
+"""Values that are remembered for different numbers of steps to go."""
+
+HASTE = 2.0**-30
+"""Share of the largest reward that a step costs: of equal returns the sooner, and no other, wins."""
+
+
+class Ways(NamedTuple):
+    """The shortest ways from a situation: how many steps, from where, and by which action.
+
+    Where a situation cannot be reached the number of steps is negative.
+    """
+
+    steps: np.ndarray
+    parent: np.ndarray
+    action: np.ndarray
+
+    def first(self, number: int, action: int) -> int:
+        """Return the first action of the way to a situation, to take an action there."""
+        while self.steps[number]:
+            number, action = int(self.parent[number]), int(self.action[number])
+        return action
+
+
+class Situations:
+    """What every action leads to in every situation that can be reached, as far as is known.
+
+    `following`, `rewards` and `terminated` are (situations, actions); where nothing is known, as
+    `answered` says, an action leads nowhere and pays what is `usual`.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self.space, self.actions = observation_space, actions_of(action_space)
+        self.usual = 0.0
+        self._action_numbers = {_plain(action): n for n, action in enumerate(self.actions)}
+        self._texts: dict[str, int] = {}
+        self._recorded: dict[tuple[int, int], tuple[int, float, bool]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        size = len(self.actions)
+        self._numbers: dict[bytes, int] = {}
+        self._columns: dict[str, np.ndarray] = {}
+        self.values = np.zeros((0, 0), np.int64)
+        self.following = np.zeros((0, size), np.int64)
+        self.rewards = np.zeros((0, size))
+        self.terminated = np.zeros((0, size), bool)
+        self.answered = np.zeros((0, size), bool)
+        self.expanded = np.zeros(0, bool)
+        self._levels: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return len(self.following)
+
+    def number(self, observation: Any) -> int:
+        """Return the number of a situation; one that was not met before gets a new one."""
+        return int(self._numbered(self.space.pack("observations", [observation]))[0])
+
+    def action_number(self, action: Any) -> int:
+        """Return the number of an action."""
+        return self._action_numbers[_plain(action)]
+
+    def observation(self, number: int) -> Any:
+        """Return a situation as it is observed."""
+        return self.space.unpack("observations", self._columns, number)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a leaf of the observations of all situations."""
+        return self._columns[name]
+
+    def relearn(self, imagination: Imagination, roots: Iterable[int]) -> None:
+        """Ask another program for everything that can be reached from some situations."""
+        self.answered[:], self.expanded[:] = False, False
+        self.following[:] = np.arange(len(self))[:, None]
+        self.rewards[:], self.terminated[:] = self.usual, False
+        self.explore(imagination, roots)
+        for (before, action), (after, reward, ended) in self._recorded.items():
+            self._set(before, action, after, reward, ended)
+
+    def explore(self, imagination: Imagination, roots: Iterable[int]) -> None:
+        """Ask the program for what can be reached from some situations, and is not known yet."""
+        new = np.array([n for n in dict.fromkeys(roots) if not self.expanded[n]], np.int64)
+        if not len(new):
+            return
+        whole = self._ask(imagination, new, 0)
+        if not whole:
+            waiting = new if not self.expanded[new].all() else new[-1:]
+            self._ask(imagination, waiting, WIDTH)
+        for (before, action), (after, reward, ended) in self._recorded.items():
+            self._set(before, action, after, reward, ended)
+
+    def record(self, before: int, action: int, after: int, reward: float, ended: bool) -> bool:
+        """Take note of what was seen, and return whether it was known."""
+        self._recorded[before, action] = after, reward, ended
+        place = before, action
+        known = self.following[place] == after or ended
+        known &= self.answered[place] and self.rewards[place] == reward
+        known &= bool(self.terminated[place]) == ended
+        if not known:
+            self._set(before, action, after, reward, ended)
+            self._levels = []
+        return bool(known)
+
+    def values_to_go(self, steps: int) -> np.ndarray:
+        """Return what every situation is worth with so many steps to go, by Bellman's equation."""
+        if not self._levels:
+            self._levels = [np.zeros(len(self))]
+            self._haste = HASTE * max(1e-9, np.abs(self.rewards).max(initial=0.0))
+        levels = self._levels
+        room = max(2, MOST_VALUES // max(1, len(self)))
+        while len(levels) <= steps and len(levels) < room:
+            improved = self._backed_up(levels[-1]).max(axis=1)
+            if np.array_equal(improved, levels[-1]):
+                break
+            levels.append(improved)
+        return levels[min(steps, len(levels) - 1)]
+
+    def worth(self, number: int, steps: int) -> np.ndarray:
+        """Return what every action in a situation is worth with so many steps to go."""
+        values = self.values_to_go(steps - 1)
+        after = np.where(self.terminated[number], 0.0, values[self.following[number]])
+        worth: np.ndarray = self.rewards[number] - self._haste + after
+        return worth
+
+    def ways(self, start: int, most: int) -> Ways:
+        """Return the shortest ways from a situation, of so many steps at most."""
+        steps = np.full(len(self), -1)
+        parent, action = np.full((2, len(self)), -1)
+        steps[start], front = 0, np.array([start])
+        for length in range(1, most):
+            after = np.where(self.terminated[front], -1, self.following[front])
+            places = np.flatnonzero((after >= 0) & (steps[after] < 0))
+            reached, first = np.unique(after.ravel()[places], return_index=True)
+            if not len(reached):
+                break
+            rows, columns = np.divmod(places[first], len(self.actions))
+            steps[reached], parent[reached], action[reached] = length, front[rows], columns
+            front = reached
+        return Ways(steps, parent, action)
+
+    def _backed_up(self, values: np.ndarray) -> np.ndarray:
+        after = np.where(self.terminated, 0.0, values[self.following])
+        backed_up: np.ndarray = self.rewards - self._haste + after
+        return backed_up
+
+    def _set(self, before: int, action: int, after: int, reward: float, ended: bool) -> None:
+        place = before, action
+        self.following[place], self.rewards[place] = after, reward
+        self.terminated[place], self.answered[place] = ended, True
+
+    def _ask(self, imagination: Imagination, roots: np.ndarray, width: int) -> bool:
+        """Ask the program, and add what it says; return whether that was all there is."""
+        known = np.flatnonzero(self.expanded)
+        order = np.concatenate([known, roots])
+        arrays = {name: column[order] for name, column in self._columns.items()}
+        found = imagination.ask(
+            "tables:reachable",
+            arrays,
+            space=self.space.to_json(),
+            known=len(known),
+            most=MOST + len(order),
+            steps=STEPS,
+            width=width,
+        )
+        leaves = [leaf.name for leaf in self.space.leaves("observations")]
+        numbers = np.concatenate([order, self._numbered({name: found[name] for name in leaves})])
+        tried = numbers[found["tried"]]
+        after = found["following"]
+        self.answered[tried] = answered = after >= 0
+        self.following[tried] = np.where(answered, numbers[after], tried[:, None])
+        self.rewards[tried] = np.where(answered, found["rewards"], self.usual)
+        self.terminated[tried] = answered & found["terminated"]
+        self.expanded[tried] = True
+        self._levels = []
+        ends = np.unique(after[found["terminated"] & answered])
+        return len(found["tried"]) + len(known) + len(ends) >= len(numbers)
+
+    def _numbered(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """Return the numbers of observations in columns; those not met before get new ones."""
+        rows = self._coded(columns)
+        numbers, new = np.empty(len(rows), np.int64), []
+        for place, row in enumerate(rows):
+            number = self._numbers.setdefault(row.tobytes(), len(self._numbers))
+            if number == len(self) + len(new):
+                new.append(place)
+            numbers[place] = number
+        if new:
+            self._grow(rows[new], {name: column[new] for name, column in columns.items()})
+        return numbers
+
+    def _grow(self, rows: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        count, size = len(rows), len(self.actions)
+        fresh = np.repeat(np.arange(len(self), len(self) + count)[:, None], size, 1)
+        self.values = np.concatenate([self.values.reshape(-1, rows.shape[1]), rows])
+        self._columns = {
+            name: np.concatenate([self._columns[name], column]) if self._columns else column
+            for name, column in columns.items()
+        }
+        self.following = np.concatenate([self.following, fresh])
+        self.rewards = np.concatenate([self.rewards, np.full((count, size), self.usual)])
+        self.terminated = np.concatenate([self.terminated, np.zeros((count, size), bool)])
+        self.answered = np.concatenate([self.answered, np.zeros((count, size), bool)])
+        self.expanded = np.concatenate([self.expanded, np.zeros(count, bool)])
+        self._levels = []
+
+    def _coded(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """Return observations as rows of whole numbers; texts are numbered as they come."""
+        parts = []
+        for leaf in self.space.leaves("observations"):
+            column = columns[leaf.name]
+            if column.dtype.kind == "U":
+                texts = [self._texts.setdefault(str(t), len(self._texts)) for t in column.ravel()]
+                column = np.array(texts, np.int64)
+            parts.append(column.reshape(len(column), -1).astype(np.int64))
+        return np.concatenate(parts, axis=1)
+
+
+def _plain(action: Any) -> Any:
+    """Return an action as something to look up."""
+    if isinstance(action, np.ndarray):
+        return tuple(action.ravel().tolist())
+    if isinstance(action, Sequence):
+        return tuple(map(_plain, action))
+    return tuple(map(_plain, action.values())) if isinstance(action, dict) else int(action)
