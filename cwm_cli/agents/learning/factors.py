@@ -18,8 +18,9 @@ MANY_VALUES = 2_000
 ANY_WIDTH = 200
 """Values up to which the higher of two digits need not use its whole range."""
 
-DIGIT_BITS, ODD_BITS, CHANGE_BITS, MISS_BITS = 3.0, 4.0, 2.0, 6.0
-"""Prices of a digit, of a width that does not divide, of what an action adds, and of a miss."""
+DIGIT_BITS, ODD_BITS, CHANGE_BITS, MISS_BITS = 4.0, 4.0, 2.0, 2.0
+"""Prices of a digit, of a width that does not divide, of what an action adds and of a miss, the
+last two beside that of a value."""
 
 STAYS = 0.7
 """What a move explains of a step in which nothing changed, as something was in the way."""
@@ -31,9 +32,9 @@ def digits_of(before: np.ndarray, action: np.ndarray, after: np.ndarray, size: i
     `size` is how many values the number has. That it is one digit is the answer as well where
     nothing speaks for more.
     """
-    moved = before != after
-    if size > MOST_VALUES or not moved.any():
+    if size > MOST_VALUES or not (before != after).any():
         return (size,)
+    before, action, after = np.unique(np.stack([before, action, after]), axis=1)
     priced = ((_bits(before, action, after, radices) + bits, radices) for radices, bits in _readings(size))
     return min(priced)[1]
 
@@ -71,12 +72,13 @@ def _bits(before: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tu
     stays = before == after
     for digit, radix in enumerate(radices):
         changes = new[:, digit] - old[:, digit]
-        for chosen in np.unique(action):
+        for chosen in set(action.tolist()):
             rows = action == chosen
             costs = []
             for delta in {0, *changes[rows].tolist()}:
                 right = np.clip(old[rows, digit] + delta, 0, radix - 1) == new[rows, digit]
                 missed = np.where(right, 0.0, np.where(stays[rows], 1 - STAYS, 1.0)).sum()
-                costs.append((delta != 0) * (log2(radix) + CHANGE_BITS) + MISS_BITS * missed)
+                price = (delta != 0) * (log2(radix) + CHANGE_BITS)
+                costs.append(price + (log2(radix) + MISS_BITS) * missed)
             total += min(costs)
     return total

@@ -28,8 +28,9 @@ WIDTH = 2
 MOST_VALUES = 4_000_000
 """Values that are remembered for different numbers of steps to go."""
 
-HASTE = 2.0**-30
-"""Share of the largest reward that a step costs: of equal returns the sooner, and no other, wins."""
+HASTE, TRUST = 2.0**-36, 2.0**-26
+"""Shares of the largest reward that a step costs, and one that was never taken: where returns are
+equal, and nowhere else, what is known wins, and then what is sooner."""
 
 
 class Ways(NamedTuple):
@@ -53,7 +54,7 @@ class Situations:
     """What every action leads to in every situation that can be reached, as far as is known.
 
     `following`, `rewards` and `terminated` are (situations, actions); where nothing is known, as
-    `answered` says, an action leads nowhere and pays what is `usual`.
+    `answered` says, an action leads nowhere and pays what is `usual`. `taken` is what was tried.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -73,6 +74,7 @@ class Situations:
         self.rewards = np.zeros((0, size))
         self.terminated = np.zeros((0, size), bool)
         self.answered = np.zeros((0, size), bool)
+        self.taken = np.zeros((0, size), bool)
         self.expanded = np.zeros(0, bool)
         self._levels: list[np.ndarray] = []
 
@@ -124,15 +126,16 @@ class Situations:
         known &= self.answered[place] and self.rewards[place] == reward
         known &= bool(self.terminated[place]) == ended
         if not known:
-            self._set(before, action, after, reward, ended)
             self._levels = []
+        self._set(before, action, after, reward, ended)
         return bool(known)
 
     def values_to_go(self, steps: int) -> np.ndarray:
         """Return what every situation is worth with so many steps to go, by Bellman's equation."""
         if not self._levels:
             self._levels = [np.zeros(len(self))]
-            self._haste = HASTE * max(1e-9, np.abs(self.rewards).max(initial=0.0))
+            scale = max(1e-9, np.abs(self.rewards).max(initial=0.0))
+            self._net = self.rewards - scale * np.where(self.taken, HASTE, TRUST)
         levels = self._levels
         room = max(2, MOST_VALUES // max(1, len(self)))
         while len(levels) <= steps and len(levels) < room:
@@ -146,7 +149,7 @@ class Situations:
         """Return what every action in a situation is worth with so many steps to go."""
         values = self.values_to_go(steps - 1)
         after = np.where(self.terminated[number], 0.0, values[self.following[number]])
-        worth: np.ndarray = self.rewards[number] - self._haste + after
+        worth: np.ndarray = self._net[number] + after
         return worth
 
     def ways(self, start: int, most: int) -> Ways:
@@ -167,13 +170,14 @@ class Situations:
 
     def _backed_up(self, values: np.ndarray) -> np.ndarray:
         after = np.where(self.terminated, 0.0, values[self.following])
-        backed_up: np.ndarray = self.rewards - self._haste + after
+        backed_up: np.ndarray = self._net + after
         return backed_up
 
     def _set(self, before: int, action: int, after: int, reward: float, ended: bool) -> None:
         place = before, action
         self.following[place], self.rewards[place] = after, reward
-        self.terminated[place], self.answered[place] = ended, True
+        self.terminated[place] = ended
+        self.answered[place] = self.taken[place] = True
 
     def _ask(self, imagination: Imagination, roots: np.ndarray, width: int) -> bool:
         """Ask the program, and add what it says; return whether that was all there is."""
@@ -227,6 +231,7 @@ class Situations:
         self.rewards = np.concatenate([self.rewards, np.full((count, size), self.usual)])
         self.terminated = np.concatenate([self.terminated, np.zeros((count, size), bool)])
         self.answered = np.concatenate([self.answered, np.zeros((count, size), bool)])
+        self.taken = np.concatenate([self.taken, np.zeros((count, size), bool)])
         self.expanded = np.concatenate([self.expanded, np.zeros(count, bool)])
         self._levels = []
 
@@ -238,7 +243,7 @@ class Situations:
             if column.dtype.kind == "U":
                 texts = [self._texts.setdefault(str(t), len(self._texts)) for t in column.ravel()]
                 column = np.array(texts, np.int64)
-            parts.append(column.reshape(len(column), -1).astype(np.int64))
+            parts.append(column.reshape(len(column), leaf.space.size).astype(np.int64))
         return np.concatenate(parts, axis=1)
 
 

@@ -1,0 +1,250 @@
+"""Worlds whose situations can be counted: the program as a table, and exact plans in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_cli.agents.learning.factors import digits_of, split
+from cwm_cli.agents.learning.novelty import Level, Novelty
+from cwm_cli.agents.learning.situations import Situations, Ways
+from cwm_cli.planning.model import Step
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Transition
+    from cwm_cli.data.spaces import Space
+
+MOST_ACTIONS = 512
+"""Actions above which most would hardly be tried."""
+
+COMMON = 0.1
+"""Share of the rows that a reward has to be paid in to be one that can be had again and again."""
+
+SLACK = 1e-6
+"""By how much of the rewards returns have to differ to be different."""
+
+SHOWN = 3
+"""Open questions of one kind that are told."""
+
+
+class Counted(Actor):
+    """Plays by value iteration over all situations that can be reached in the program.
+
+    It goes for the unknown by the shortest way in the program, the most telling first. What is
+    unknown is a question of small tuples of factors, see `novelty`.
+    """
+
+    WARM = 10
+
+    def __init__(self, known: Knowledge) -> None:
+        super().__init__(known)
+        self.table = Situations(known.observation_space, known.action_space)
+        self._steps: list[tuple[int, int, int, float, bool]] = []
+        self._starts: list[int] = []
+        self._factors: np.ndarray | None = None
+        self._novelty: Novelty | None = None
+        self._rng = np.random.default_rng([known.seed, 0])
+        for row in known.rows:
+            self.remember(row)
+
+    @classmethod
+    def serves(cls, observation_space: Space, action_space: Space) -> bool:
+        """Whether nothing is a real number, and actions are few."""
+        real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
+        return not real and action_space.cardinality <= MOST_ACTIONS
+
+    def learn(self) -> None:
+        """Ask the program for all that can be reached from where the agent ever was."""
+        self._noticed()
+        table = self.table
+        table.usual = self._usual()
+        ends = {after for *_, after, _, ended in self._steps if ended}
+        visited = [n for before, _, after, *_ in self._steps for n in (before, after)]
+        if self.known.imagination is not None:
+            table.relearn(self.known.imagination, [n for n in [*self._starts, *visited] if n not in ends])
+        self._forget()
+
+    def remember(self, row: Transition) -> None:
+        """Take note of a step: it outranks the program."""
+        table = self.table
+        before, after = table.number(row.observation), table.number(row.next_observation)
+        step = before, table.action_number(row.action), after, float(row.reward), bool(row.terminated)
+        table.record(*step)
+        self._steps.append(step)
+        self._novelty = None
+
+    def predict(self, observation: Any, action: Any) -> Step | None:
+        """Return what was seen, or else what the program says."""
+        number, chosen = self._met(observation), self.table.action_number(action)
+        if not self.table.answered[number, chosen]:
+            return None
+        after = self.table.observation(int(self.table.following[number, chosen]))
+        place = number, chosen
+        return Step(after, float(self.table.rewards[place]), bool(self.table.terminated[place]))
+
+    def agrees(self, predicted: Step, row: Transition) -> bool:
+        """Whether reward and end came about, and the situation unless the episode ended in it."""
+        same = row.terminated or self.table.number(predicted.observation) == self.table.number(
+            row.next_observation
+        )
+        slack = SLACK * max(1.0, abs(row.reward))
+        paid = abs(predicted.reward - row.reward) <= slack
+        return bool(same and paid and predicted.terminated == row.terminated)
+
+    def promise(self, observation: Any, left: int) -> float | None:
+        """Return the return of the best play, if it is above the usual reward for ever."""
+        number = self._met(observation)
+        if left < 1:
+            return None
+        value = float(self.table.worth(number, left).max())
+        idle = left * self.table.usual
+        scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
+        return round(value / scale, 6) * scale if value > idle + SLACK * scale else None
+
+    def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
+        """Play the best action, or begin the shortest way to what is unknown."""
+        number = self._met(observation)
+        if aim in (None, "exploit", "verify"):
+            promise = self.promise(observation, left)
+            if promise is not None:
+                action = self.table.actions[int(self.table.worth(number, left).argmax())]
+                return Intent(action, aim or "exploit", "the best in the program", promise)
+            if aim is not None:
+                return None
+        ways = self.table.ways(number, left)
+        if aim == "probe":
+            return self._towards(ways, self._doubts(number, ways, left), "probe")
+        return self._towards(ways, self._news.levels(), "explore")
+
+    def questions(self) -> list[OpenQuestion]:
+        """Return what the rows leave open: actions never tried, ends seen once, places unseen."""
+        return [*self._untried(), *self._ends(), *self._unvisited()]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing never visited could better the return from any start, if it paid most."""
+        limit = self.known.limit
+        starts = dict.fromkeys(self._starts[-SHOWN:])
+        return bool(starts) and not any(
+            level.unknown.any()
+            for start in starts
+            for level in self._doubts(start, self.table.ways(start, limit), limit)
+        )
+
+    def _met(self, observation: Any) -> int:
+        """Return the number of a situation, of which the program was asked."""
+        number = self.table.number(observation)
+        imagination = self.known.imagination
+        if imagination is not None and not self.table.expanded[number]:
+            self._noticed()
+            self.table.explore(imagination, [*self._starts, number])
+            self._forget()
+        return number
+
+    def _noticed(self) -> None:
+        """Give new starts their numbers."""
+        new = self.known.starts[len(self._starts) :]
+        self._starts += [self.table.number(start) for start in new]
+
+    def _forget(self) -> None:
+        self._factors = self._novelty = None
+
+    def _usual(self) -> float:
+        """Return the best reward that is common and ends nothing: it can be had again and again."""
+        rewards = [reward for *_, reward, ended in self._steps if not ended] or [0.0]
+        counts, least = Counter(rewards), max(2, COMMON * len(self._steps))
+        common = [reward for reward, count in counts.items() if count >= least]
+        return max(common) if common else counts.most_common(1)[0][0]
+
+    @property
+    def _news(self) -> Novelty:
+        """What is unknown now."""
+        if self._factors is None or len(self._factors) != len(self.table):
+            self._factors = self._factored()
+            self._novelty = None
+        if self._novelty is None:
+            self._novelty = Novelty(self.table, self._factors, self._steps, self.table.usual)
+        return self._novelty
+
+    def _factored(self) -> np.ndarray:
+        """Return what situations are made of, numbers from 0: digits, or what varies."""
+        values, space = self.table.values, self.known.observation_space
+        if space.kind == "discrete" and self._steps:
+            low = int(space.low[0])
+            before, action, after, *_ = map(np.array, zip(*self._steps, strict=True))
+            numbers = values[:, 0] - low
+            radices = digits_of(numbers[before], action, numbers[after], space.count)
+            return split(numbers, radices)
+        varies = np.flatnonzero((values != values[:1]).any(axis=0))
+        columns = [np.unique(values[:, v], return_inverse=True)[1].reshape(-1) for v in varies]
+        return np.stack(columns, 1) if columns else np.zeros((len(values), 1), np.int64)
+
+    def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
+        """Begin the shortest way to the first level that can be reached, any of the nearest."""
+        for level in levels:
+            rows, columns = np.nonzero(level.unknown & (ways.steps >= 0)[:, None])
+            if not len(rows):
+                continue
+            steps = ways.steps[rows]
+            nearest = np.flatnonzero(steps == steps.min())
+            place = nearest[self._rng.integers(len(nearest))]
+            action = ways.first(int(rows[place]), int(columns[place]))
+            return Intent(self.table.actions[action], aim, level.reason)
+        return None
+
+    def _doubts(self, start: int, ways: Ways, left: int) -> Iterator[Level]:
+        """Yield what was never visited, where the best reward there would better the return."""
+        table, best = self.table, max((step[3] for step in self._steps), default=0.0)
+        value = float(table.worth(start, left).max()) if left else 0.0
+        hoped = np.where(ways.steps >= 0, ways.steps * table.usual + best, -np.inf)
+        worth = hoped > value + SLACK * max(1.0, abs(value))
+        for width in (1, 2):
+            unknown = self._news.landings(width) & worth[:, None]
+            yield Level(f"never visited, and it might pay, width {width}", unknown)
+
+    def _untried(self) -> list[OpenQuestion]:
+        tried = {action for _, action, *_ in self._steps}
+        names = [action for n, action in enumerate(self.table.actions) if n not in tried]
+        return [
+            OpenQuestion(f"action {action} was never tried", action=action, weight=1.0)
+            for action in names[:SHOWN]
+        ]
+
+    def _ends(self) -> list[OpenQuestion]:
+        ends = Counter((before, action) for before, action, _, _, ended in self._steps if ended)
+        rewards = {step[:2]: step[3] for step in self._steps}
+        return [
+            OpenQuestion(
+                f"the end by action {self.table.actions[action]} at"
+                f" {_brief(self.table.observation(before))} was seen once",
+                _brief(self.table.observation(before)),
+                self.table.actions[action],
+                "whether the episode always ends there",
+                abs(rewards[before, action] - self.table.usual),
+            )
+            for (before, action), count in ends.items()
+            if count == 1
+        ][:SHOWN]
+
+    def _unvisited(self) -> list[OpenQuestion]:
+        if not self._starts or not len(self.table):
+            return []
+        start, limit = self._starts[-1], self.known.limit
+        found = []
+        for level in self._doubts(start, self.table.ways(start, limit), limit):
+            places = np.unique(self.table.following[level.unknown])
+            found += [_brief(self.table.observation(int(place))) for place in places[:SHOWN]]
+        return [
+            OpenQuestion(f"never visited: {place}", place, answers="whether it pays to be there")
+            for place in dict.fromkeys(found)
+        ][:SHOWN]
+
+
+def _brief(observation: Any) -> str:
+    """Write an observation in a few words."""
+    text = str(observation.tolist() if isinstance(observation, np.ndarray) else observation)
+    return text if len(text) <= 60 else text[:57] + "..."
