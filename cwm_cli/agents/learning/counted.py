@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQue
 from cwm_cli.agents.learning.factors import digits_of, split
 from cwm_cli.agents.learning.novelty import Level, Novelty
 from cwm_cli.agents.learning.situations import Situations, Ways
+from cwm_cli.data.objects import OBJECTS, relations
 from cwm_cli.planning.model import Step
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Counted(Actor):
     """
 
     WARM = 10
+    REPLAYS = True
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
@@ -46,10 +49,9 @@ class Counted(Actor):
         self._steps: list[tuple[int, int, int, float, bool]] = []
         self._starts: list[int] = []
         self._factors: np.ndarray | None = None
+        self._related: np.ndarray | None = None
         self._novelty: Novelty | None = None
         self._rng = np.random.default_rng([known.seed, 0])
-        for row in known.rows:
-            self.remember(row)
 
     @classmethod
     def serves(cls, observation_space: Space, action_space: Space) -> bool:
@@ -59,23 +61,20 @@ class Counted(Actor):
 
     def learn(self) -> None:
         """Ask the program for all that can be reached from where the agent ever was."""
+        self._steps.clear()
+        self.table.forget()
         self._noticed()
-        table = self.table
-        table.usual = self._usual()
+        self.table.usual = self._usual()
         ends = {after for *_, after, _, ended in self._steps if ended}
         visited = [n for before, _, after, *_ in self._steps for n in (before, after)]
         if self.known.imagination is not None:
-            table.relearn(self.known.imagination, [n for n in [*self._starts, *visited] if n not in ends])
-        self._forget()
+            roots = [n for n in [*self._starts, *visited] if n not in ends]
+            self.table.relearn(self.known.imagination, roots)
+        self._factors = self._novelty = None
 
     def remember(self, row: Transition) -> None:
         """Take note of a step: it outranks the program."""
-        table = self.table
-        before, after = table.number(row.observation), table.number(row.next_observation)
-        step = before, table.action_number(row.action), after, float(row.reward), bool(row.terminated)
-        table.record(*step)
-        self._steps.append(step)
-        self._novelty = None
+        self._noticed()
 
     def predict(self, observation: Any, action: Any) -> Step | None:
         """Return what was seen, or else what the program says."""
@@ -117,7 +116,8 @@ class Counted(Actor):
                 return None
         ways = self.table.ways(number, left)
         if aim == "probe":
-            return self._towards(ways, self._doubts(number, ways, left), "probe")
+            doubts = chain([self._disputed()], self._doubts(number, ways, left))
+            return self._towards(ways, doubts, "probe")
         return self._towards(ways, self._news.levels(), "explore")
 
     def questions(self) -> list[OpenQuestion]:
@@ -142,16 +142,19 @@ class Counted(Actor):
         if imagination is not None and not self.table.expanded[number]:
             self._noticed()
             self.table.explore(imagination, [*self._starts, number])
-            self._forget()
         return number
 
     def _noticed(self) -> None:
-        """Give new starts their numbers."""
-        new = self.known.starts[len(self._starts) :]
-        self._starts += [self.table.number(start) for start in new]
-
-    def _forget(self) -> None:
-        self._factors = self._novelty = None
+        """Give new starts and rows their numbers; what chance decided once is no rule."""
+        known, table = self.known, self.table
+        self._starts += [table.number(start) for start in known.starts[len(self._starts) :]]
+        for place, row in enumerate(known.rows[len(self._steps) :], len(self._steps)):
+            before, after = table.number(row.observation), table.number(row.next_observation)
+            action, ended = table.action_number(row.action), bool(row.terminated)
+            self._steps.append((before, action, after, float(row.reward), ended))
+            self._novelty = None
+            if place not in known.chance:
+                table.record(*self._steps[-1])
 
     def _usual(self) -> float:
         """Return the best reward that is common and ends nothing: it can be had again and again."""
@@ -164,10 +167,12 @@ class Counted(Actor):
     def _news(self) -> Novelty:
         """What is unknown now."""
         if self._factors is None or len(self._factors) != len(self.table):
-            self._factors = self._factored()
+            self._factors, self._related = self._factored(), self._relations()
             self._novelty = None
         if self._novelty is None:
-            self._novelty = Novelty(self.table, self._factors, self._steps, self.table.usual)
+            self._novelty = Novelty(
+                self.table, self._factors, self._steps, self.table.usual, self._related
+            )
         return self._novelty
 
     def _factored(self) -> np.ndarray:
@@ -179,9 +184,15 @@ class Counted(Actor):
             numbers = values[:, 0] - low
             radices = digits_of(numbers[before], action, numbers[after], space.count)
             return split(numbers, radices)
-        varies = np.flatnonzero((values != values[:1]).any(axis=0))
-        columns = [np.unique(values[:, v], return_inverse=True)[1].reshape(-1) for v in varies]
-        return np.stack(columns, 1) if columns else np.zeros((len(values), 1), np.int64)
+        found = _varying(values)
+        return found if found.shape[1] else np.zeros((len(values), 1), np.int64)
+
+    def _relations(self) -> np.ndarray | None:
+        """Return what objects are to one another, where there are objects."""
+        if self.known.schema is None:
+            return None
+        tables = self.table.column(f"observations.{OBJECTS}")
+        return _varying(relations(self.known.schema, tables)[1])
 
     def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
         """Begin the shortest way to the first level that can be reached, any of the nearest."""
@@ -205,6 +216,13 @@ class Counted(Actor):
         for width in (1, 2):
             unknown = self._news.landings(width) & worth[:, None]
             yield Level(f"never visited, and it might pay, width {width}", unknown)
+
+    def _disputed(self) -> Level:
+        """Return what other programs that replay every row say otherwise of."""
+        unknown = np.zeros(self.table.following.shape, bool)
+        for observation, action in self.known.disputed:
+            unknown[self._met(observation), self.table.action_number(action)] = True
+        return Level("other programs say otherwise", unknown[: len(self.table)])
 
     def _untried(self) -> list[OpenQuestion]:
         tried = {action for _, action, *_ in self._steps}
@@ -242,6 +260,13 @@ class Counted(Actor):
             OpenQuestion(f"never visited: {place}", place, answers="whether it pays to be there")
             for place in dict.fromkeys(found)
         ][:SHOWN]
+
+
+def _varying(values: np.ndarray) -> np.ndarray:
+    """Return the columns that vary, their values numbered from 0."""
+    varies = np.flatnonzero((values != values[:1]).any(axis=0))
+    columns = [np.unique(values[:, v], return_inverse=True)[1].reshape(-1) for v in varies]
+    return np.stack(columns, 1) if columns else np.zeros((len(values), 0), np.int64)
 
 
 def _brief(observation: Any) -> str:

@@ -26,7 +26,9 @@ STAYS = 0.7
 """What a move explains of a step in which nothing changed, as something was in the way."""
 
 
-def digits_of(before: np.ndarray, action: np.ndarray, after: np.ndarray, size: int) -> tuple[int, ...]:
+def digits_of(
+    before: np.ndarray, action: np.ndarray, after: np.ndarray, size: int
+) -> tuple[int, ...]:
     """Return the radices, the highest digit first, in which steps (rows,) of a number are shortest.
 
     `size` is how many values the number has. That it is one digit is the answer as well where
@@ -35,7 +37,9 @@ def digits_of(before: np.ndarray, action: np.ndarray, after: np.ndarray, size: i
     if size > MOST_VALUES or not (before != after).any():
         return (size,)
     before, action, after = np.unique(np.stack([before, action, after]), axis=1)
-    priced = ((_bits(before, action, after, radices) + bits, radices) for radices, bits in _readings(size))
+    priced = (
+        (_bits(before, action, after, radices) + bits, radices) for radices, bits in _readings(size)
+    )
     return min(priced)[1]
 
 
@@ -66,7 +70,9 @@ def _factorisations(size: int, digits: int) -> Iterator[tuple[int, ...]]:
                 yield (first, *rest)
 
 
-def _bits(before: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tuple[int, ...]) -> float:
+def _bits(
+    before: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tuple[int, ...]
+) -> float:
     """Price what every action adds to every digit, and what that misses."""
     old, new, total = split(before, radices), split(after, radices), 0.0
     stays = before == after

@@ -108,7 +108,7 @@ class Novelty:
             seen = np.zeros(code.max(initial=0) + 1, bool)
             seen[code[steps.before]] = seen[code[steps.after]] = True
             novel |= ~seen[code]
-        return novel[self._situations.following] & self.fresh
+        return np.asarray(novel[self._situations.following] & self.fresh)
 
     def _untried(self, width: int) -> np.ndarray:
         """Return actions that were never tried with some values of so many factors."""
@@ -118,7 +118,7 @@ class Novelty:
             tried = np.zeros((code.max(initial=0) + 1, self._shape[1]), bool)
             tried[code[steps.before], steps.action] = True
             novel |= ~tried[code] & counts[:, None]
-        return novel & self.fresh
+        return np.asarray(novel & self.fresh)
 
     def _analogous(self) -> np.ndarray:
         """Return what was never tried where, in a relation, all that was tried succeeded."""
@@ -133,7 +133,7 @@ class Novelty:
                 won[code[steps.before[good]], steps.action[good]] = True
                 lost[code[steps.before[~good]], steps.action[~good]] = True
                 novel |= (won & ~lost)[code] & counts[:, None]
-        return novel & self.fresh
+        return np.asarray(novel & self.fresh)
 
     @cached_property
     def _succeeded(self) -> np.ndarray:
@@ -165,12 +165,14 @@ class Novelty:
     @property
     def _derived(self) -> int:
         """How many of the first columns are relations that may not hold."""
-        return self._relations.shape[1]
+        return int(self._relations.shape[1])
 
     @cached_property
     def _columns(self) -> np.ndarray:
         parts = [self._relations, self._factors]
-        return np.concatenate(parts if self._given is None else [parts[0], self._given, parts[1]], 1)
+        return np.concatenate(
+            parts if self._given is None else [parts[0], self._given, parts[1]], 1
+        )
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -205,7 +207,10 @@ class Novelty:
         met = np.unique(cells[steps.before[effects]])
         places[met] = np.arange(len(met)) + 1
         place = places[cells]
-        linked = [self._linked(place, column, np.flatnonzero(effects & changed[:, column])) for column in other]
+        linked = [
+            self._linked(place, column, np.flatnonzero(effects & changed[:, column]))
+            for column in other
+        ]
         columns = [column for column in (place, *linked) if column.any()]
         return np.stack(columns, 1) if columns else np.zeros((len(factors), 0), np.int64)
 
@@ -221,7 +226,7 @@ class Novelty:
         table = np.zeros((place.max(initial=0) + 1, values.max(initial=0) + 1), np.int64)
         for where, value in pairs:
             table[where, value] = often[value] == 1
-        return table[place, values]
+        return np.asarray(table[place, values])
 
     def _commonest(self, action: int) -> float:
         rewards = self._steps.reward[self._steps.action == action].tolist()

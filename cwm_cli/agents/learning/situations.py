@@ -5,12 +5,14 @@ What was seen outranks what the program says of the same situation and action.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.planning.imagining.tables import actions_of
+from cwm_cli.worlds.confirming import Broke
+from cwm_cli.worlds.program import NO_PLAN
 
 if TYPE_CHECKING:
     from cwm_cli.data.spaces import Space
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 MOST = 20_000
 """Situations beyond which only such are followed that are new in few numbers together."""
-
-STEPS = 120_000
-"""Steps of the program that may be taken to find them: seconds, where it is slow."""
 
 WIDTH = 2
 """Numbers that have to be together for the first time where there are too many situations."""
@@ -96,6 +95,11 @@ class Situations:
     def column(self, name: str) -> np.ndarray:
         """Return a leaf of the observations of all situations."""
         return self._columns[name]
+
+    def forget(self) -> None:
+        """Forget what was seen, before it is recorded anew."""
+        self._recorded.clear()
+        self.taken[:] = False
 
     def relearn(self, imagination: Imagination, roots: Iterable[int]) -> None:
         """Ask another program for everything that can be reached from some situations."""
@@ -190,26 +194,34 @@ class Situations:
             space=self.space.to_json(),
             known=len(known),
             most=MOST + len(order),
-            steps=STEPS,
             width=width,
         )
+        try:
+            self._merge(order, found)
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise Broke(NO_PLAN) from error
+        ends = np.unique(found["following"][found["terminated"]])
+        return len(found["tried"]) + len(known) + len(ends) >= len(order) + self._fresh
+
+    def _merge(self, order: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+        """Add what a program says, which may make no sense."""
         leaves = [leaf.name for leaf in self.space.leaves("observations")]
-        numbers = np.concatenate([order, self._numbered({name: found[name] for name in leaves})])
-        tried = numbers[found["tried"]]
-        after = found["following"]
-        self.answered[tried] = answered = after >= 0
+        new = self._numbered({name: found[name] for name in leaves})
+        numbers, after = np.concatenate([order, new]), found["following"]
+        self._fresh = len(new)
+        tried, answered = numbers[found["tried"]], after >= 0
+        self.answered[tried] = answered
         self.following[tried] = np.where(answered, numbers[after], tried[:, None])
         self.rewards[tried] = np.where(answered, found["rewards"], self.usual)
         self.terminated[tried] = answered & found["terminated"]
         self.expanded[tried] = True
         self._levels = []
-        ends = np.unique(after[found["terminated"] & answered])
-        return len(found["tried"]) + len(known) + len(ends) >= len(numbers)
 
     def _numbered(self, columns: dict[str, np.ndarray]) -> np.ndarray:
         """Return the numbers of observations in columns; those not met before get new ones."""
         rows = self._coded(columns)
-        numbers, new = np.empty(len(rows), np.int64), []
+        numbers = np.empty(len(rows), np.int64)
+        new: list[int] = []
         for place, row in enumerate(rows):
             number = self._numbers.setdefault(row.tobytes(), len(self._numbers))
             if number == len(self) + len(new):

@@ -12,6 +12,9 @@ from cwm_cli.planning.model import Batch, Model, Unbatched, name
 AT_ONCE = 4_000
 """Steps that are taken in a batch at once: enough to make it worth while, few enough for memory."""
 
+STEPS = 120_000
+"""Steps of the program for one table: some seconds where it is slow."""
+
 MOST_SETBACKS = 3
 """So often a batch may refuse what is asked; then the program answers alone."""
 
@@ -38,7 +41,6 @@ def reachable(
     space: dict[str, Any],
     known: int = 0,
     most: int = 20_000,
-    steps: int = 200_000,
     width: int = 0,
 ) -> dict[str, np.ndarray]:
     """Take every action in every situation that can be reached, the nearest first.
@@ -48,14 +50,14 @@ def reachable(
     these rows, then those that are found, whose `observations` are returned. `tried` are the
     numbers of those in which actions were taken, one row each in `following` (-1 where the
     program failed), `rewards` and `terminated`. It goes on until there are no more, or `most`
-    situations, or so many `steps`. With a `width` only such situations are gone on from
+    situations, or too many steps. With a `width` only such situations are gone on from
     in which some so many numbers are together for the first time (iterated width).
 
     Lipovetzky and Geffner, Width and serialization of classical planning problems, 2012.
     """
     search = _Search(model, Space.from_json(space), arrays, known)
     novelty = _Novelty(width) if width else None
-    budget = model.counter[0] + steps
+    budget = model.counter[0] + STEPS
     while search.waiting and len(search.states) < most and model.counter[0] < budget:
         size = min(AT_ONCE // len(search.actions) + 1, most - len(search.states))
         search.expand(size, novelty)
@@ -75,7 +77,8 @@ class _Search:
         self._setbacks = 0
         given = len(next(iter(arrays.values())))
         self.states = [space.unpack("observations", arrays, row) for row in range(given)]
-        self._given, self._numbers = given, {}
+        self._given = given
+        self._numbers: dict[Any, int] = {}
         for number, state in enumerate(self.states):
             self._numbers.setdefault(self._key(state), number)
         self.waiting = [n for n in range(known, given) if self._number(self.states[n]) == n]
@@ -174,7 +177,7 @@ class _Search:
 
     def _number(self, state: Any) -> int:
         """Return the number of a situation, a new one if it was not met before."""
-        number = self._numbers.setdefault(self._key(state), len(self.states))
+        number: int = self._numbers.setdefault(self._key(state), len(self.states))
         if number == len(self.states):
             self.states.append(state)
         return number

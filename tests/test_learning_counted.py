@@ -1,0 +1,311 @@
+"""Acting where situations can be counted: tables of a program, and what is new in them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.agents.learning.actor import Knowledge
+from cwm_cli.agents.learning.counted import Counted
+from cwm_cli.agents.learning.factors import digits_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.planning.imagining.tables import actions_of, reachable
+from cwm_cli.planning.program import Checks, Program
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds.imagining import Imagination
+
+CELLS = space_of(gym.spaces.Discrete(24))
+MOVES = space_of(gym.spaces.Discrete(4))
+
+GRID = """
+class Environment:
+    def set_state(self, observation):
+        self.cell = int(observation)
+    def step(self, action):
+        row, column = divmod(self.cell, 6)
+        row = min(max(row + (0, 1, 0, -1)[action], 0), 3)
+        column = min(max(column + (1, 0, -1, 0)[action], 0), 5)
+        self.cell = 6 * row + column
+        return self.cell, {reward}, {ended}
+"""
+PLAIN = GRID.format(reward="0.0", ended="False")
+GOAL = GRID.format(reward="float(self.cell == 17)", ended="self.cell == 17")
+COSTLY = GRID.format(reward="-1.0 - 9.0 * (self.cell == 2)", ended="self.cell == 5")
+
+
+class Imagined:
+    """Imagines in this process, with a program that a test wrote."""
+
+    def __init__(self, program: str, actions: Space) -> None:
+        exec(program, names := {})
+        checks = Checks(tuple, float, bool, lambda observation: observation)
+        self.model = Program(names["Environment"](), checks, action_space=actions)
+
+    def ask(self, name: str, arrays: Mapping[str, Any], **options: Any) -> dict[str, np.ndarray]:
+        assert name == "tables:reachable"
+        return reachable(self.model, arrays, **options)
+
+
+def counted(
+    program: str, *, space: Space = CELLS, actions: Space = MOVES, limit: int = 20
+) -> Counted:
+    """Return what acts on a program, before it has seen anything."""
+    known = Knowledge(space, actions, limit, program=program)
+    known.imagination = Imagined(program, actions)  # type: ignore[assignment]
+    return Counted(known)
+
+
+def took(actor: Counted, *steps: tuple[Any, ...]) -> None:
+    """Have it remember steps (observation, action, next observation, reward, terminated)."""
+    for step in steps:
+        actor.known.rows.append(Transition(*step))
+        actor.remember(actor.known.rows[-1])
+
+
+def play(actor: Counted, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
+    """Follow what it chooses as the program says; return the observations."""
+    path = [start]
+    for left in range(most, 0, -1):
+        intent = actor.choose(path[-1], left, aim)
+        step = intent and actor.predict(path[-1], intent.action)
+        if intent is None or step is None:
+            break
+        path.append(step.observation)
+        if step.terminated:
+            break
+    return path
+
+
+def test_every_situation_that_can_be_reached_is_in_the_table() -> None:
+    arrays = {"observations": np.array([3])}
+    found = reachable(Imagined(GOAL, MOVES).model, arrays, space=CELLS.to_json())
+    numbers = np.concatenate([arrays["observations"], found["observations"]])
+    assert sorted(numbers.tolist()) == list(range(24))
+    assert 17 not in numbers[found["tried"]]
+    below = found["tried"].tolist().index(numbers.tolist().index(11))
+    assert numbers[found["following"][below]].tolist() == [11, 17, 10, 5]
+    assert found["rewards"][below].tolist() == [0, 1, 0, 0]
+    assert found["terminated"][below].tolist() == [False, True, False, False]
+
+
+def test_an_action_that_the_program_fails_at_is_unknown() -> None:
+    actor = counted(
+        PLAIN.replace("        row, col", "        1 / (action != 2)\n        row, col")
+    )
+    actor.known.starts.append(8)
+    actor.learn()
+    assert actor.predict(8, 2) is None
+    step = actor.predict(8, 0)
+    assert step is not None
+    assert step.observation == 9
+
+
+SWITCHES = """
+class Environment:
+    def set_state(self, observation):
+        self.on = observation
+    def step(self, action):
+        self.on[action] = 1 - self.on[action]
+        done = bool(self.on[3] and self.on[11])
+        return self.on, float(done), done
+"""
+
+
+def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -> None:
+    space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
+    arrays = {"observations": np.zeros((1, 24), np.int8)}
+    sizes = {}
+    for width in (1, 2):
+        model = Imagined(SWITCHES, actions).model
+        found = reachable(model, arrays, space=space.to_json(), most=5000, width=width)
+        sizes[width] = len(found["tried"]), int(found["terminated"].sum())
+    assert sizes[1][0] == 25
+    assert 25 + 24 * 23 // 2 - 1 <= sizes[2][0] < 600
+    assert sizes[2][1] >= 2
+
+
+@pytest.mark.parametrize("form", ["scalar", "auto"])
+def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox: Sandbox) -> None:
+    rows = [Transition(n, a, min(n + 1, 23), 0.0, False) for n in range(3) for a in range(4)]
+    data = Dataset.of(rows, observation_space=CELLS, action_space=MOVES)
+    known = Knowledge(CELLS, MOVES, 20, starts=[0], program=GOAL)
+    with Imagination(sandbox, GOAL, data, form=form) as known.imagination:
+        actor = Counted(known)
+        actor.learn()
+        assert len(actor.table) == 24
+        assert actor.promise(0, 20) == pytest.approx(1.0)
+        assert len(play(actor, 0)) == 8
+
+
+def test_observations_of_several_parts_and_texts_are_counted_as_well() -> None:
+    space = space_of(
+        gym.spaces.Dict({"at": gym.spaces.Discrete(3), "said": gym.spaces.Text(8)}), "observations"
+    )
+    program = """
+class Environment:
+    def set_state(self, observation):
+        self.now = observation
+    def step(self, action):
+        at, said = self.now["at"], self.now["said"]
+        self.now = {"at": min(at + action, 2), "said": "there" if at + action >= 2 else said}
+        return self.now, float(self.now["said"] == "there"), False
+"""
+    actor = counted(program, space=space, actions=space_of(gym.spaces.Discrete(2)))
+    actor.known.starts.append({"at": 0, "said": "go"})
+    actor.learn()
+    assert Counted.serves(space, actor.known.action_space)
+    assert len(actor.table) == 3
+    assert actor.promise({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
+
+
+def test_the_promise_is_the_return_of_its_play_and_the_shorter_of_two_ways_is_taken() -> None:
+    actor = counted(COSTLY)
+    actor.known.starts.append(0)
+    took(actor, (0, 2, 0, -1.0, False), (0, 3, 0, -1.0, False))
+    actor.learn()
+    assert actor.promise(0, 20) == pytest.approx(-7.0)
+    path = play(actor, 0)
+    assert path[-1] == 5
+    assert len(path) == 8
+    assert 2 not in path
+    assert actor.promise(0, 3) is None  # the end is too far
+
+
+def test_of_two_ways_that_pay_alike_the_one_that_was_taken_is() -> None:
+    actor = counted(GOAL)
+    actor.known.starts.append(0)
+    around = [0, 6, 12, 18, 19, 20, 21, 22, 23]
+    moves = {6: 1, 1: 0}
+    took(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
+    took(actor, (23, 3, 17, 1.0, True))
+    actor.learn()
+    assert play(actor, 0) == [*around, 17]
+
+
+def test_what_was_seen_outranks_the_program_at_once() -> None:
+    actor = counted(GOAL)
+    actor.known.starts.append(0)
+    actor.learn()
+    assert play(actor, 10) == [10, 11, 17] or play(actor, 10) == [10, 16, 17]
+    took(actor, (16, 0, 16, 0.0, False), (11, 1, 11, 0.0, False))
+    step = actor.predict(16, 0)
+    assert step == (16, 0.0, False, None)
+    assert actor.agrees(step, actor.known.rows[0])
+    assert not actor.agrees(step, actor.known.rows[1])
+    assert play(actor, 10)[-3:] == [22, 23, 17]
+
+
+def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
+    split = PLAIN.replace("row = min", "row = row if row == 2 else min")
+    actor = counted(split.replace("return", "row == 2 and 0\n        return"))
+    actor.known.starts.append(12)
+    actor.learn()
+    assert len(actor.table) == 6
+    actor.choose(0, 20)
+    assert len(actor.table) > 6
+
+
+def test_everything_that_can_be_reached_is_tried_and_then_nothing_is_left() -> None:
+    actor = counted(PLAIN)
+    actor.known.starts.append(0)
+    actor.learn()
+    here, tried = 0, set()
+    for _ in count():
+        intent = actor.choose(here, 20)
+        if intent is None:
+            break
+        step = actor.predict(here, intent.action)
+        assert step is not None
+        tried.add((here, intent.action))
+        took(actor, (here, intent.action, step.observation, 0.0, False))
+        here = step.observation
+    assert len(tried) == 24 * 4
+    assert actor.settled
+
+
+def test_rows_and_columns_come_before_cells() -> None:
+    actor = counted(PLAIN)
+    actor.known.starts.append(0)
+    took(actor, *((c, a, c, 0.0, False) for c, a in ((0, 2), (0, 3))), (0, 0, 1, 0.0, False))
+    took(actor, (1, 1, 7, 0.0, False), (7, 1, 13, 0.0, False), (13, 0, 14, 0.0, False))
+    actor.learn()
+    intent = actor.choose(14, 20)
+    assert intent is not None
+    assert intent.aim == "explore"
+    assert "width 1" in intent.reason
+
+
+def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None:
+    actor = counted(GOAL)
+    actor.known.starts.append(16)
+    took(actor, (16, 0, 17, 1.0, True))
+    actor.learn()
+    assert actor.settled  # no reward is better, and none is sooner
+    far = counted(COSTLY)
+    far.known.starts.append(0)
+    took(far, (0, 0, 1, -1.0, False), (1, 1, 7, -1.0, False))
+    far.learn()
+    assert not far.settled
+    assert any("never visited" in question.text for question in far.questions())
+    intent = far.choose(0, 20, "probe")
+    assert intent is not None
+    assert intent.aim == "probe"
+
+
+def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
+    actor = counted(GOAL)
+    actor.known.starts.append(16)
+    took(actor, (16, 0, 17, 1.0, True))
+    actor.learn()
+    asked = [question.text for question in actor.questions()]
+    assert "the end by action 0 at 16 was seen once" in asked
+    assert "action 3 was never tried" in asked
+
+
+def test_what_chance_decided_is_no_rule() -> None:
+    actor = counted(PLAIN)
+    actor.known.starts.append(0)
+    actor.known.chance.add(1)
+    took(actor, (0, 0, 1, 0.0, False), (0, 0, 9, 0.0, False))
+    actor.learn()
+    step = actor.predict(0, 0)
+    assert step is not None
+    assert step.observation == 1
+
+
+def walks(step: Callable[[int, int], int], size: int, actions: int) -> Iterator[list[int]]:
+    """Yield steps of a walk at random."""
+    rng, state = np.random.default_rng(0), 0
+    while True:
+        action = int(rng.integers(actions))
+        after = step(state, action)
+        yield [state, action, after]
+        state = after if rng.random() < 0.95 else int(rng.integers(size))
+
+
+def test_a_number_is_read_as_the_digits_that_actions_move() -> None:
+    exec(PLAIN, names := {})
+    program = names["Environment"]()
+
+    def grid(state: int, action: int) -> int:
+        program.set_state(state)
+        return int(program.step(action)[0])
+
+    def ring(state: int, action: int) -> int:
+        return (state + (1, -1)[action]) % 24
+
+    for step, actions, radices in ((grid, 4, (4, 6)), (ring, 2, (24,))):
+        walk = walks(step, 24, actions)
+        rows = np.array([next(walk) for _ in range(150)])
+        assert digits_of(*rows.T, 24) == radices
+
+
+def test_actions_of_several_parts_are_all_of_their_combinations() -> None:
+    assert actions_of(space_of(gym.spaces.Discrete(3, start=2), "actions")) == [2, 3, 4]
+    found = actions_of(space_of(gym.spaces.MultiDiscrete([2, 3]), "actions"))
+    assert [each.tolist() for each in found] == [[a, b] for a in range(2) for b in range(3)]
