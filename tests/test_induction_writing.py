@@ -27,6 +27,8 @@ from cwm_induction.attempts import (
     real,
 )
 from cwm_induction.backend import Induction
+from cwm_induction.discrete.expressions import bracketed
+from cwm_induction.discrete.program_text import returned
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement
 from cwm_induction.portfolio import held_back
@@ -185,6 +187,20 @@ class TestNames:
         assert renamed(program, ["x1", "x0"]) == program  # both are in use
 
 
+EXPRESSIONS = st.recursive(
+    st.sampled_from(["a", "self.some_long_name_of_a_component", "observation[12]", "-0.123456789"]),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=6).map(" + ".join),
+        st.lists(inner, min_size=2, max_size=4).map(lambda parts: f"({' - '.join(parts)})"),
+        st.tuples(inner, inner).map(lambda pair: f"np.sin({pair[0]}) * ({pair[1]})"),
+        st.tuples(inner, inner).map(lambda pair: f"({pair[0]}) * 5 + ({pair[1]})"),
+        st.tuples(inner, inner).map(lambda pair: f"{pair[0]} and ({pair[1]}) < 3"),
+        st.lists(inner, min_size=1, max_size=4).map(lambda parts: f"[{', '.join(parts)}]"),
+    ),
+    max_leaves=30,
+)
+
+
 class TestText:
     def test_a_remark_can_be_taken_back(self):
         program = 'class Environment:\n    """One."""\n\n    def step(self):\n        pass\n'
@@ -201,6 +217,14 @@ class TestText:
         text = broken(program)
         assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(program))
         assert max(map(len, text.splitlines())) <= 96
+
+    @given(EXPRESSIONS, st.sampled_from(["value = {}", "return {}", "if {}:\n        pass"]))
+    def test_lines_are_broken_only_where_python_lets_them_be(self, expression, form):
+        program = f"def step(self):\n    {form.format(expression)}\n"
+        same = ast.dump(ast.parse(program))
+        assert ast.dump(ast.parse(broken(program))) == same
+        for lines in returned(expression), bracketed("value = ", expression):
+            ast.parse("\n".join(["def step(self):", *(f"    {line}" for line in lines)]))
 
     def test_long_conditions_are_broken_before_or(self):
         condition = " or ".join(f"some_long_variable_{number} > 3" for number in range(6))

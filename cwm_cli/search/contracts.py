@@ -438,8 +438,10 @@ class Backend:
 
     - `needs_model` says that it cannot do without `--model`; `from_data` that
       it answers from recorded transitions alone, and so only for problems that
-      have some; `takes_help` that its searches begin with what data alone tell, and
-      that refiners better its answers; `can_score` that it knows log-probabilities.
+      have some (its option `learning`, if it has one, is set where an agent that acts on the
+      answers asks the same object again and again, with ever more rows); `takes_help` that
+      its searches begin with what data alone tell, and that refiners better its answers;
+      `can_score` that it knows log-probabilities.
     - `ready` refuses what the user can mend before anything is begun.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.

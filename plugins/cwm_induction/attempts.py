@@ -28,6 +28,7 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
+from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
 DEFAULT = Hypothesis()
@@ -64,7 +65,8 @@ UNCHANGED = '''class Environment:
 class InductionTask:
     """Transitions to explain: equations are not fitted to the rows held back.
 
-    `step` numbers the question in its search, so that no two are answered alike.
+    `step` numbers the question in its search, so that no two are answered alike. What is `known`
+    of fewer rows is tried first, and what is found is added to it.
     """
 
     data: Dataset
@@ -72,6 +74,7 @@ class InductionTask:
     seed: int
     step: int
     effort: Effort
+    known: KnownStructure | None = None
 
 
 class ProgramProposal(NamedTuple):
@@ -109,7 +112,9 @@ class RuleAttempt:
 
     def _written(self, data: Dataset, task: InductionTask) -> str:
         view, rng = readable(data), np.random.default_rng(task.seed)
-        return view.nested(discrete.induce(view.flat(data), variant=task.step, rng=rng))
+        known = task.known if data is task.data else None
+        flat = view.flat(data)
+        return view.nested(discrete.induce(flat, variant=task.step, rng=rng, known=known))
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,8 @@ class EquationAttempt:
         view, rng = real(task.data), np.random.default_rng(task.seed)
         try:
             data = view.flat(task.data)
-            findings = induce(data, task.held_back, self.hypothesis, rng, task.effort)
+            known = task.known if self.hypothesis == DEFAULT else None
+            findings = induce(data, task.held_back, self.hypothesis, rng, task.effort, known)
             program = view.nested(write(findings))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal(

@@ -5,7 +5,7 @@ Valid actions are no part of what is induced: the most common ones are added to 
 
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
 from pydantic import Field
@@ -21,6 +21,7 @@ from cwm_induction.attempts import forgetful, has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
 from cwm_induction.portfolio import Portfolio
+from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.finishing import (
     broken,
     identifier,
@@ -35,6 +36,9 @@ UNITS = 4_000
 
 HOPELESS = 0.25
 """Share of what lies above a constant prediction below which equations are given up."""
+
+MOST = 0.9
+"""Share of exact rows with which an agent that is learning is content: others are looked up."""
 
 BEGINS = "class Transitions(Environment):"
 """Where what is added to name valid actions begins."""
@@ -68,8 +72,12 @@ class Induction(Backend):
     model: str = ""
     seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds after which a completion is cut short on a slow machine."""
-    remember: bool = True
-    """Look up what no rule explains, where situations recur; else such rows stay wrong."""
+    learning: bool = False
+    """Answer for rows that grow, as an agent acts: begin with what was found in fewer of them, be
+    content with a program that is right in most, and leave the others wrong: they are looked up."""
+    _known: KnownStructure = field(
+        default_factory=KnownStructure, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.model:
@@ -101,10 +109,15 @@ class Induction(Backend):
             return found, _with_valid_actions(program, fit), final
         move = request.move._replace(program=unnamed(unremarked(request.move.program)))
         effort = Effort(UNITS, self.seconds, request.tell)
-        best = Portfolio(problem, fit, request._replace(move=move), effort).best()
+        asked = request._replace(move=move)
+        portfolio = Portfolio(problem, fit, asked, effort)
+        if self.learning:
+            known = self._known if request.step == 0 else None
+            portfolio = replace(portfolio, known=known, content=MOST)
+        best = portfolio.best()
         if best is None:
             return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
-        if not self.remember:
+        if self.learning:
             best = best._replace(program=forgetful(best.program, fit))
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)

@@ -22,6 +22,7 @@ from cwm_induction.attempts import (
     proposals,
 )
 from cwm_induction.effort import Effort
+from cwm_induction.structure import KnownStructure
 
 CHECK_SHARE = 0.2
 """Share of the fit part, in whole trajectories, that is held back to choose between programs."""
@@ -71,12 +72,15 @@ class Portfolio:
     fit: Dataset
     request: Request
     effort: Effort
+    known: KnownStructure | None = None
+    content: float = 1.0
+    """Share of exact rows from which on nothing else is tried."""
 
     def best(self) -> JudgedProgram | None:
         """Return the best program that runs, other than the one that the move starts from."""
         best: JudgedProgram | None = None
         waiting = list(self._attempts())
-        while waiting and not (best is not None and best.is_right):
+        while waiting and not (best is not None and self._is_enough(best)):
             if best is not None and not self.effort.spend(0):
                 break
             size = AT_ONCE if best is not None else 1
@@ -88,11 +92,16 @@ class Portfolio:
             del waiting[:size]
         return best
 
+    def _is_enough(self, best: JudgedProgram) -> bool:
+        return best.is_right or (self.content < 1.0 and best.exact >= self.content)
+
     @cached_property
     def task(self) -> InductionTask:
         """What every attempt is given."""
         mask = held_back(self.fit, self.request.seed)
-        return InductionTask(self.fit, mask, self.request.seed, self.request.step, self.effort)
+        return InductionTask(
+            self.fit, mask, self.request.seed, self.request.step, self.effort, self.known
+        )
 
     def _attempts(self) -> Iterator[Attempt]:
         """Yield what to try, the likeliest first."""

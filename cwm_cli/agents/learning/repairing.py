@@ -7,6 +7,7 @@ gives are looked up in the end, and counted: a program that fails a row is not p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.metric import AccuracyMetric, match
-from cwm_cli.problems.refining.joining import from_data
+from cwm_cli.problems.refining.joining import data_backend
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
 from cwm_cli.search.contracts import (
@@ -29,6 +30,7 @@ from cwm_cli.search.contracts import (
     Refinement,
     RefinementTask,
     Refiner,
+    Request,
     Strategy,
     Usage,
     total,
@@ -43,14 +45,19 @@ KEPT, MODEL = "kept", "model"
 """Where a program comes from that was there already, and one that a language model wrote; others
 come from the backend or the refiner of that name."""
 
-MOST_REFINED = 4
-"""Refinements in a row at most: each leaves less to the next, and the agent waits."""
-
 MOSTLY_WRONG = 0.5
 """Share of wrong rows from which on nothing is repaired: there is no program yet to repair."""
 
-GROWN = 1.3
-"""What did not help is tried again with this many times the rows: what they show is new, then."""
+NUMBERS = "calibrate"
+"""The refiner that fits numbers, as data alone have just done where they gave the program."""
+
+AGAIN, MUCH_LATER = 1.1, 1.5
+"""What did not help is tried again with so many times the rows: a program from data alone, and a
+repair or a language model, which take longer."""
+
+LEAST, SHARE = 0.2, 0.5
+"""Seconds below which no refiner is begun, and the share of what is left that one gets: they come
+to an end in a while only."""
 
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
 """Where what is looked up begins, in a program that has exceptions."""
@@ -123,10 +130,15 @@ class ProgramWriter:
     description: str = ""
     backend: str = ""
     seconds: float = 5.0
-    """Seconds for one attempt: beyond that an agent learns more by acting than by thinking."""
+    """Seconds for data alone, and for repairs: then an agent learns more by acting than by
+    thinking."""
     model: AskedModel | None = None
     tell: Callable[[str], None] = unheard
     _in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.backend = self.backend or default("backend")
+        self._answers = data_backend(self.backend, seconds=self.seconds, learning=True)
 
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
         """Return a program that replays every row: the first of these that does, or another one.
@@ -139,11 +151,14 @@ class ProgramWriter:
             found += self._judged(text, KEPT, problem)
             if found and not found[-1].unexplained.any():
                 return found[-1]
-        induced, words = self._from_data(problem)
-        found += self._judged(induced, self.backend or default("backend"), problem, words)
+        if not found or self._worthwhile(self.backend, problem, AGAIN):
+            induced, words = self._from_data(problem)
+            found += self._judged(induced, self.backend, problem, words)
         if not found:
             raise CwmError(f"no program that runs was found in {len(rows)} transitions")
         best = min(found, key=lambda one: one.rank)
+        if best.origin == KEPT:
+            self._in_vain[self.backend] = len(rows)
         best = self._refined(best, problem)
         best = self._asked(best, problem)
         return self._looked_up(best, problem)
@@ -186,26 +201,21 @@ class ProgramWriter:
 
     def _from_data(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
         """Have a program written from the rows alone; return it, and what was found, in words."""
-        answer = from_data(
-            problem,
-            self.backend or default("backend"),
-            self.seed,
-            self.tell,
-            step=step,
-            seconds=self.seconds,
-            remember=False,
-        )
+        self.tell(f"{self.backend} from {len(problem.dataset)} transitions")
+        request = Request((), self.seed, Move(GENERATE), problem, step, tell=self.tell)
+        answer = self._answers.complete(request)
         return problem.read(answer.text, Move(GENERATE)), answer.text.partition("```")[0].strip()
 
     def _refined(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
-        """Have the refiners repair what is wrong, one after the other."""
-        waiting, tries = names("refiner"), 0
-        while waiting and tries < MOST_REFINED and self._repairable(best):
+        """Have the refiners repair what is wrong, one after the other, while there is time."""
+        waiting, start = names("refiner"), time.monotonic()
+        while waiting and self._repairable(best):
             name, *waiting = waiting
-            if not self._worthwhile(name, problem):
+            left = self.seconds - (time.monotonic() - start)
+            fitted = name == NUMBERS and best.origin == self.backend
+            if fitted or left < LEAST or not self._worthwhile(name, problem, MUCH_LATER):
                 continue
-            tries += 1
-            found = self._refinement(name, best, problem)
+            found = self._refinement(name, best, problem, SHARE * left)
             after = self._judged(found.candidate, name, problem, found.findings) if found else []
             if after and after[0].unexplained.sum() < best.unexplained.sum():
                 best, waiting = after[0], [each for each in names("refiner") if each != name]
@@ -216,16 +226,16 @@ class ProgramWriter:
     def _repairable(self, best: WrittenProgram) -> bool:
         return 0 < int(best.unexplained.sum()) < MOSTLY_WRONG * len(best.unexplained)
 
-    def _worthwhile(self, name: str, problem: WorldModelProblem) -> bool:
-        """Whether there are many more rows than when something did not help."""
-        return len(problem.dataset) >= GROWN * self._in_vain.get(name, 0)
+    def _worthwhile(self, name: str, problem: WorldModelProblem, grown: float) -> bool:
+        """Whether there are so many times the rows as when something did not help."""
+        return len(problem.dataset) >= grown * self._in_vain.get(name, 0)
 
     def _refinement(
-        self, name: str, best: WrittenProgram, problem: WorldModelProblem
+        self, name: str, best: WrittenProgram, problem: WorldModelProblem, seconds: float
     ) -> Refinement | None:
-        """Have one refiner look at a program."""
+        """Have one refiner look at a program, for few seconds where it can say so."""
         owner = Owner("refiner", find("refiner", name))
-        limits = {key: self.seconds for key in owner.options if key.endswith("_seconds")}
+        limits = {key: seconds for key in owner.options if key.endswith("_seconds")}
         verdict = problem.judge(best.rules)
         node = Node(0, 0, ROOT, START, best.rules, verdict, "", Usage(), asked=False)
         task = RefinementTask(problem, node, (), self.seed, self.tell)
@@ -238,7 +248,7 @@ class ProgramWriter:
         model = self.model
         if model is None or not best.unexplained.any() or not model.left:
             return best
-        if not self._worthwhile(MODEL, problem):
+        if not self._worthwhile(MODEL, problem, MUCH_LATER):
             return best
         search = Search(
             problem,

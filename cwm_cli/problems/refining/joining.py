@@ -23,6 +23,7 @@ from cwm_cli.registry import Owner, default, find
 from cwm_cli.search.contracts import (
     GENERATE,
     START,
+    Backend,
     Completion,
     Move,
     Refinement,
@@ -63,31 +64,28 @@ class Contribution(NamedTuple):
     parts: list[JoinedPart]
 
 
+def data_backend(name: str, **options: Any) -> Backend:
+    """Make a backend that works from data alone, with those of the options that it has."""
+    owner = Owner("backend", find("backend", name))
+    if not owner.factory.from_data:
+        raise CwmError(f"the backend {name!r} does not work from data alone: name another")
+    known = {name: value for name, value in options.items() if name in owner.options}
+    backend: Backend = owner.factory(model="", **known)
+    return backend
+
+
 def from_data(
     problem: WorldModelProblem,
     name: str,
     seed: int = 0,
     tell: Callable[[str], None] = unheard,
-    *,
-    step: int = 0,
-    **options: Any,
 ) -> Completion:
-    """Have a backend that works from data alone answer, within few seconds where it can say so.
-
-    Other `options` than `seconds` are given to a backend that has them, too. Another `step` is
-    another question, to be answered otherwise if that can be.
-    """
-    owner = Owner("backend", find("backend", name))
-    if not owner.factory.from_data:
-        raise CwmError(f"the backend {name!r} does not work from data alone: name another")
-    options = {"seconds": SECONDS} | options
-    known = {name: value for name, value in options.items() if name in owner.options}
+    """Have a backend that works from data alone answer, within few seconds where it can say so."""
     tell(f"{name} from data alone")
     request = Request(
-        (), seed, Move(GENERATE), problem, step, tell=lambda words: tell(f"{name}: {words}")
+        (), seed, Move(GENERATE), problem, tell=lambda words: tell(f"{name}: {words}")
     )
-    completion: Completion = owner.factory(model="", **known).complete(request)
-    return completion
+    return data_backend(name, seconds=SECONDS).complete(request)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
 from cwm_induction.flows.fitting import FlowData
 from cwm_induction.flows.flow import Flow
-from cwm_induction.mechanics.fitting import fit
+from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, joints_of
 
@@ -63,6 +63,8 @@ class Explanations:
     mechanics: Mechanics | None = None
     kinematics: Kinematics | None = None
     flow: Flow | None = None
+    is_known: bool = False
+    """Whether the mechanism is one that was found in fewer rows."""
 
     @property
     def families(self) -> set[str]:
@@ -102,10 +104,15 @@ class Explainer:
     rng: np.random.Generator
     effort: Effort
     found: Explanations = field(default_factory=Explanations)
+    known: Mechanics | None = None
+    """A mechanism that was found in fewer rows."""
 
     def explain(self) -> Explanations:
         """Explain every variable."""
+        self._known_mechanism()
         self._equations()
+        if self.found.mechanics is not None:
+            self._places(self.found.mechanics)
         if self.hypothesis.mechanics:
             self.effort.tell("looking for a mechanism")
             self._simpler_mechanism()
@@ -141,7 +148,7 @@ class Explainer:
                 self.hypothesis.level,
                 self.hypothesis.deeper,
                 self.found.formulas,
-                frozenset(self.found.regimes),
+                frozenset({*self.found.regimes, *self._moved}),
             )
             self.found.formulas = chains.explain()
             self._rules()
@@ -201,6 +208,17 @@ class Explainer:
         self._mechanism(least=0.97 if long else 0.8)
         left = long.keys() - self.found.explained
         self.found.formulas |= {name: long[name] for name in left}
+
+    def _known_mechanism(self) -> None:
+        """Take a mechanism that was found before, if it is as right as it was."""
+        if self.known is None or not self.hypothesis.mechanics:
+            return
+        joints, _ = joints_of(self.samples, self.variables)
+        inputs = {tuple(c.text for c in columns): columns for columns in self._pushes()}
+        pushes = inputs.get(tuple(column.text for column in self.known.inputs))
+        if pushes is not None:
+            self.found.mechanics = again(self.known, self.samples, joints, pushes, self.effort)
+            self.found.is_known = self.found.mechanics is not None
 
     def _mechanism(self, least: float) -> None:
         """Look for a mechanism that moves something unexplained."""
@@ -277,6 +295,10 @@ class Explainer:
                 features = self._features(variable)
                 found = _resets(variable, self.samples, change, self._cases(), features)
                 self.found.resets.update({variable.name: found} if found else {})
+
+    @property
+    def _moved(self) -> list[str]:
+        return self.found.mechanics.names if self.found.mechanics else []
 
     @property
     def _modes(self) -> list[NamedColumn]:

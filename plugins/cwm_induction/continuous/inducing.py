@@ -24,6 +24,7 @@ from cwm_induction.continuous.variables import Latents, Variable, inputs_of, lat
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.text import MechanicsText
 from cwm_induction.rewards.reward import Reward, reward_of
+from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import ProgramDraft, Statement
 
@@ -46,15 +47,20 @@ def induce(
     hypothesis: Hypothesis,
     rng: np.random.Generator,
     effort: Effort,
+    known: KnownStructure | None = None,
 ) -> SystemFindings:
     """Explain the transitions.
 
     Equations are fitted to the rows that are not held back; the others decide
-    which of them to believe.
+    which of them to believe. A mechanism that is `known` from fewer rows is not looked for
+    again as long as it is right, and one that is found is kept there.
     """
     samples = Samples.of(data, held_back)
     behind = latents(samples)
-    dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort).explain()
+    before = known.mechanics if known and known.holds_for(len(data)) else None
+    dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort, known=before).explain()
+    if known is not None and dynamics.mechanics is not None and not dynamics.is_known:
+        known.rows, known.mechanics = len(data), dynamics.mechanics
     level = 4 if "reward" in hypothesis.deeper else hypothesis.level
     reward = reward_of(
         samples,

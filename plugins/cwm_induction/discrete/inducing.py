@@ -16,12 +16,13 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
 from cwm_induction.discrete.chances import MOST_WEIGHED, fit_chances
-from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics
+from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, likely_layouts
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
 from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
+from cwm_induction.structure import KnownStructure
 
 VARIANTS = (
     RuleVariant(),
@@ -52,15 +53,38 @@ CHANCE = (
 GUESS = "That the episode ends in one state which no transition led to is a guess."
 
 
-def induce(fit: Dataset, *, variant: int, rng: np.random.Generator) -> str:
+def induce(
+    fit: Dataset, *, variant: int, rng: np.random.Generator, known: KnownStructure | None = None
+) -> str:
     """Return a program that explains transitions of a dataset that `supports` accepts.
 
     Variant 0 is the shortest description. Of the others, every second one
     adds a guess about a state that was never seen; the rest change what may be
     used, or take the next best reading of the state, and once all were had,
     fit the rules to some of the episodes, drawn at random.
+
+    What is `known` of fewer rows is tried first, as long as rules explain every row with it.
     """
     seen = Transitions.of(fit)
+    if known is not None and variant == 0:
+        return _as_known(fit, seen, known)
+    return _induced(fit, seen, variant, rng)
+
+
+def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
+    """Return the shortest description, in the layouts that were likely before if it holds there."""
+    rng = np.random.default_rng(0)  # of which the shortest description makes no use
+    if known.layouts and known.holds_for(len(fit)):
+        program = _induced(fit, replace(seen, readings=known.layouts), 0, rng)
+        if not recall(program)[1]:
+            return program
+    program = _induced(fit, seen, 0, rng)
+    known.rows, known.layouts = len(fit), likely_layouts(seen)
+    return program
+
+
+def _induced(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Generator) -> str:
+    """Write the program of a variant."""
     if variant == 0 and (board := fit_board(fit, seen)):
         outcomes = board_outcomes(board, seen, VARIANTS[0])
         return write_board(board, outcomes, seen.encoding, seen.rewards, seen_findings(seen))

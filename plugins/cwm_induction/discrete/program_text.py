@@ -1,5 +1,6 @@
 """What was found about an environment whose state is a few factors, and its program."""
 
+import ast
 import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
@@ -81,7 +82,7 @@ def write_program(model: DiscreteModel, seen: Transitions, *more: str) -> str:
         *([""] if constants else []),
         *method("__init__(self)", initial),
         *method("set_state(self, observation)", setters),
-        *method("observation(self)", _folded(answer)),
+        *method("observation(self)", returned(answer)),
         *step,
     ]
     indented = [f"    {line}" if line else "" for line in body]
@@ -89,9 +90,9 @@ def write_program(model: DiscreteModel, seen: Transitions, *more: str) -> str:
     return "\n".join([*numpy, "class Environment:", *indented, ""])
 
 
-def _folded(answer: str) -> list[str]:
-    """Return an observation; one that is too long for a line ends in a display or gets brackets."""
-    if answer.endswith((")", "]")):
+def returned(answer: str) -> list[str]:
+    """Return an observation; what is too long for a line is in brackets, its own or some more."""
+    if isinstance(ast.parse(answer, mode="eval").body, ast.Call | ast.List | ast.Tuple):
         return textwrap.wrap(
             f"return {answer}", WIDTH, subsequent_indent="    ", break_long_words=False
         )

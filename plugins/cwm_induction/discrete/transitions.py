@@ -79,7 +79,8 @@ class Transitions:
 
     `before` and `after` have a column per component; `codes` numbers the
     different rewards, the most frequent first, which `rewards` lists. `rows`
-    holds the number of the transition that each row of the dataset is.
+    holds the number of the transition that each row of the dataset is. Where `readings` are
+    given numbers are read in one of these layouts.
     """
 
     encoding: IntegerEncoding
@@ -92,6 +93,7 @@ class Transitions:
     rewards: tuple[float, ...]
     rows: np.ndarray
     episodes: int
+    readings: tuple[Layout, ...] = ()
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
@@ -138,6 +140,12 @@ class Transitions:
         names = ("before", "action", "after", "codes", "done")
         columns = {name: getattr(self, name)[kept] for name in names}
         return replace(self, count=count[kept], **columns)
+
+    @property
+    def layouts(self) -> list[tuple[Layout, float]]:
+        """The layouts to choose among, with their description length: all, if none is given."""
+        every = list(layouts(self.encoding.sizes))
+        return [pair for pair in every if pair[0] in self.readings] or every
 
     def in_factors(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         """Return the states before and after in the factors of a layout."""

@@ -21,7 +21,7 @@ from cwm_induction.continuous.least_squares import (
 )
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import NamedColumn
-from cwm_induction.effort import Share
+from cwm_induction.effort import Effort, Share
 from cwm_induction.mechanics.mechanism import HARD, Integrator, Limit, Mechanism
 from cwm_induction.mechanics.motion import Joint, Mechanics, Motion
 from cwm_induction.mechanics.start import NEAR, Start, start
@@ -92,6 +92,29 @@ def fit(
     usable |= free & (ends.mean() > 0.5 if len(ends) else False)
     rows = motion.rows(np.flatnonzero(usable))
     return fitting.judged(_limited(best, rows, effort))
+
+
+def again(
+    known: Mechanics,
+    samples: Samples,
+    joints: Sequence[Joint],
+    inputs: Sequence[NamedColumn],
+    effort: Effort,
+) -> Mechanics | None:
+    """Return a mechanism that was found in fewer rows as one of these, None if it is less right.
+
+    A limit may have been met since.
+    """
+    if [v.name for joint in joints for v in joint] != known.names:
+        return None
+    free = np.all([v.free for joint in joints for v in joint], axis=0)
+    motion = Motion.of(joints, inputs, known.time)
+    rows = motion.rows(np.flatnonzero(samples.smooth & free))
+    found = replace(known, joints=tuple(joints), inputs=tuple(inputs))
+    if not found.explains(rows).all() and not found.limits:
+        found = _limited(found, rows, effort.share(0.1))
+    right = float((np.abs(found.residuals(rows)) <= RIGHT).mean())
+    return replace(found, right=right) if right >= known.right else None
 
 
 @dataclass(frozen=True)
