@@ -34,7 +34,7 @@ class Hooks(Protocol):
         """Offer environments for `--env`, by id: functions that return an `EnvironmentSpec`.
 
         The mapping may serve ids that it does not list, by its `__contains__` and
-        `__getitem__`::
+        `__getitem__`. One with the attribute `gives_way` set serves what no other plugin does::
 
             return {"Maze-v0": "mazes.env:specify"}
         """

@@ -182,15 +182,24 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
 
 def names(kind: Kind) -> list[str]:
     """Return the names that are known of one kind; where two plugins share one, `package:name`."""
-    owners: dict[str, list[Plugin]] = {}
+    offers: dict[str, list[tuple[Plugin, Mapping[str, Any]]]] = {}
     for plugin, entries in provided(kind):
         for name in entries:
-            owners.setdefault(name, []).append(plugin)
+            offers.setdefault(name, []).append((plugin, entries))
+    owners = {name: [plugin for plugin, _ in _first(each, name)] for name, each in offers.items()}
     labelled = (
         [name] if len(having) == 1 else [f"{label}:{name}" for label in _labels(having)]
         for name, having in owners.items()
     )
     return sorted(name for group in labelled for name in group)
+
+
+def _first(
+    offers: Sequence[tuple[Plugin, Mapping[str, Any]]], name: str
+) -> list[tuple[Plugin, Any]]:
+    """Return who provides a name, without those who give way to others."""
+    chosen = [offer for offer in offers if not getattr(offer[1], "gives_way", False)] or offers
+    return [(plugin, entries[name]) for plugin, entries in chosen]
 
 
 def find(kind: Kind, name: str) -> Any:
@@ -204,7 +213,7 @@ def find(kind: Kind, name: str) -> Any:
         (plugin, entries[rest])
         for plugin, entries in given
         if label in (plugin.name, plugin.package.split()[0]) and rest in entries
-    ] or [(plugin, entries[name]) for plugin, entries in given if name in entries]
+    ] or _first([(plugin, entries) for plugin, entries in given if name in entries], name)
     if len(owners) > 1:
         having = [plugin for plugin, _ in owners]
         packages = " and ".join(sorted({plugin.package for plugin in having}))

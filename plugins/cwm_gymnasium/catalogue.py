@@ -30,6 +30,8 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
     version, and versions that Gymnasium no longer makes but has a successor for.
     """
 
+    gives_way = True  # packages register what other plugins may show in a way of their own
+
     def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
         if name not in self:
             raise KeyError(name)

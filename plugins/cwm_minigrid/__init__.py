@@ -1,0 +1,55 @@
+"""MiniGrid: small worlds of rooms, keys and doors, seen as objects, with a mission in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cwm_cli.envs.spec import EnvironmentSpec
+
+CURRICULUM = (
+    "MiniGrid-Empty-5x5-v0",
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-Unlock-v0",
+    "MiniGrid-Fetch-6x6-N2-v0",
+    "MiniGrid-UnlockPickup-v0",
+    "MiniGrid-BlockedUnlockPickup-v0",
+)
+"""The environments that are listed, in the order in which they build on each other."""
+
+
+class Environments(Mapping[str, "Callable[[], EnvironmentSpec]"]):
+    """The curriculum by id; every other id of MiniGrid is served as well."""
+
+    def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
+        if name not in self:
+            raise KeyError(name)
+        return partial(_specify, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.startswith("MiniGrid-")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(CURRICULUM)
+
+    def __len__(self) -> int:
+        return len(CURRICULUM)
+
+
+@hookimpl
+def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
+    """Offer the environments of the package minigrid, which is imported when one is made."""
+    return Environments()
+
+
+def _specify(name: str) -> EnvironmentSpec:
+    """Describe an environment; what that takes is imported when it is asked for."""
+    from cwm_minigrid.catalogue import specify
+
+    return specify(name)
