@@ -28,6 +28,11 @@ class ProgramRun(Run[H, R]):
     and the `options` of the sandbox.
     """
 
+    @property
+    def has_program(self) -> bool:
+        """Whether there is one yet."""
+        return (self.folder / BEST).exists()
+
     def best_program(self) -> str:
         """Return the text of `best.py`."""
         try:

@@ -7,33 +7,44 @@ or its budget is spent; what came of it is a program that others can read, plan 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
-from cwm_cli.agents.learning.certificate import Certificate
+from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.loop import Budget, Learner, Stop
 from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.agents.learning.repairing import ProgramWriter
-from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearnRun
-from cwm_cli.agents.subjects import protected
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
+from cwm_cli.agents.learning.runs import (
+    LearnConfig,
+    LearnHeader,
+    LearnRun,
+    ProgramRecord,
+    StepsTaken,
+)
+from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
+from cwm_cli.agents.subjects import protected, read_program
+from cwm_cli.agents.synthesizing import ChosenBackend, choose_backend
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.registry import Owner, default, read_options
+from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import program_run
 from cwm_cli.runs.store import DATASET, HEADER, fresh_folder
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.search.contracts import Backend, Completion, Request
 from cwm_cli.worlds.confined_imagining import ImaginingJob
 
 ACTORS = (
@@ -67,12 +78,12 @@ class LearningResult:
     completions: int
     cost: float | None
     seconds: float
-    stopped: Stop
-    changed: int
-    refits: int
-    mismatches: dict[str, int]
-    writing_seconds: float
-    planning_seconds: float
+    stopped: str
+    changed: int = 0
+    refits: int = 0
+    mismatches: dict[str, int] = field(default_factory=dict)
+    writing_seconds: float = 0.0
+    planning_seconds: float = 0.0
     gaps: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -94,8 +105,14 @@ def learn(
     env_args: Mapping[str, Any] | None = None,
     steps: int = 5000,
     start: RunOrRows | None = None,
+    model: Sequence[str] | str = (),
+    backend: str | None = None,
+    strategy: str | None = None,
+    curriculum: Sequence[str] = (),
     stop: str = "certified",
     seconds: float | None = None,
+    completions: int | None = None,
+    max_cost: float | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
     seed: int = 0,
     run: Path | str | None = None,
@@ -109,39 +126,168 @@ def learn(
     It begins with nothing, or with the rows and the program of what it `start`s from: the folder
     of a run, or a dataset. It goes on for so many `steps` of the environment and `seconds`, or
     until it `stop`s: certified, `return=X` once the mean return of its play reaches X, or never.
-    The observer is told a `Learner`, and what that says it tells. Raises `CwmError` for what the
-    user can mend.
+    A language `model` is asked where data alone do not explain every row, for so many
+    `completions` and US dollars at most. The environments of a `curriculum` are learned before
+    this one, each beginning with the program of the one before. Another `strategy` than the usual
+    loop learns them in its own way. The observer is told a `Learner`, and what that says it
+    tells. Raises `CwmError` for what the user can mend.
     """
-    spec = find_environment(env, observer)
     check_access(tools, allow_gap)
     budget = _budget(steps, seconds, stop)
+    named = (model,) if isinstance(model, str) else tuple(model)
+    chosen = _choices(choose_backend(backend, named), strategy, options)
+    folder = None if run is None else Path(run)
+    if curriculum and strategy is None:
+        folder = folder or fresh_folder(env, "learn", str(seed))
+        start = _before(
+            curriculum,
+            folder,
+            start,
+            steps=steps,
+            backend=backend,
+            model=model,
+            stop=stop,
+            seconds=seconds,
+            completions=completions,
+            max_cost=max_cost,
+            options=options,
+            seed=seed,
+            tools=tools,
+            allow_gap=allow_gap,
+            observer=observer,
+        )
     begun = _begun(start)
-    env_args = recorded_args(begun.rows, env_args) if begun.rows else dict(env_args or {})
-    limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
     with protected(
-        Limits.chosen(limits),
+        chosen.limits,
         tools=tools,
         accepted=allow_gap,
         workers=3,
         handlers=[ImaginingJob.handler],
         observer=observer,
     ) as sandbox:
-        facts = _Facts.of(spec, env_args, seed)
+        task = _LearnedTask.of(env, env_args, begun, seed, observer)
         config = LearnConfig(
-            env=spec.id,
-            env_args=env_args,
+            env=task.spec.id,
+            env_args=task.setting.env_args,
             begins=begun.digest,
-            options={"sandbox": asdict(Limits.chosen(limits))},
+            strategy=strategy or "",
+            curriculum=tuple(curriculum) if strategy else (),
+            models=chosen.answers.models if chosen.asks else (),
+            options=chosen.identity,
             tools=tuple(sorted(set(tools))),
             seed=seed,
         )
-        folder = None if run is None else Path(run)
-        kept = _open_run(config, facts, begun, sandbox, folder=folder, steps=steps, new=new)
-        with kept as opened, _learner(opened, spec, facts, sandbox, budget, observer) as learner:
-            verb = f"continues after {learner.steps:,} steps" if learner.steps else "started"
-            observer.note(f"{opened.folder} {verb}", "Run")
+        kept = _open_run(config, task, begun, sandbox, folder=folder, steps=steps, new=new)
+        with kept as opened:
             opened.tell(observer)
-            return _learned(learner, observer)
+            if strategy is not None:
+                others = [_LearnedTask.of(each, None, _Begun(), seed) for each in curriculum]
+                session = RecordedSession.of(opened, [*others, task], sandbox, observer)
+                session.backend = chosen.backend if chosen.asks else None
+                session.steps, session.seconds = budget.steps, _most(budget.seconds)
+                session.completions, session.max_cost = _most(completions), _most(max_cost)
+                return _learned_by(chosen.strategy, session)
+            asked = _asked(chosen, completions, max_cost) if chosen.asks else None
+            with _learner(opened, task, sandbox, budget, asked, observer) as learner:
+                verb = f"continues after {learner.steps:,} steps" if learner.steps else "started"
+                observer.note(f"{opened.folder} {verb}", "Run")
+                return _learned(learner)
+
+
+def _before(
+    curriculum: Sequence[str], folder: Path, start: RunOrRows | None, **same: Any
+) -> RunOrRows | None:
+    """Learn the environments that come first, each from the program of the one before.
+
+    Each has a run of its own in the folder of the last.
+    """
+    for number, env in enumerate(curriculum, 1):
+        done = learn(env, start=start, run=folder / "curriculum" / f"{number}-{slug(env)}", **same)
+        start = done.program
+    return start
+
+
+def slug(name: str) -> str:
+    """Return what folders are called after an environment."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+class _Choices(NamedTuple):
+    """Who answers, and in which way is learned, with all options."""
+
+    answers: ChosenBackend
+    options: Mapping[str, Mapping[str, Any]]
+    limits: Limits
+    strategy: Any
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is asked who does not answer from data alone."""
+        return not find("backend", self.answers.backend).from_data
+
+    @property
+    def backend(self) -> Backend:
+        """Those who are asked, as one."""
+        factory = find("backend", self.answers.backend)
+        made = [factory(model=m, **self.options.get("backend", {})) for m in self.answers.models]
+        return made[0] if len(made) == 1 else InTurn(made)
+
+    @property
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """What tells one run from another."""
+        given = {"sandbox": asdict(self.limits)}
+        return given | {k: dict(v) for k, v in self.options.items() if k != "sandbox" and v}
+
+
+def _choices(
+    answers: ChosenBackend, strategy: str | None, options: Sequence[str] | Mapping[str, Any]
+) -> _Choices:
+    """Read what was chosen."""
+    owners = [Owner("sandbox", Limits)]
+    factory = None if strategy is None else find("learning strategy", strategy)
+    if factory is not None:
+        owners.append(Owner("strategy", factory))
+    if not find("backend", answers.backend).from_data:
+        owners.append(Owner("backend", find("backend", answers.backend)))
+    given = with_presets(read_options(options, owners), owners)
+    made = factory(**given["strategy"]) if factory else None
+    return _Choices(answers, given, Limits.chosen(given["sandbox"]), made)
+
+
+def _most(limit: float | None) -> float:
+    return inf if limit is None else limit
+
+
+def _asked(chosen: _Choices, completions: int | None, max_cost: float | None) -> AskedModel:
+    """Make who is asked where data alone are not enough, once that is known to work."""
+    strategy, backend = find("strategy", default("strategy")), chosen.backend
+    backend.ready(max_cost)
+    return AskedModel(backend, strategy, completions=completions, max_cost=max_cost)
+
+
+class InTurn(Backend):
+    """Several language models, of which each question is for the next."""
+
+    takes_help = True
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self._backends = backends
+        self._asked = count()
+
+    def ready(self, max_cost: float | None = None) -> None:
+        """Refuse what any of them refuses."""
+        for each in self._backends:
+            each.ready(max_cost)
+
+    def complete(self, request: Request) -> Completion:
+        """Have the next one answer."""
+        return self._backends[next(self._asked) % len(self._backends)].complete(request)
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the most that any of them can cost, None where one has no known price."""
+        costs = [each.worst_cost(request) for each in self._backends]
+        known = [cost for cost in costs if cost is not None]
+        return max(known) if len(known) == len(costs) else None
 
 
 def _budget(steps: int, seconds: float | None, stop: str) -> Budget:
@@ -179,32 +325,48 @@ def _begun(start: RunOrRows | None) -> _Begun:
         return _Begun()
     if isinstance(start, Dataset):
         return _Begun(start.train)
+    if Path(start).suffix == ".py":
+        return _Begun(None, read_program(start)[1])
     if not Path(start).is_dir():
         return _Begun(Dataset.load(Path(start)).train)
     found = program_run(Path(start))
     return _Begun(found.dataset().train, found.best_program())
 
 
-class _Facts(NamedTuple):
-    """What is known of a task before anything is done in it."""
+class _LearnedTask(NamedTuple):
+    """An environment, and what is known of it before anything is done in it."""
 
+    spec: EnvironmentSpec
     setting: Setting
     description: str
     known: Knowledge
 
     @classmethod
-    def of(cls, spec: EnvironmentSpec, env_args: dict[str, Any], seed: int) -> _Facts:
+    def of(
+        cls,
+        env: str,
+        env_args: Mapping[str, Any] | None,
+        begun: _Begun,
+        seed: int,
+        observer: Observer = SILENT,
+    ) -> _LearnedTask:
         """Look at an environment without acting in it."""
-        with closing(spec.make(**env_args)) as env:
-            limit = step_limit(env)
+        spec = find_environment(env, observer)
+        args = (
+            recorded_args(begun.rows, env_args) if begun.rows is not None else dict(env_args or {})
+        )
+        with closing(spec.make(**args)) as made:
             known = Knowledge(
-                space_of(env.observation_space),
-                space_of(env.action_space, "actions"),
-                limit,
+                space_of(made.observation_space),
+                space_of(made.action_space, "actions"),
+                step_limit(made),
                 seed,
-                spec.objects(env) if spec.objects else None,
+                spec.objects(made) if spec.objects else None,
             )
-            return cls(Setting(spec.id, env_args, seed, limit), spec.describe(env), known)
+            if begun.rows is not None and begun.rows.observation_space != known.observation_space:
+                raise CwmError(f"the rows to begin with are none of {spec.id}: name others")
+            setting = Setting(env, args, seed, known.limit)
+            return cls(spec, setting, spec.describe(made), known)
 
     @property
     def nothing(self) -> Dataset:
@@ -222,7 +384,7 @@ class _Facts(NamedTuple):
 
 def _open_run(
     config: LearnConfig,
-    facts: _Facts,
+    task: _LearnedTask,
     begun: _Begun,
     sandbox: Sandbox,
     *,
@@ -238,10 +400,10 @@ def _open_run(
         run = LearnRun.load(folder)
         run.check(config)
         return run
-    header = LearnHeader(
-        config=config, description=facts.description, protection=sandbox.protection
+    header = LearnHeader(config=config, description=task.description, protection=sandbox.protection)
+    started = LearnRun.start(
+        folder, header, {DATASET: begun.rows if begun.rows is not None else task.nothing}
     )
-    started = LearnRun.start(folder, header, {DATASET: begun.rows or facts.nothing})
     if begun.program:
         started.write_best(begun.program)
     return started
@@ -250,28 +412,26 @@ def _open_run(
 @contextmanager
 def _learner(
     run: LearnRun,
-    spec: EnvironmentSpec,
-    facts: _Facts,
+    task: _LearnedTask,
     sandbox: Sandbox,
     budget: Budget,
+    asked: AskedModel | None,
     observer: Observer,
 ) -> Iterator[Learner]:
     """Make what learns."""
-    known = facts.known
-    writer = ProgramWriter(
-        sandbox, known.seed, facts.description, default("backend"), tell=lambda words: None
-    )
+    known = task.known
+    writer = ProgramWriter(sandbox, known.seed, task.description, model=asked)
     with closing(
         Learner(
-            title=f"{spec.id} · learning",
-            task=facts.setting.task(spec),
+            title=f"{task.spec.id} · learning",
+            task=task.setting.task(task.spec),
             known=known,
             actor=actor_for(known)(known),
             writer=writer,
             sandbox=sandbox,
             run=run,
             budget=budget,
-            names=documented_names(facts.description, known.observation_space),
+            names=documented_names(task.description, known.observation_space),
             observer=observer,
         )
     ) as learner:
@@ -290,7 +450,7 @@ def actor_for(known: Knowledge) -> type[Actor]:
     raise CwmError("nobody learns in such an environment: synthesize a program from its data")
 
 
-def _learned(learner: Learner, observer: Observer) -> LearningResult:
+def _learned(learner: Learner) -> LearningResult:
     """Learn, and write down what came of it, whatever ends it."""
     run = learner.run
     try:
@@ -307,6 +467,112 @@ def _learned(learner: Learner, observer: Observer) -> LearningResult:
         run.write_best(described(learner.known.program, _account(learner, result)))
     run.save_result(result.as_json())
     return result
+
+
+@dataclass
+class RecordedSession(LearningSession):
+    """What another loop learns with, written down as it comes.
+
+    The run keeps the rows of its own environment; of those before it in a curriculum it keeps
+    the episodes.
+    """
+
+    run: LearnRun = field(kw_only=True)
+    _begun: Dataset = field(init=False)
+    _episode: int = 0
+    _length: int = 0
+    _wrong: int = 0
+    _programs: int = 0
+
+    @classmethod
+    def of(
+        cls, run: LearnRun, tasks: Sequence[_LearnedTask], sandbox: Sandbox, observer: Observer
+    ) -> RecordedSession:
+        """Gather the tasks."""
+        if any(run.records()):
+            raise CwmError(f"{run.folder} was begun and cannot go on: choose another --run")
+        each = [LearningTask(t.spec.id, t.setting.task(t.spec), t.known.schema) for t in tasks]
+        made = cls(each, sandbox, seed=run.config.seed, observer=observer, run=run)
+        made._begun = run.began()
+        return made
+
+    def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
+        """Write a step down."""
+        super().stepped(row, aim=aim, mismatched=mismatched)
+        self._length += 1
+        self._wrong += mismatched
+        with suppress(ValueError, KeyError, TypeError):  # a row of an environment before
+            rows = Dataset.of(
+                [row._replace(episode=self._episode)],
+                observation_space=self._begun.observation_space,
+                action_space=self._begun.action_space,
+            )
+            self.run.append(StepsTaken.of(rows))
+
+    def ended(self, returned: float, *, aim: str) -> None:
+        """Write an episode down."""
+        super().ended(returned, aim=aim)
+        record = EpisodeRecord(
+            number=self._episode,
+            steps=len(self.rows),
+            returned=returned,
+            length=self._length,
+            aims={aim: self._length},
+            mismatched=self._wrong,
+        )
+        self.run.append(record)
+        self._episode, self._length, self._wrong = self._episode + 1, 0, 0
+        self.observer.advanced(record)
+
+    def wrote(self, program: str, note: str = "") -> None:
+        """Write a program down."""
+        super().wrote(program, note)
+        self._programs += 1
+        record = ProgramRecord(
+            number=self._programs,
+            steps=len(self.rows),
+            rows=len(self.rows),
+            origin=note or self.run.config.strategy,
+            lines=program.count("\n"),
+        )
+        self.run.add_program(record, program)
+        self.run.write_best(program)
+        self.observer.advanced(record)
+
+    @property
+    def result(self) -> LearningResult:
+        """What came of it."""
+        return LearningResult(
+            run=self.run.folder,
+            program=self.run.folder / "best.py" if self.program else None,
+            steps=len(self.rows),
+            episodes=len(self.returns),
+            returns=[
+                {"steps": steps, "return": returned, "aim": aim}
+                for steps, returned, aim in self.returns
+            ],
+            certificate=None,
+            questions=[],
+            completions=self.asked,
+            cost=self.cost,
+            seconds=round(self.run.elapsed, 3),
+            stopped=self.over or "strategy",
+            refits=self._programs,
+        )
+
+
+def _learned_by(strategy: LearningStrategy, session: RecordedSession) -> LearningResult:
+    """Have a strategy learn, and write down what came of it."""
+    if strategy.needs_answers and session.backend is None:
+        raise CwmError("this strategy asks a language model: add --model PROVIDER/NAME")
+    session.observer.note(f"{session.run.folder} started", "Run")
+    session.observer.begins(session)
+    try:
+        strategy.learn(session)
+    finally:
+        session.observer.ends()
+    session.run.save_result(session.result.as_json())
+    return session.result
 
 
 def _result(learner: Learner, stopped: Stop) -> LearningResult:

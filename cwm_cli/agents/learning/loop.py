@@ -172,6 +172,7 @@ class Learner:
     _fitted: int = field(default=0, init=False, repr=False)
     _idle: int = field(default=0, init=False, repr=False)
     _doubts: int = field(default=0, init=False, repr=False)
+    _offered: list[str] = field(default_factory=list, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -402,7 +403,8 @@ class Learner:
     def _write(self) -> None:
         """Have a program written that replays every row, and act on it from now on."""
         began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
-        found = self.writer.write(rows, [each for each in (self.known.program,) if each])
+        known = [self.known.program] if self.known.program else self._offered
+        found = self.writer.write(rows, known)
         seconds = time.perf_counter() - began
         self.writing_seconds += seconds
         self._fitted, self._pending = len(self.known.rows), 0
@@ -570,6 +572,8 @@ class Learner:
             elif isinstance(record, RecordedQuestion):
                 asked[record.key] = record
         self.questions = Questions(asked.values())
+        if not self.programs and self.run.has_program:
+            self._offered = [self.run.best_program()]  # what it began with
         if self.programs:
             self._act_on(self.run.program(self.programs[-1]), self.dataset(certain=True))
 

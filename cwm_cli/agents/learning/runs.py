@@ -26,8 +26,8 @@ PROGRAMS = "programs"
 class LearnConfig(BaseModel):
     """The choices that make learning what it is.
 
-    `begins` is the digest of the transitions that it began with, and of the program. How long it
-    goes on, and until when, is no part of it.
+    `begins` is the digest of the transitions that it began with, and of the program; `strategy` is
+    empty for the usual loop. How long it goes on, and until when, is no part of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,8 +35,9 @@ class LearnConfig(BaseModel):
     env: str
     env_args: dict[str, Any] = {}
     begins: str = ""
+    strategy: str = ""
+    curriculum: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
-    goal: str = ""
     options: dict[str, dict[str, Any]] = {}
     tools: tuple[str, ...] = ()
     seed: int = 0
