@@ -605,14 +605,14 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
 
 def _account(learner: Learner, result: LearningResult) -> list[str]:
     """Say of the program what is known, what is certified and what is not."""
-    rows = len(learner.known.rows)
     env = learner.run.config.env
     lines = [f"{env}, learned by acting in it for {result.steps:,} steps."]
-    if learner.known.chance:
-        count = len(learner.known.chance)
-        lines += [f"{count} of {rows:,} rows came out otherwise by chance and are not replayed."]
-    elif learner.programs and not learner.programs[-1].wrong:
-        lines += [f"It replays all {rows:,} rows."]
+    rows, chance = learner.dataset(certain=True), len(learner.known.chance)
+    wrong = int(learner.writer.wrong(learner.known.program, rows).sum())
+    replayed = f"{len(rows) - wrong:,}" if wrong else "all"
+    lines += [f"It replays {replayed} of {len(rows):,} rows."]
+    if chance:
+        lines += [f"{chance:,} further rows came out otherwise, by chance or by what is not seen."]
     lines += [
         f"Certified: {result.certificate}."
         if result.certificate

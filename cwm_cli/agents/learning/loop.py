@@ -52,6 +52,12 @@ TRUSTED = 3
 DOUBTS = 5
 """Attempts to find it wrong that have to come to nothing before it is certified."""
 
+OTHERS = 1
+"""Other programs that are compared: writing each takes as long as writing the first."""
+
+MOST_ASKED, MOST_DISPUTED = 300, 20
+"""Situations at which programs are compared, and the most of what they differ in that is tried."""
+
 IDLE = 50
 """Episodes in a row that were given up before their first step: nothing is left to do."""
 
@@ -172,6 +178,7 @@ class Learner:
     _fitted: int = field(default=0, init=False, repr=False)
     _idle: int = field(default=0, init=False, repr=False)
     _doubts: int = field(default=0, init=False, repr=False)
+    _compared: int = field(default=0, init=False, repr=False)
     _offered: list[str] = field(default_factory=list, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
 
@@ -348,6 +355,10 @@ class Learner:
         self.steps += 1
         agreed = predicted is not None and self.actor.agrees(predicted, row)
         by_chance = self._take(row)
+        if self.known.disputed:
+            done = key(row.observation), key(row.action)
+            left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != done]
+            self.known.disputed[:] = left
         self._unsaved.append(row)
         if self.known.program:
             self.actor.remember(row)
@@ -391,6 +402,7 @@ class Learner:
         elif self.verification.episodes == TRUSTED and played.is_play:
             self._find_disputes()
         self._ask(self.actor.questions(), "play")
+        self._ask(self._disputes(), "candidates")
         if self.verification.enough and played.is_play:
             self._certify()
 
@@ -462,7 +474,54 @@ class Learner:
     # --- what is not known
 
     def _find_disputes(self) -> None:
-        """Ask other programs that replay every row where they say otherwise than this one."""
+        """Ask another program that replays every row where it says otherwise than this one."""
+        if self._pending or self._compared == len(self.programs):
+            return
+        self._compared = len(self.programs)
+        began, rows = time.perf_counter(), self.dataset(certain=True)
+        others = self.writer.others(rows, [self.known.program], most=OTHERS)
+        untried = self._untried()
+        if others and len(untried):
+            mine, _ = self.sandbox.predict(self.known.program, untried, seed=self.known.seed)
+            said = replace(untried, columns=untried.columns | mine)
+            differ = np.any([self.writer.wrong(each, said) for each in others], axis=0)
+            found = [said.row(int(place)) for place in np.flatnonzero(differ)[:MOST_DISPUTED]]
+            self.known.disputed[:] = [(row.observation, row.action) for row in found]
+        self.writing_seconds += time.perf_counter() - began
+        self._ask(self._disputes(), "candidates")
+
+    def _disputes(self) -> list[OpenQuestion]:
+        """Ask about what programs disagree on; what was tried by now is settled."""
+        return [
+            OpenQuestion(
+                f"programs that replay every row disagree on {action} at {_words(observation)}",
+                _words(observation),
+                action,
+                "one of the programs is wrong",
+                1.0,
+            )
+            for observation, action in self.known.disputed
+        ]
+
+    def _untried(self) -> Dataset:
+        """Return actions that were not tried where it has been; what follows is made up."""
+        rng, space = np.random.default_rng([self.known.seed, self.steps]), self.env.action_space
+        tried = {(key(row.observation), key(row.action)) for row in self.known.rows}
+        chosen = rng.permutation(len(self.known.rows))[:MOST_ASKED]
+        places = {key(o): o for o in (self.known.rows[n].next_observation for n in chosen)}
+        low, actions = self.known.action_space.low, self.known.action_space
+        rows = []
+        for place, observation in places.items():
+            if actions.kind == "discrete":
+                several = [int(low[0]) + n for n in range(actions.count)]
+            else:
+                several = [_plain(actions, space.sample()) for _ in range(3)]
+            rows += [
+                Transition(observation, action, observation, 0.0, False)
+                for action in several
+                if (place, key(action)) not in tried
+            ]
+        return self._rows(rows)
 
     def _unexplained(self, found: WrittenProgram, rows: Dataset) -> list[OpenQuestion]:
         """Ask about rows that no rule gives, and about those that contradict each other."""
