@@ -1,13 +1,18 @@
 """Learning while acting: the loop, its run, what it is sure of and what it asks."""
 
+import ast
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.agents.learning.actor import OpenQuestion
 from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
-from cwm_cli.agents.learning.learn import described
+from cwm_cli.agents.learning.learn import LearningResult, described
 from cwm_cli.agents.learning.loop import OutcomeCounts
 from cwm_cli.agents.learning.questions import Questions
 from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearnRun, StepsTaken
@@ -135,3 +140,115 @@ def test_what_a_program_is_worth_is_said_at_its_head() -> None:
     exec(compile(text, "best.py", "exec"), space := {})
     assert space["Environment"]
     assert text.startswith('"""It has')
+
+
+# --- environments
+
+
+def lake(**told: object) -> LearningResult:
+    return learn("FrozenLake-v1", **{"env_args": {"is_slippery": False}, "seed": 0} | told)
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
+    return lake(run=tmp_path_factory.mktemp("dry") / "r")
+
+
+def test_a_dry_lake_is_learned_certified_and_played(dry: LearningResult) -> None:
+    found = dry.certificate
+    assert dry.stopped == "certified"
+    assert dry.changed <= 90
+    assert found.steps >= 300
+    assert found.bound < 0.03
+    assert found.untried
+    assert {each["return"] for each in dry.returns[-14:]} == {1.0}
+    head = ast.get_docstring(ast.parse(dry.program.read_text()))
+    assert "It replays all" in head
+    assert "Certified: " in head
+    assert "Not known:" in head
+    assert plan(dry.run, episodes=2).mean == 1.0
+    assert evaluate(dry.run, dataset=LearnRun.load(dry.run).dataset()).scores.train.exact == 1.0
+
+
+@pytest.mark.slow
+def test_another_run_goes_on_from_what_one_has_learned(dry: LearningResult, tmp_path: Path) -> None:
+    again = lake(start=dry.run, run=tmp_path / "r")
+    assert again.stopped == "certified"
+    assert again.changed == 0
+    assert again.refits == 1
+    rows = LearnRun.load(dry.run).dataset()
+    rows.save(tmp_path / "rows.npz")
+    assert lake(start=tmp_path / "rows.npz", run=tmp_path / "s", steps=20).steps == 20
+
+
+def test_a_run_of_other_choices_is_refused_and_an_end_is_an_end(
+    dry: LearningResult,
+) -> None:
+    with pytest.raises(CwmError, match="seed"):
+        lake(seed=1, run=dry.run)
+    same = lake(run=dry.run)
+    assert (same.steps, same.stopped) == (dry.steps, "certified")
+
+
+@pytest.mark.slow
+def test_budgets_end_it(dry: LearningResult, tmp_path: Path) -> None:
+    for number, (told, why, most) in enumerate(
+        [
+            ({"steps": 7}, "steps", 7),
+            ({"seconds": 0.0}, "seconds", 0),
+            ({"stop": "return=1.0", "start": dry.run}, "return", 200),
+        ]
+    ):
+        done = lake(run=tmp_path / str(number), **told)
+        assert (done.stopped, done.certificate) == (why, None)
+        assert done.steps <= most
+    with pytest.raises(CwmError, match="--stop sometime is unknown"):
+        lake(stop="sometime")
+
+
+@pytest.mark.slow
+def test_what_chance_decides_is_said_and_not_written_anew_for_ever(tmp_path: Path) -> None:
+    notes: list[str] = []
+    done = learn("FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=Telling(notes))
+    assert done.stopped == "steps"
+    assert sum("came out otherwise" in note for note in notes) == 1
+    assert "came out otherwise" in done.program.read_text()
+    assert any("more than one way" in each.text for each in done.questions)
+    assert done.refits < 40
+
+
+class Telling(Observer):
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def note(self, words: str, kind: str = "Note") -> None:
+        self.notes.append(words)
+
+
+SCRIPT = """
+import cwm_cli, os, signal, sys
+from cwm_cli.agents.learning.loop import Stepped
+class Killing(cwm_cli.Observer):
+    def advanced(self, event):
+        if isinstance(event, Stepped) and event.steps == 34:
+            os.kill(os.getpid(), signal.SIGKILL)
+cwm_cli.learn("FrozenLake-v1", env_args={"is_slippery": False}, run=sys.argv[1], observer=Killing())
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_and_loses_few_steps(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "r")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    kept = LearnRun.load(tmp_path / "r")
+    rows = len(kept.dataset())
+    assert 24 <= rows <= 34
+    programs = len(list((kept.folder / "programs").iterdir()))
+    assert programs
+    notes: list[str] = []
+    done = lake(run=kept.folder, observer=Telling(notes))
+    assert any(f"continues after {rows} steps" in note for note in notes)
+    assert done.stopped == "certified"
+    whole = LearnRun.load(kept.folder).dataset()
+    assert len(whole) == done.steps
+    assert (np.diff(whole.columns["episodes"]) >= 0).all()

@@ -59,7 +59,11 @@ MOST_ASKED, MOST_DISPUTED = 300, 20
 """Situations at which programs are compared, and the most of what they differ in that is tried."""
 
 IDLE = 50
-"""Episodes in a row that were given up before their first step: nothing is left to do."""
+"""Episodes in a row with nothing to go for: those from the third on are played at random, and when
+all of them went as predicted nothing is left to do."""
+
+WANDERING = "nothing is known to go for"
+"""Why an action is random where the actor has none."""
 
 RECENT = 10
 """Episodes of play whose mean has to reach the return at which learning is to stop."""
@@ -267,6 +271,8 @@ class Learner:
                 intent = self._decide(observation, left, aim) or self._decide(
                     observation, left, None
                 )
+            if intent is None and self._idle > 1:
+                intent = self._at_random(WANDERING)
             if intent is None:
                 break
             if not aims:
@@ -279,7 +285,8 @@ class Learner:
                 break
             if self._due(FRESH):
                 self._write()
-        self._idle = 0 if aims else self._idle + 1
+        wandered = self.intent is not None and self.intent.reason == WANDERING
+        self._idle = 0 if mismatched or (aims and not wandered) else self._idle + 1
         if row is not None:
             played = EpisodeRecord(
                 number=self._number,
@@ -322,13 +329,17 @@ class Learner:
             intent = self.actor.choose(observation, left, aim)
         except Broke as error:
             self._broke(error.failure)
-            return Intent(random_action(self.env.action_space, allowed), "explore", "it failed")
+            return self._at_random("the program failed")
         finally:
             self.planning_seconds += time.perf_counter() - began
         if intent is None or allowed is None or intent.action in allowed:
             return intent
-        other = random_action(self.env.action_space, allowed)
-        return Intent(other, "explore", f"{intent.action} is not allowed here")
+        return self._at_random(f"{intent.action} is not allowed here")
+
+    def _at_random(self, reason: str) -> Intent:
+        """Return a random action, of those that are allowed."""
+        allowed = self.task.allowed(self.env)
+        return Intent(random_action(self.env.action_space, allowed), "explore", reason)
 
     def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
         """Predict, take the step, and compare."""
