@@ -252,3 +252,14 @@ def test_a_run_that_is_killed_goes_on_and_loses_few_steps(tmp_path: Path) -> Non
     whole = LearnRun.load(kept.folder).dataset()
     assert len(whole) == done.steps
     assert (np.diff(whole.columns["episodes"]) >= 0).all()
+
+
+@pytest.mark.slow
+def test_another_goal_is_played_at_once_with_what_was_learned(
+    dry: LearningResult, tmp_path: Path
+) -> None:
+    done = lake(start=dry.run, goal="observation == 9", run=tmp_path / "r", stop="return=1.0")
+    assert (done.stopped, done.changed) == ("return", 0)
+    assert {each["aim"] for each in done.returns} <= {"exploit", "verify"}
+    with pytest.raises(CwmError, match="no condition"):
+        lake(start=dry.run, goal="go west", run=tmp_path / "s")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
+from cwm_cli.agents.learning.goals import Goal
 from cwm_cli.agents.learning.loop import Budget, Learner, Stop
 from cwm_cli.agents.learning.questions import RecordedQuestion
 from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
@@ -109,6 +110,7 @@ def learn(
     backend: str | None = None,
     strategy: str | None = None,
     curriculum: Sequence[str] = (),
+    goal: str | None = None,
     stop: str = "certified",
     seconds: float | None = None,
     completions: int | None = None,
@@ -129,7 +131,9 @@ def learn(
     A language `model` is asked where data alone do not explain every row, for so many
     `completions` and US dollars at most. The environments of a `curriculum` are learned before
     this one, each beginning with the program of the one before. Another `strategy` than the usual
-    loop learns them in its own way. The observer is told a `Learner`, and what that says it
+    loop learns them in its own way. With a `goal`, a condition on what is observed such as
+    `position >= 0.6`, reaching that pays instead, and what was learned before needs no new data.
+    The observer is told a `Learner`, and what that says it
     tells. Raises `CwmError` for what the user can mend.
     """
     check_access(tools, allow_gap)
@@ -166,11 +170,14 @@ def learn(
         observer=observer,
     ) as sandbox:
         task = _LearnedTask.of(env, env_args, begun, seed, observer)
+        if goal is not None and strategy is None:
+            task, begun = task.pursuing(goal, begun)
         config = LearnConfig(
             env=task.spec.id,
             env_args=task.setting.env_args,
             begins=begun.digest,
             strategy=strategy or "",
+            goal=goal or "",
             curriculum=tuple(curriculum) if strategy else (),
             models=chosen.answers.models if chosen.asks else (),
             options=chosen.identity,
@@ -183,6 +190,7 @@ def learn(
             if strategy is not None:
                 others = [_LearnedTask.of(each, None, _Begun(), seed) for each in curriculum]
                 session = RecordedSession.of(opened, [*others, task], sandbox, observer)
+                session.goal = goal
                 session.backend = chosen.backend if chosen.asks else None
                 session.steps, session.seconds = budget.steps, _most(budget.seconds)
                 session.completions, session.max_cost = _most(completions), _most(max_cost)
@@ -340,6 +348,7 @@ class _LearnedTask(NamedTuple):
     setting: Setting
     description: str
     known: Knowledge
+    goal: Goal | None = None
 
     @classmethod
     def of(
@@ -367,6 +376,14 @@ class _LearnedTask(NamedTuple):
                 raise CwmError(f"the rows to begin with are none of {spec.id}: name others")
             setting = Setting(env, args, seed, known.limit)
             return cls(spec, setting, spec.describe(made), known)
+
+    def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
+        """Return the same with another goal, and what it begins with as it is for that."""
+        pursued = Goal.of(goal, self.known.observation_space, self.description)
+        rows = None if begun.rows is None else pursued.rows(begun.rows)
+        program = pursued.program(begun.program) if begun.program else ""
+        words = f"{self.description}\n\nOnly this pays, 1 for reaching it: {goal}."
+        return self._replace(goal=pursued, description=words), _Begun(rows, program)
 
     @property
     def nothing(self) -> Dataset:
@@ -420,11 +437,12 @@ def _learner(
 ) -> Iterator[Learner]:
     """Make what learns."""
     known = task.known
+    played = task.setting.task(task.spec)
     writer = ProgramWriter(sandbox, known.seed, task.description, model=asked)
     with closing(
         Learner(
             title=f"{task.spec.id} · learning",
-            task=task.setting.task(task.spec),
+            task=task.goal.task(played) if task.goal else played,
             known=known,
             actor=actor_for(known)(known),
             writer=writer,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -417,6 +417,13 @@ def is_condition(goal: str, space: Space, description: str = "") -> bool:
     except CwmError:
         return False
     return True
+
+
+def condition_of(goal: str, space: Space, description: str = "") -> Callable[[Any], bool]:
+    """Return what tells whether an observation meets a goal; it compares numbers, and no more."""
+    code = compile(_condition(goal, space, description), "<goal>", "eval")
+    known = {"__builtins__": {}, "abs": abs, "min": min, "max": max}
+    return lambda observation: bool(eval(code, known, {"observation": observation}))  # noqa: S307
 
 
 def _condition(goal: str, space: Space, description: str) -> str:

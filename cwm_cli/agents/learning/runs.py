@@ -38,6 +38,7 @@ class LearnConfig(BaseModel):
     strategy: str = ""
     curriculum: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    goal: str = ""
     options: dict[str, dict[str, Any]] = {}
     tools: tuple[str, ...] = ()
     seed: int = 0
