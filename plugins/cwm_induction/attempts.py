@@ -1,4 +1,4 @@
-"""Ways to come to a program: rules for whole numbers, equations for real ones, memory, nothing.
+"""Ways to come to a program: rules for objects and whole numbers, equations for real ones, nothing.
 
 An attempt is given a task, and proposes a program and further attempts that this suggests.
 Two are made at the same time, on a core each where there are two.
@@ -21,7 +21,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
-from cwm_induction import discrete
+from cwm_induction import discrete, objects
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -118,6 +118,16 @@ class RuleAttempt:
 
 
 @dataclass(frozen=True)
+class ObjectAttempt:
+    """Reads rules off what objects are to one another."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write what actions do and what steps are worth, another way for each further step."""
+        task.effort.tell("reading rules off objects")
+        return ProgramProposal(objects.induce(task.data, variant=task.step))
+
+
+@dataclass(frozen=True)
 class MemoryAttempt:
     """Remembers the usual outcome where a program of rules is wrong."""
 
@@ -174,6 +184,8 @@ def unchanged(data: Dataset) -> str:
 
 def attempts(data: Dataset) -> Iterator[Attempt]:
     """Yield what to try for a new program, the likeliest first."""
+    if objects.supports(data):
+        yield ObjectAttempt()
     if has_rules(data):
         yield RuleAttempt()
     if has_equations(data):
@@ -201,6 +213,8 @@ def improvements(task: InductionTask, program: str, predictions: Columns) -> Ite
 
 def forgetful(program: str, data: Dataset) -> str:
     """Return a program without what it looks up because no rule explains it."""
+    if objects.supports(data):
+        return objects.forgetful(program)
     if not has_rules(data):
         return program
     view = readable(data)
@@ -215,7 +229,7 @@ def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
 
 
 def has_rules(data: Dataset) -> bool:
-    """Whether rules can explain these transitions: few whole numbers."""
+    """Whether rules of numbers can explain these transitions: few whole ones."""
     if discrete.supports(data):
         return True
     whole = is_numeric(data.observation_space) and is_whole(data)

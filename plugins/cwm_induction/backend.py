@@ -17,6 +17,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
+from cwm_induction import objects
 from cwm_induction.attempts import forgetful, has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
@@ -127,7 +128,8 @@ class Induction(Backend):
         )
         called = [identifier(name) for name in names]
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
-        remark = " ".join([remark, *gaps(fit, called if whole else ())])
+        unseen = [] if objects.supports(fit) else gaps(fit, called if whole else ())
+        remark = " ".join([remark, *unseen])
         program = remarked(broken(renamed(best.program, names)), remark)
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)}."
         return found, program, best.above < HOPELESS and not has_rules(fit)

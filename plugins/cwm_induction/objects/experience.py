@@ -1,0 +1,267 @@
+"""What was experienced, in things and the parts they play, and what can be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.objects import MISSION, OBJECTS, ObjectSchema
+from cwm_induction.objects.deciding import Property
+from cwm_induction.objects.words import ROLES, Language, State
+
+FEW = 6
+"""Values that a number may have for rules to speak of them one by one."""
+
+
+class Experienced(NamedTuple):
+    """One transition between states, on some mission."""
+
+    mission: str
+    before: State
+    action: int
+    after: State
+    reward: float
+    done: bool
+
+
+@lru_cache(4096)
+def compiled(text: str) -> CodeType:
+    """Return an expression of ours as code."""
+    return compile(text, "<rule>", "eval")
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Transitions between states, and the words to speak of them.
+
+    `moves` are the directions that actions move the agent in, where it faces none.
+    """
+
+    language: Language
+    rows: Sequence[Experienced]
+    moves: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Dataset) -> Experience:
+        """Read the transitions of a dataset with an object view."""
+        schema = ObjectSchema.from_json(data.metadata["objects"])
+        columns = data.columns
+        tables = columns[f"observations.{OBJECTS}"], columns[f"next_observations.{OBJECTS}"]
+        missions, actions = columns[f"observations.{MISSION}"].tolist(), columns["actions"].tolist()
+        told = columns["rewards"].tolist(), columns["terminations"].tolist()
+        rows = list(zip(missions, tables[0], actions, tables[1], *told, strict=True))
+        return cls.read(schema, rows)
+
+    @classmethod
+    def read(
+        cls,
+        schema: ObjectSchema,
+        rows: Iterable[tuple[str, np.ndarray, int, np.ndarray, float, bool]],
+    ) -> Experience:
+        """Read transitions: mission, table before, action, table after, reward, end."""
+        language = Language(schema)
+        kept: dict[bytes, State] = {}
+
+        def state(table: np.ndarray) -> State:
+            key = np.asarray(table).tobytes()
+            if key not in kept:
+                kept[key] = language.state(table)
+            return kept[key]
+
+        seen = [
+            Experienced(
+                str(mission), state(one), int(action), state(two), float(reward), bool(done)
+            )
+            for mission, one, action, two, reward, done in rows
+        ]
+        flat, naming = _flat(language, seen), _naming(schema, seen)
+        moves = {} if language.faces else _moves(seen)
+        things = [thing for row in seen for thing in row.before]
+        size = max((t.x for t in things), default=0) + 1, max((t.y for t in things), default=0) + 1
+        return cls(Language(schema, flat, naming, size), seen, moves)
+
+    def part(self, rows: Iterable[int]) -> Experience:
+        """Return some of the transitions."""
+        return Experience(self.language, [self.rows[row] for row in rows], self.moves)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The classes that were seen, the agent's aside."""
+        seen = {thing.kind for row in self.rows for thing in (*row.before[1:], *row.after[1:])}
+        return [kind for kind in self.language.schema.classes[1:] if kind in seen]
+
+    @cached_property
+    def single(self) -> list[str]:
+        """The classes of which there never is more than one object, and which change."""
+        most: dict[str, int] = {}
+        changing = set()
+        for row in self.rows:
+            counts: dict[str, int] = {}
+            for thing in row.before[1:]:
+                counts[thing.kind] = counts.get(thing.kind, 0) + 1
+            most |= {kind: max(count, most.get(kind, 0)) for kind, count in counts.items()}
+            changing |= {
+                one.kind for one, two in zip(row.before, row.after, strict=True) if one != two
+            }
+        return [kind for kind in self.kinds if most.get(kind) == 1 and kind in changing]
+
+    @cached_property
+    def changing(self) -> list[str]:
+        """The fields with names that change, the direction aside."""
+        return [name for name in self._named if name not in self.language.naming]
+
+    @cached_property
+    def _named(self) -> list[str]:
+        fields = self.language.schema.fields
+        return [
+            each.name for each in fields if each.values and each.name not in ("direction", "held")
+        ]
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """The parts that things play, by name, as expressions over a state."""
+        single = {f"the_{name_of(kind)}": f"the(state, {kind!r})" for kind in self.single}
+        return ROLES | single
+
+    def scenes(self, after: bool = False) -> list[dict[str, Any]]:
+        """Return what the names in rules stand for in each transition.
+
+        Things play their parts in the state before, or in the one after.
+        """
+        space = self.language.space
+        codes = {name: compiled(text) for name, text in self.roles.items()}
+        scenes = []
+        for row in self.rows:
+            state = row.after if after else row.before
+            dx, dy = self.way(state, row.action)
+            scene: dict[str, Any] = {"state": state, "dx": dx, "dy": dy}
+            for name, code in codes.items():
+                scene[name] = eval(code, space, scene)  # noqa: S307  # ours
+            more = {"state": row.before, "after": row.after, "action": row.action}
+            scenes.append(scene | more | {"mission": row.mission})
+        return scenes
+
+    def way(self, state: State, action: int) -> tuple[int, int]:
+        """Return the direction that an action has in a state."""
+        if self.language.faces:
+            way: tuple[int, int] = self.language.space["DIRECTIONS"].get(state[0].direction, (0, 0))
+            return way
+        return self.moves.get(action, (0, 0))
+
+    def columns(
+        self, properties: Sequence[Property], scenes: Sequence[Mapping[str, Any]]
+    ) -> dict[Property, list[Any]]:
+        """Return what properties are in some scenes."""
+        space = self.language.space
+        return {
+            each: [eval(code, space, scene) for scene in scenes]  # noqa: S307  # ours
+            for each in properties
+            for code in [compiled(each.text)]
+        }
+
+    def of_situations(self) -> list[Property]:
+        """Return what rules of change can speak of."""
+        costs = {"front": 1.0, "held": 1.3, "beyond": 1.5, "here": 1.6, "there": 1.7, "other": 2.0}
+        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        for name in self.changing:
+            found += [Property(f"{role}.{name}", cost + 0.2) for role, cost in costs.items()]
+            found += [Property(f"the_{name_of(kind)}.{name}", 3.0) for kind in self.single]
+            found.append(Property(f"agent.{name}", 2.0))
+        for name in self.language.naming:
+            found.append(Property(f"front.{name} == held.{name}", 1.4))
+            found.append(Property(f"here.{name} == held.{name}", 1.8))
+            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+        found.append(Property("inside(agent.x + dx, agent.y + dy)", 1.2))
+        found.append(Property("inside(agent.x + 2 * dx, agent.y + 2 * dy)", 2.2))
+        if self.language.faces:
+            found.append(Property("agent.direction", 4.0))
+        return found
+
+    def of_outcomes(self) -> list[Property]:
+        """Return what rules of reward can speak of: the state after a step, and the mission."""
+        costs = {"here": 1.0, "held": 1.1, "front": 1.5, "there": 3.0, "beyond": 3.0}
+        found = [Property(f"{role}.kind", cost) for role, cost in costs.items()]
+        found += [
+            Property(f"named({role}, mission)", costs[role]) for role in ("held", "here", "front")
+        ]
+        for name in self.changing:
+            found += [Property(f"{role}.{name}", cost + 0.3) for role, cost in costs.items()]
+            for kind in self.kinds:
+                values = {getattr(thing, name) for row in self.rows for thing in row.after
+                          if thing.kind == kind}  # fmt: skip
+                if len(values) > 1:
+                    found += [Property(f"some(after, {kind!r}, {name}={value!r})", 1.4)
+                              for value in sorted(values)]  # fmt: skip
+        for one, two in _over(self.language, self.rows):
+            counted = f"count_on(after, {one!r}, {two!r})"
+            found.append(Property(f"{counted} - {counted.replace('after', 'state')}", 1.2))
+            found.append(Property(f"all_on(after, {one!r}, {two!r})", 1.3))
+        for name in self.language.naming:
+            found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
+        found += [Property("carried(state).kind", 2.0), Property("after == state", 2.5)]
+        return [*found, Property("action", 2.5)]
+
+
+def name_of(kind: str) -> str:
+    """Return a class as part of an identifier."""
+    return "".join(letter if letter.isalnum() else "_" for letter in kind.lower())
+
+
+def _flat(language: Language, rows: Sequence[Experienced]) -> set[str]:
+    """Return the classes that never change, and that others lie on."""
+    changing = {
+        one.kind
+        for row in rows
+        for one, two in zip(row.before, row.after, strict=True)
+        if one != two
+    }
+    below = {two for _, two in _over(language, rows)}
+    return below - changing
+
+
+def _over(language: Language, rows: Sequence[Experienced]) -> list[tuple[str, str]]:
+    """Return classes of which one object was seen where one of another is, the agent aside."""
+    found = set()
+    free = language.schema.classes[0]
+    for state in {id(state): state for row in rows for state in (row.before, row.after)}.values():
+        cells: dict[tuple[int, int], list[str]] = {}
+        for thing in state[1:]:
+            if thing.kind != free and not (language.carries and thing.held):
+                cells.setdefault((thing.x, thing.y), []).append(thing.kind)
+        for kinds in cells.values():
+            found |= {(one, two) for one in kinds for two in kinds if one != two}
+    changing = {
+        one.kind
+        for row in rows
+        for one, two in zip(row.before, row.after, strict=True)
+        if one != two
+    }
+    return sorted((one, two) for one, two in found if two not in changing)
+
+
+def _naming(schema: ObjectSchema, rows: Sequence[Experienced]) -> set[str]:
+    """Return the fields with names of which objects keep their value."""
+    names = {each.name for each in schema.fields if each.values} - {"direction", "held"}
+    for row in rows:
+        for one, two in zip(row.before, row.after, strict=True):
+            if one is not two and one.kind == two.kind:
+                names = {name for name in names if getattr(one, name) == getattr(two, name)}
+    return names
+
+
+def _moves(rows: Sequence[Experienced]) -> dict[int, tuple[int, int]]:
+    """Return the direction of each action by which the agent only ever goes one step that way."""
+    ways: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        way = row.after[0].x - row.before[0].x, row.after[0].y - row.before[0].y
+        if way != (0, 0):
+            ways.setdefault(row.action, []).append(way)
+    steps = ((1, 0), (0, 1), (-1, 0), (0, -1))
+    usual = {action: max(set(each), key=each.count) for action, each in ways.items()}
+    return {action: way for action, way in usual.items() if way in steps}

@@ -1,0 +1,172 @@
+"""Programs of objects from transitions: what actions do, and apart from it what steps are worth."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.objects import MISSION, OBJECTS
+from cwm_induction.objects.effects import fit_rules, write_transition
+from cwm_induction.objects.experience import Experience
+from cwm_induction.objects.rewards import fit_outcomes, write_reward
+
+RANKS = 3
+"""Conditions that fit alike, of which variants take one each."""
+
+ENVIRONMENT = '''\
+class Environment:
+    """{about}"""
+
+    def __init__(self):
+        self.mission, self.table, self.state = "", None, ()
+
+    def set_state(self, observation):
+        """Stand at another observation."""
+        self.mission, table = observation["mission"], observation["objects"]
+        if self.table is None or table.shape != self.table.shape:
+            self.state = tuple(map(decoded, range(len(table)), table.tolist()))
+        elif table is not self.table:
+            state = list(self.state)
+            for slot in np.flatnonzero((table != self.table).any(1)).tolist():
+                state[slot] = decoded(slot, table[slot].tolist())
+            self.state = tuple(state)
+        self.table = table
+
+    def step(self, action):
+        """Predict the observation, the reward, and whether the episode ends."""
+        state, action = self.state, int(action)
+        after = transition(state, action)
+        gained, done = reward(self.mission, state, action, after)
+        table = self.table.copy()
+        for one, two in zip(state, after):
+            if one is not two:
+                table[two.slot] = encoded(two)
+        self.table, self.state = table, after
+        return {{"mission": self.mission, "objects": table}}, gained, done
+'''
+
+RECALLED = '''
+
+# Transitions that no rule explains, by action and checksum: the rows that change, reward, end.
+from zlib import crc32
+
+RECALLED = {{
+{table}}}
+
+
+class Rules(Environment):
+    """What the rules say."""
+
+
+class Environment(Rules):
+    """The rules, and {count} transitions that they do not explain, which are looked up."""
+
+    def step(self, action):
+        """Look the step up, or follow the rules."""
+        key = int(action), crc32(self.table.tobytes() + self.mission.encode())
+        if key not in RECALLED:
+            return super().step(action)
+        changes, gained, done = RECALLED[key]
+        table = self.table.copy()
+        for slot, row in changes.items():
+            table[slot] = row
+        self.set_state({{"mission": self.mission, "objects": table}})
+        return {{"mission": self.mission, "objects": table}}, gained, done
+'''
+
+BEGINS = RECALLED[: RECALLED.index(",")]
+"""Where what is looked up begins."""
+
+
+def supports(data: Dataset) -> bool:
+    """Whether the observations of a dataset are objects, and its actions a few numbers."""
+    return bool(data.metadata.get("objects")) and data.action_space.kind == "discrete"
+
+
+def induce(data: Dataset, *, variant: int = 0) -> str:
+    """Return a program that explains transitions of a dataset that `supports` accepts.
+
+    Variant 0 says nothing of what was never seen; every second one says as much as the
+    rows allow; the others take conditions that are further from the shortest.
+    """
+    seen = Experience.of(data)
+    careful, rank = variant % 2 == 0, (variant // 2) % RANKS
+    transition = write_transition(seen, fit_rules(seen, careful=careful, rank=rank))
+    return composed(seen, transition, write_reward(seen, fit_outcomes(seen, rank=rank)))
+
+
+def composed(seen: Experience, transition: str, reward: str) -> str:
+    """Return the program made of two functions; what they do not explain it looks up."""
+    about = f"Rules over objects, read off {len(seen.rows)} transitions."
+    world = ENVIRONMENT.format(about=about)
+    moves = f"MOVES = {dict(seen.moves)!r}\n" if seen.moves else ""
+    prelude = _used(seen.language.text, transition + reward + world)
+    program = "\n\n".join(part for part in (prelude, moves, transition, reward, world) if part)
+    recalled = _unexplained(seen, program)
+    if not recalled:
+        return program
+    table = "".join(f"    {key!r}: {value!r},\n" for key, value in recalled.items())
+    return program + RECALLED.format(table=table, count=len(recalled))
+
+
+def forgetful(program: str) -> str:
+    """Return a program without what it looks up because no rule explains it."""
+    return program.partition(BEGINS)[0]
+
+
+def transition_program(seen: Experience, *, careful: bool = True, rank: int = 0) -> str:
+    """Return the function `transition(state, action)` by itself."""
+    return write_transition(seen, fit_rules(seen, careful=careful, rank=rank))
+
+
+def reward_program(seen: Experience, *, rank: int = 0) -> str:
+    """Return the function `reward(mission, state, action, after)` by itself."""
+    return write_reward(seen, fit_outcomes(seen, rank=rank))
+
+
+def _used(prelude: str, rules: str) -> str:
+    """Return the prelude without functions that nothing calls."""
+    tree = ast.parse(prelude)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    lines = prelude.splitlines()
+    wanted: set[str] = set()
+    asked: list[ast.AST] = [ast.parse(rules)]
+    while asked:
+        names = {node.id for node in ast.walk(asked.pop()) if isinstance(node, ast.Name)}
+        for name in names & set(functions) - wanted:
+            wanted.add(name)
+            asked.append(functions[name])
+    for name, node in reversed(functions.items()):
+        if name not in wanted:
+            del lines[node.lineno - 1 : (node.end_lineno or node.lineno) + 2]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _unexplained(seen: Experience, program: str) -> dict[Any, Any]:
+    """Return what a program of ours does not explain, as changed rows, reward and end."""
+    space: dict[str, Any] = {}
+    exec(compile(program, "<program>", "exec"), space)  # noqa: S102  # ours
+    world, recalled = space["Environment"](), {}
+    encoded = seen.language.space["encoded"]
+    for row in seen.rows:
+        table = np.array([encoded(thing) for thing in row.before], np.int64)
+        world.set_state({MISSION: row.mission, OBJECTS: table})
+        observation, gained, done = world.step(row.action)
+        after = np.array([encoded(thing) for thing in row.after], np.int64)
+        same = np.array_equal(observation[OBJECTS], after)
+        if same and abs(gained - row.reward) <= 1e-9 * (1 + abs(gained)) and done == row.done:
+            continue
+        slots = np.flatnonzero((table != after).any(1)).tolist()
+        key = row.action, crc32(table.tobytes() + row.mission.encode())
+        recalled[key] = {slot: tuple(after[slot].tolist()) for slot in slots}, row.reward, row.done
+    return recalled
+
+
+def refine(data: Dataset, wrong: Sequence[int], right: Sequence[int], *, variant: int = 0) -> str:
+    """Return a program from the rows that another one has wrong and some that it has right."""
+    return induce(data[np.array(sorted({*wrong, *right}), np.int64)], variant=variant)

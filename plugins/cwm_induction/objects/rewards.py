@@ -1,0 +1,71 @@
+"""What a step is worth and whether it is the last: rules over objects, and a mission's words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.objects.deciding import Condition, Situations
+from cwm_induction.objects.effects import needed
+from cwm_induction.objects.experience import Experience
+
+
+class Outcome(NamedTuple):
+    """The reward of a step, and whether it ends the episode."""
+
+    reward: float
+    done: bool
+
+
+class Outcomes(NamedTuple):
+    """Outcomes under their conditions, and the one of all other steps."""
+
+    rules: list[tuple[Condition, Outcome]]
+    otherwise: Outcome
+
+
+def fit_outcomes(seen: Experience, *, rank: int = 0) -> Outcomes:
+    """Return rules for rewards and ends, the rarest outcomes first.
+
+    They speak of the state after a step and of what the mission names, so that they hold
+    on other missions too.
+    """
+    outcomes = [Outcome(row.reward, row.done) for row in seen.rows]
+    [(otherwise, _), *others] = Counter(outcomes).most_common() or [(Outcome(0.0, False), 0)]
+    if not others:
+        return Outcomes([], otherwise)
+    situations = Situations(seen.columns(seen.of_outcomes(), seen.scenes(after=True)), rank)
+    rules = []
+    for outcome, _ in reversed(others):
+        wanted = np.array([each == outcome for each in outcomes])
+        condition, _ = situations.condition(wanted, ~wanted)
+        if condition.products:
+            rules.append((condition, outcome))
+    return Outcomes(rules, otherwise)
+
+
+def write_reward(seen: Experience, outcomes: Outcomes) -> str:
+    """Write the rules as a function of a mission, two states and the action between them."""
+    lines = []
+    for condition, outcome in outcomes.rules:
+        lines += [f"    if {condition}:", f"        return {outcome.reward!r}, {outcome.done!r}"]
+    roles = needed(seen.roles, "\n".join(lines))
+    head = [
+        "def reward(mission, state, action, after):",
+        '    """Return the reward of a step, and whether it ends the episode."""',
+    ]
+    if roles:
+        head.append("    agent = after[0]")
+    if any("dx" in text for text in roles.values()):
+        faces = seen.language.faces
+        way = "DIRECTIONS.get(agent.direction" if faces else "MOVES.get(action"
+        head.append(f"    dx, dy = {way}, (0, 0))")
+    head += [
+        f"    {name} = {text.replace('state', 'after')}"
+        for name, text in roles.items()
+        if name != "agent"
+    ]
+    last = f"    return {outcomes.otherwise.reward!r}, {outcomes.otherwise.done!r}"
+    return "\n".join([*head, *lines, last, ""])
