@@ -17,6 +17,7 @@ from cwm_cli.cli.collect import collect
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
+from cwm_cli.cli.learn import learn
 from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
@@ -47,13 +48,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Write a Python model of an environment from recorded transitions, and check it.",
+    help="Write a Python model of an environment, from recorded transitions or while acting in it.",
 )
 COMMANDS = (
     collect,
     synthesize,
     evaluate,
     calibrate,
+    learn,
     plan,
     bench_speed,
     benchmark,

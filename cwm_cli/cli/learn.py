@@ -1,0 +1,158 @@
+"""`cwm learn`: learn an environment by acting in it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cwm_cli.cli.shared import (
+    AllowGapOption,
+    BackendOption,
+    EnvArgOption,
+    EnvOption,
+    JsonOption,
+    MaxCostOption,
+    NewOption,
+    OptionsOption,
+    SeedOption,
+    ShiftOption,
+    ToolOption,
+    console,
+    emit_json,
+    parse_env_args,
+)
+
+
+def learn(
+    env: EnvOption,
+    env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Steps of the environment to take at most.")
+    ] = 5000,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|DATASET",
+            help="Rows to begin with, and the program of a run. Default: nothing.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="PROVIDER/NAME",
+            help="LiteLLM model to ask where data alone do not explain every row; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    backend: BackendOption = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            "--goal", metavar="TEXT", help="What to reach instead of the mission, in words."
+        ),
+    ] = None,
+    curriculum: Annotated[
+        str | None,
+        typer.Option(
+            "--curriculum", metavar="ID,ID", help="Environments to learn before this one."
+        ),
+    ] = None,
+    stop: Annotated[
+        str,
+        typer.Option(
+            "--stop",
+            metavar="WHEN",
+            help="certified; return=X once its play returns X on the mean; or never.",
+        ),
+    ] = "certified",
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.0, help="Stop after so long.")
+    ] = None,
+    completions: Annotated[
+        int | None, typer.Option("--completions", min=0, help="Completions to spend at most.")
+    ] = None,
+    max_cost: MaxCostOption = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            help="Another way to learn, such as worldcoder-agent. Default: the one of cwm.",
+            show_default=False,
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="Run folder; continued if it exists.",
+            show_default=False,
+        ),
+    ] = None,
+    new: NewOption = False,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Learn an environment by acting in it: write a program of it, and play by that.
+
+    The program is written anew whenever something comes about otherwise than it says, until
+    its own play has agreed with the world for long enough to be certified. No language model is
+    needed; --model adds one. A command that was stopped continues where it was.
+
+    Example: cwm learn --env CartPole-v1
+    """
+    from rich.console import Console
+
+    from cwm_cli.agents.learning.learn import learn as learn_online
+    from cwm_cli.views.curves import save_curve
+    from cwm_cli.views.learning import learning_report, learning_view
+
+    asked: dict[str, Any] = {
+        "model": model,
+        "backend": backend,
+        "strategy": strategy,
+        "goal": goal,
+        "curriculum": [each for each in (curriculum or "").split(",") if each],
+        "completions": completions,
+        "max_cost": max_cost,
+    }
+    view = learning_view(Console(stderr=True), steps=steps)
+    with redirect_stdout(sys.stderr):  # what environments print is no result
+        result = learn_online(
+            env,
+            env_args=parse_env_args(env_arg, shift),
+            steps=steps,
+            start=start,
+            stop=stop,
+            seconds=seconds,
+            options=option or (),
+            seed=seed,
+            run=run,
+            new=new,
+            tools=tool or (),
+            allow_gap=allow_gap or (),
+            observer=view,
+            **{name: value for name, value in asked.items() if value},
+        )
+    curve = save_curve(f"{env}: return while learning", result.returns, result.run)
+    if json:
+        emit_json(result.as_json() | {"curve": [str(file) for file in curve]})
+    out = console(json=json)
+    next_command = shlex.join(["cwm", "plan", str(result.run)])
+    if result.program is None:
+        next_command = shlex.join(["cwm", "runs", "show", str(result.run)])
+    for line in learning_report(result, next_command):
+        out.print(line, highlight=False, soft_wrap=True)
+    out.print(f"curve     {curve[0]}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,242 @@
+"""`cwm learn` and what people see of it: the picture, the lines, the curve, the end."""
+
+import csv
+import json
+import os
+import pty
+import re
+import select
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from cwm_cli.agents.learning.actor import Intent
+from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
+from cwm_cli.agents.learning.learn import LearningResult
+from cwm_cli.agents.learning.loop import Mismatched, Stepped
+from cwm_cli.agents.learning.questions import RecordedQuestion
+from cwm_cli.agents.learning.runs import ProgramRecord
+from cwm_cli.data.dataset import Transition
+from cwm_cli.views.curves import Axis, Chart, Series, learning_chart, save_curve
+from cwm_cli.views.learning import learning_report, learning_view
+
+HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+RETURNS = [
+    {"steps": 40, "return": -120.0, "aim": "explore"},
+    {"steps": 60, "return": -13.0, "aim": "exploit"},
+    {"steps": 80, "return": -12.5, "aim": "verify"},
+]
+
+
+def episode(steps: int, returned: float, aim: str, wrong: int = 0) -> EpisodeRecord:
+    return EpisodeRecord(
+        number=steps,
+        steps=steps,
+        returned=returned,
+        length=20,
+        aims={aim: 20},
+        promised=-13.0,
+        mismatched=wrong,
+    )
+
+
+def events():
+    """What an agent tells in the order of its life."""
+    row = Transition(HOSTILE, 0, HOSTILE, -1.0, False)
+    yield ProgramRecord(number=1, steps=10, rows=10, origin="induction", lines=38, unexplained=2)
+    yield RecordedQuestion(source="gaps", text="a lesser question")
+    yield RecordedQuestion(source="play", text=HOSTILE, weight=2.0)
+    yield Stepped(40, Intent(0, "explore", HOSTILE, None), row, None, False, 0.25)
+    yield Mismatched(40, row, None, ("reward",), False)
+    yield episode(40, -120.0, "explore", 1)
+    yield Stepped(60, Intent(0, "exploit", "by the plan", -13.0), row, None, True, 0.75)
+    yield episode(60, -13.0, "exploit")
+    verification = Verification()
+    verification.episode(episode(60, -13.0, "exploit"))
+    yield verification.certificate()
+
+
+def terminal(width: int = 100, height: int = 30) -> Console:
+    return Console(
+        file=StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False
+    )
+
+
+def picture(console: Console) -> list[str]:
+    """Return the lines of the last picture."""
+    view = learning_view(console, steps=300)
+    view.begins(object())
+    for event in events():
+        view.advanced(event)
+    other = terminal(console.width, console.height)
+    other.print(view.pane)
+    view.ends()
+    return ESCAPES.sub("", other.file.getvalue()).rstrip("\n").split("\n")
+
+
+def test_one_can_see_it_learn() -> None:
+    lines = picture(terminal())
+    told = {line.split("  ")[0].strip(): line for line in lines}
+    assert "2: last -13, best -13" in told["episode"]
+    assert told["aim"].endswith("exploit: by the plan (promises -13)")
+    assert "500.0 ms per step" in told["planning"]
+    assert "reward at step 40" in told["mismatch"]
+    assert "program   1, 38 lines by induction, from 10 rows, 2 rows unexplained" in lines
+    assert told["open"].startswith("open      2 questions; ")
+    assert "evil" in told["open"]  # it weighs more
+    assert any("certified" in line for line in lines)
+    assert " 60/300 steps · " in lines[-1]
+    plot = [line for line in lines if "\u2502" in line]
+    assert len(plot) > 5
+    assert any(0x2800 < ord(mark) < 0x2900 for line in plot for mark in line)
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)])
+def test_the_picture_fits_any_terminal_whatever_texts_say(width, height) -> None:
+    lines = picture(terminal(width, height))
+    assert len(lines) <= max(height - 1, 1)
+    assert all(cell_len(line) <= width for line in lines)
+    assert not set("".join(lines)) & set("\x1b\x07\u202e")
+
+
+def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
+    console = Console(file=StringIO(), width=40)
+    view = learning_view(console, steps=300)
+    view.begins(object())
+    for event in events():
+        view.advanced(event)
+    view.ends()
+    first, second, last = console.file.getvalue().splitlines()
+    assert first.startswith("step 40  explore: return -120 of -13 promised  1 mismatch  program 1")
+    assert second.startswith("step 60  exploit: return -13 of -13 promised  program 1, 38 lines")
+    assert last.startswith("certified: 20 steps of its own play in 1 episodes")
+
+
+def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:
+    questions = [RecordedQuestion(source="gaps", text=f"question {n}", weight=n) for n in range(6)]
+    questions.append(RecordedQuestion(source="gaps", text="known", state="answered", answer="yes"))
+    result = LearningResult(
+        run=Path("r"),
+        program=Path("r/best.py"),
+        steps=80,
+        episodes=3,
+        returns=RETURNS,
+        certificate=None,
+        questions=questions,
+        completions=0,
+        cost=0.0,
+        seconds=4.0,
+        stopped="steps",
+        changed=60,
+        refits=2,
+        mismatches={},
+        writing_seconds=1.0,
+        planning_seconds=2.0,
+    )
+    text = [line.plain for line in learning_report(result, "cwm plan r")]
+    assert text[0] == "return    -12.75, the mean of its last 2 episodes of play"
+    assert "certified no: its play has not agreed with the world for long enough" in text
+    unknown = text.index("unknown   question 5")
+    assert text[unknown + 4].strip() == "and 2 more: cwm runs show r"
+    assert text[-1] == "next      cwm plan r"
+    assert "known" not in " ".join(text).replace("unknown", "")
+
+
+def test_a_curve_is_a_picture_and_data(tmp_path) -> None:
+    files = save_curve("a<b", RETURNS, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "curve.csv").open()))
+    assert [float(row["return"]) for row in rows] == [-120.0, -13.0, -12.5]
+    root = ElementTree.fromstring((tmp_path / "curve.svg").read_text())
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert {"a<b", "steps", "for the return", "to learn"} <= set(texts)
+    marks = [element.tag.rpartition("}")[2] for element in root.iter()]
+    assert (marks.count("polyline"), marks.count("circle")) == (1, 1)
+    assert all(file.exists() for file in files)
+    assert save_curve("nothing was played", [], tmp_path)
+
+
+def test_axes_have_round_numbers_and_hold_every_value() -> None:
+    wrong = {}
+    for values in ([0.0], [-13.0, -120.0], [0.46, 500.0], [1e-6, 2e-6], [7.7, 7.7], [-1e6, 1e6]):
+        axis = Axis.of(values)
+        inside = all(0 <= axis.place(value) <= 1 for value in values)
+        if not (inside and 2 <= len(axis.marks) <= 12 and len(set(axis.marks)) == len(axis.marks)):
+            wrong[tuple(values)] = axis, axis.marks
+    assert wrong == {}
+    powers = Axis.of([25, 33_200], logarithmic=True)
+    assert powers.marks == [10, 100, 1000, 10_000, 100_000]
+    chart = Chart.of("t", "steps", "return", [Series("a", [25, 33_200], [0, 1])], logarithmic=True)
+    assert "100,000" in chart.svg()
+
+
+def test_a_plot_in_a_terminal_keeps_to_its_room() -> None:
+    for width, height in ((80, 12), (21, 3), (30, 5)):
+        lines = learning_chart("", RETURNS).dots(width, height)
+        assert len(lines) == height
+        assert all(cell_len(line.plain) <= width for line in lines)
+
+
+@pytest.mark.slow
+def test_the_command_learns_and_says_how_to_go_on(cwm) -> None:
+    lake = ("--env", "FrozenLake-v1", "--env-arg", "is_slippery=false")
+    done = cwm("learn", *lake, "--steps", "120", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result.keys() >= {
+        *("run", "program", "steps", "episodes", "returns", "certificate", "questions"),
+        *("completions", "cost", "seconds", "curve"),
+    }
+    assert max(played["return"] for played in result["returns"]) == 1.0
+    assert result["returns"][0].keys() == {"steps", "return", "aim"}
+    folder = cwm.folder / result["run"]
+    assert {"best.py", "curve.csv", "curve.svg"} <= {file.name for file in folder.iterdir()}
+    assert f"next      cwm plan {result['run']}" in done.stderr
+    assert re.search(r"^step \d+  \w+: return ", done.stderr, re.MULTILINE)
+
+
+def test_mistakes_are_named_in_one_line(cwm) -> None:
+    wrong = {}
+    for arguments, words in (
+        (("--env", "CartPol-v1"), "did you mean CartPole-v1?"),
+        (("--env", "CartPole-v1", "--stop", "soon"), "write certified, return=X or never"),
+        (("--env", "CartPole-v1", "--from", "nowhere.npz"), "there is no dataset nowhere.npz"),
+    ):
+        done = cwm.inside("learn", *arguments)
+        last = done.stderr.strip().splitlines()[-1]
+        if done.returncode != 1 or words not in last or not last.startswith("Error: "):
+            wrong[arguments] = done.stderr
+    assert wrong == {}
+
+
+@pytest.mark.slow
+def test_on_a_real_terminal_the_picture_stays_above_the_report(tmp_path) -> None:
+    child, descriptor = pty.fork()
+    if child == 0:
+        time.sleep(0.1)  # until the terminal has its size
+        os.chdir(tmp_path)
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        lake = ["--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--steps", "40"]
+        command = [sys.executable, "-m", "cwm_cli", "learn", *lake]
+        os.execve(sys.executable, command, kept | {"TERM": "xterm-256color"})
+    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    output = b""
+    while select.select([descriptor], [], [], 60)[0]:
+        try:
+            output += os.read(descriptor, 65536)
+        except OSError:
+            break
+    os.close(descriptor)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    text = ESCAPES.sub("", output.decode())
+    assert "FrozenLake-v1 · learning" in text
+    assert text.rindex("40/40 steps") < text.index("program   runs/") < text.rindex("next      cwm")
