@@ -5,11 +5,11 @@ rows, many at a time, and need no guard.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
@@ -51,16 +51,21 @@ class Rewrite(NamedTuple):
     parts: "tuple[ast.expr, str] | None" = None
 
 
-def rewrites(source: CorrectedText) -> list[Rewrite]:
-    """Return small rewrites of the methods and values of a program, each once."""
+def rewrites(source: CorrectedText, go_on: Callable[[], bool] = lambda: True) -> list[Rewrite]:
+    """Return small rewrites of the methods and values of a program, each once.
+
+    There are few where it is not to `go_on`.
+    """
     found: dict[str, Rewrite] = {}
-    for method in source.methods:
-        for one in [*_moved(method), *_altered(source, method)]:
-            found.setdefault(one.new, one)
-    for statement in _values(source):
-        for one in _literals(source, statement):
-            found.setdefault(one.new, one)
-    return list(found.values())[:MOST_REWRITES]
+    methods = chain.from_iterable(
+        chain(_moved(method), _altered(source, method)) for method in source.methods
+    )
+    values = chain.from_iterable(_literals(source, value) for value in _values(source))
+    for one in chain(methods, values):
+        found.setdefault(one.new, one)
+        if len(found) == MOST_REWRITES or not go_on():
+            break
+    return list(found.values())
 
 
 def _values(source: CorrectedText) -> list[ast.stmt]:
@@ -75,17 +80,17 @@ def _values(source: CorrectedText) -> list[ast.stmt]:
 
 def _moved(method: ast.FunctionDef) -> Iterator[Rewrite]:
     """Yield a method with one statement at another place of its block."""
-    for number, block in enumerate(_blocks(method)):
+    for block in _blocks(method):
         count = len(block) - isinstance(block[-1], ast.Return)
         for start, end in product(range(count), range(count)):
             if start in (end, end + 1):  # to change places with the one before is to change with it
                 continue
-            copy = deepcopy(method)
-            body = _blocks(copy)[number]
-            statement = body.pop(start)
-            body.insert(end, statement)
+            statement = block.pop(start)
+            block.insert(end, statement)
+            text = ast.unparse(method)
+            block.insert(start, block.pop(end))
             words = f"`{ast.unparse(statement).splitlines()[0]}` stands elsewhere in {method.name}"
-            yield Rewrite(method, ast.unparse(copy), 1.5, words)
+            yield Rewrite(method, text, 1.5, words)
 
 
 def _blocks(method: ast.FunctionDef) -> list[list[ast.stmt]]:
@@ -102,22 +107,34 @@ def _blocks(method: ast.FunctionDef) -> list[list[ast.stmt]]:
 def _altered(source: CorrectedText, method: ast.FunctionDef) -> Iterator[Rewrite]:
     """Yield a method with another name, number, comparison or condition in one place."""
     lines = {p.line: p for p in source.positions if p.method == method.name}
-    for number, node in enumerate(ast.walk(method)):
+    for node, put in _slots(method):
         for new, cost in _replacements(node, _position(lines, node), source):
-            copy = deepcopy(method)
-            twin = list(ast.walk(copy))[number]
-            if isinstance(node, ast.expr) and _put(copy, twin, new):
-                yield _rewrite(method, copy, node, new, cost)
+            yield _rewrite(method, node, put, new, cost)
 
 
-def _rewrite(
-    old: ast.stmt, changed: ast.stmt, node: ast.expr, new: ast.expr, cost: float
-) -> Rewrite:
-    """Return the rewrite of one expression."""
-    now, then = ast.unparse(node), ast.unparse(ast.fix_missing_locations(new))
+Put = Callable[[ast.expr], None]
+"""Puts an expression where another one stands."""
+
+
+def _slots(tree: ast.AST) -> Iterator[tuple[ast.expr, Put]]:
+    """Yield the expressions in a tree, each with what puts another one in its place."""
+    for owner in ast.walk(tree):
+        for name, value in ast.iter_fields(owner):
+            if isinstance(value, ast.expr):
+                yield value, partial(setattr, owner, name)
+            for index, each in enumerate(value if isinstance(value, list) else []):
+                if isinstance(each, ast.expr):
+                    yield each, partial(value.__setitem__, index)
+
+
+def _rewrite(old: ast.stmt, node: ast.expr, put: Put, new: ast.expr, cost: float) -> Rewrite:
+    """Return the rewrite of one expression; the tree is as it was in the end."""
+    now, then = ast.unparse(node), ast.unparse(new)
+    put(new)
+    text = ast.unparse(old)
+    put(node)
     place = old.name if isinstance(old, ast.FunctionDef) else ast.unparse(old).split(" = ")[0]
-    words = f"`{now}` is `{then}` in {place}"
-    return Rewrite(old, ast.unparse(ast.fix_missing_locations(changed)), cost, words, (node, then))
+    return Rewrite(old, text, cost, f"`{now}` is `{then}` in {place}", (node, then))
 
 
 def _position(lines: dict[int, Position], node: ast.AST) -> Position | None:
@@ -168,28 +185,10 @@ def _others(value: object, source: CorrectedText) -> Iterator[tuple[str | int, f
 
 def _literals(source: CorrectedText, statement: ast.stmt) -> Iterator[Rewrite]:
     """Yield a value of the class with another literal in one place."""
-    for number, node in enumerate(ast.walk(statement)):
-        if not isinstance(node, ast.Constant):
-            continue
-        for value, cost in _others(node.value, source):
-            copy = deepcopy(statement)
-            twin = list(ast.walk(copy))[number]
-            new = ast.Constant(value)
-            if _put(copy, twin, new):
-                yield _rewrite(statement, copy, node, new, cost)
-
-
-def _put(tree: ast.AST, old: ast.AST, new: ast.expr) -> bool:
-    """Put an expression in the place of another one."""
-    for node in ast.walk(tree):
-        for name, value in ast.iter_fields(node):
-            if value is old:
-                setattr(node, name, deepcopy(new))
-                return True
-            if isinstance(value, list) and any(one is old for one in value):
-                value[[one is old for one in value].index(True)] = deepcopy(new)
-                return True
-    return False
+    for node, put in _slots(statement):
+        if isinstance(node, ast.Constant):
+            for value, cost in _others(node.value, source):
+                yield _rewrite(statement, node, put, ast.Constant(value), cost)
 
 
 class Tried(NamedTuple):
@@ -201,7 +200,8 @@ class Tried(NamedTuple):
 
 def tried(standing: Standing) -> list[Tried]:
     """Try rewrites on some wrong rows, and those that help on all; return them, the best first."""
-    every = rewrites(standing.trials.source)
+    spend = standing.trials.spend
+    every = rewrites(standing.trials.source, lambda: spend(0))
     sample = standing.sample[:: max(1, len(standing.sample) // FIRST_ROWS)]
     first = _gains(standing, every, sample)
     order = sorted((n for n in range(len(every)) if first[n] > 0), key=lambda n: -first[n])
