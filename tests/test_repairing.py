@@ -5,7 +5,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 
-from cwm_cli.agents.learning.repairing import EXCEPTIONS, KEPT, EquationsWriter, with_exceptions
+from cwm_cli.agents.learning.repairing import EXCEPTIONS, KEPT, ProgramWriter, with_exceptions
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -42,7 +42,7 @@ def first(rows, count):
 
 
 def test_a_program_is_kept_while_it_replays_every_row_and_written_anew_when_it_does_not(sandbox):
-    rows, writer = acted(gym.make("CartPole-v1"), 120), EquationsWriter(sandbox)
+    rows, writer = acted(gym.make("CartPole-v1"), 120), ProgramWriter(sandbox)
     early = writer.write(first(rows, 60))
     assert early.is_exact and not early.unexplained.any()
     later = writer.write(rows, [early.program])
@@ -59,10 +59,10 @@ def test_rows_that_no_rule_gives_are_looked_up_and_counted(sandbox):
     rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=60)
     _, alone = np.unique(rows.situations(), return_index=True)
     rows = rows[np.sort(alone)]
-    written = EquationsWriter(sandbox, seconds=0.2).write(rows)
+    written = ProgramWriter(sandbox, seconds=0.2).write(rows)
     assert written.is_exact and written.unexplained.any()
     assert EXCEPTIONS in written.program and EXCEPTIONS not in written.rules
-    wrong = EquationsWriter(sandbox).wrong(written.rules, rows)
+    wrong = ProgramWriter(sandbox).wrong(written.rules, rows)
     assert (wrong == written.unexplained).all()
 
 
@@ -70,7 +70,7 @@ NESTED = gym.spaces.Dict(
     {
         "mission": gym.spaces.Text(10),
         "board": gym.spaces.Box(0, 9, (2, 2), np.int64),
-        "place": gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(-np.inf, np.inf, (2,))]),
+        "place": gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(-1e9, 1e9, (2,))]),
     }
 )
 
@@ -98,17 +98,25 @@ def test_exceptions_are_looked_up_in_observations_of_any_form(sandbox):
         observation_space=space_of(NESTED),
         action_space=Space("multidiscrete", "int64", (2,), (0, 0), (3, 3)),
     )
-    writer = EquationsWriter(sandbox)
+    writer = ProgramWriter(sandbox)
     assert writer.wrong(STILL, data).tolist() == [True, False, True]
     text = with_exceptions(STILL, data[writer.wrong(STILL, data)])
     assert not writer.wrong(text, data).any()
     assert "2 recorded transitions" in text
 
 
+def test_of_real_numbers_nothing_is_looked_up_as_no_row_is_met_again(sandbox):
+    rows = acted(gym.make("MountainCar-v0"), 60)
+    rows.columns["next_observations"][7] += 0.01
+    written = ProgramWriter(sandbox, seconds=0.2).write(rows)
+    assert np.flatnonzero(written.unexplained).tolist() == [7]
+    assert written.program == written.rules and not written.is_exact
+
+
 def test_rows_that_contradict_each_other_are_named(sandbox):
     rows = acted(gym.make("CliffWalking-v1"), 12)
     twice = rows.extended(rows)
     twice.columns["rewards"][12] = 5.0
-    written = EquationsWriter(sandbox).write(twice)
+    written = ProgramWriter(sandbox).write(twice)
     assert not written.is_exact
     assert set(np.flatnonzero(written.wrong)) <= {0, 12}

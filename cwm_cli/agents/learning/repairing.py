@@ -67,9 +67,9 @@ class WrittenProgram(NamedTuple):
     """A program that replays the rows it was written from, and where it comes from.
 
     `rules` is the same without what it looks up, and `unexplained` a mask of the rows that are
-    wrong there. `wrong` is a mask of those that the whole program has wrong: only of rows that
-    contradict each other there are some. `findings` say what was found, in words, and `usage`
-    is what a language model took.
+    wrong there. `wrong` is a mask of those that the whole program has wrong: rows that contradict
+    each other, and, where observations hold real numbers, all that no rule gives. `findings` say
+    what was found, in words, and `usage` is what a language model took.
     """
 
     program: str
@@ -274,8 +274,12 @@ class ProgramWriter:
         return bettered._replace(usage=usage)
 
     def _looked_up(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
-        """Let the program look up the rows that no rule gives."""
-        if not best.unexplained.any():
+        """Let the program look up the rows that no rule gives, where they may be met again.
+
+        Of real numbers none is, and a table could not be computed for many at once.
+        """
+        leaves = problem.dataset.observation_space.leaves("observations")
+        if not best.unexplained.any() or any(leaf.space.is_float for leaf in leaves):
             return best
         text = with_exceptions(best.rules, problem.dataset[best.unexplained])
         return best._replace(program=text, wrong=self.wrong(text, problem.dataset))
