@@ -1,0 +1,143 @@
+"""The boards as environments that can be made, restored, shifted and described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_sokoban.boards import MOST_INNER_WALLS, SIZE
+from cwm_sokoban.game import CLASSES, MOST_STEPS, REVISION, REWARDS, SCHEMA, TOLD, Sokoban
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+GUIDE = """# {name}
+
+Sokoban on a board of {size} x {size} cells: a player pushes {count} onto {targets}. Every episode \
+has another board, and every board can be solved{how}.
+
+## Observation
+A dict with two keys.
+- `mission` is the text {told!r}, always.
+- `objects` is an array of whole numbers of shape ({slots}, 3), a row for every object: its class, \
+x and y. x is the column, from 0 at the left, y the row, from 0 at the top. Classes are {classes}. \
+An object keeps its row for a whole episode: the agent, which is the player, has row 0, then come \
+{order}, then walls. Rows in which every number is 0 are free. The outermost cells are walls, and \
+at most {inner} others. The agent and a box can be in a cell with a target{also}; a wall shares \
+its cell with nothing.
+
+## Actions
+0 up (y - 1), 1 down (y + 1), 2 left (x - 1), 3 right (x + 1){activate}.
+
+## Rules
+- The agent moves by one cell. A wall in the cell ahead stops it.
+- If a box is in the cell ahead, it is pushed on by one cell, in the same direction, and the agent \
+takes its place. If a wall or another box is behind that box, neither moves. Boxes cannot be \
+pulled.{rules}
+
+## Reward and end
+{rewards}
+The episode terminates when every box is on a target. It is cut off after {most} steps, which the \
+observation does not count."""
+
+KNOWN = (
+    "Every step rewards {step:g}. To that comes {on:g} if a box was pushed onto a target, {off:g} "
+    "if one was pushed off a target (one that goes from a target onto another counts as neither), "
+    "and {finish:g} if every box is on a target now."
+)
+
+SHIFTED = (
+    "Every step rewards a small negative number, always the same. To that comes a positive number "
+    "if a box was pushed onto a target, a negative number if one was pushed off a target (one that "
+    "goes from a target onto another counts as neither), and a large positive number if every box "
+    "is on a target now. The numbers differ from those of other Sokoban games."
+)
+
+TELEPORT = (
+    "\n- There are two teleporters. If the agent stands on one of them, `activate` moves it to the "
+    "other, unless a box is there: then nothing happens, as anywhere else. Boxes can be pushed "
+    "onto teleporters and off them, and stay where they are when one is activated."
+)
+
+LEAST, MOST = 0.05, 0.25
+"""By what share a shift makes rewards larger or smaller, as in other environments."""
+
+
+def specify(name: str, **game: Any) -> EnvironmentSpec:
+    """Describe how to make an environment, and what can be done with it."""
+    return EnvironmentSpec(
+        id=name,
+        make=partial(_make, name, game),
+        describe=_describe,
+        versions=_versions,
+        restore=lambda env, observation: _game(env).restore(observation),
+        shift=_shift,
+        objects=lambda env: SCHEMA,
+    )
+
+
+def _make(name: str, game: Mapping[str, Any], /, **env_args: Any) -> gym.Env[Any, Any]:
+    """Make an environment, or say in one line why not."""
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.wrappers import TimeLimit
+
+    most = env_args.pop("max_episode_steps", MOST_STEPS)
+    known = {"render_mode", "max_episode_steps"} | (
+        {"teleport_share"} if "teleports" in game else set()
+    )
+    for argument in sorted(env_args.keys() - known):
+        raise UnknownNameError(f"argument of {name}", argument, known)
+    try:
+        env = Sokoban(**game, **env_args)
+        env.spec = EnvSpec(name, entry_point=partial(Sokoban, **game), disable_env_checker=True)
+        return TimeLimit(env, most)
+    except (TypeError, ValueError, AssertionError) as error:
+        given = ", ".join(f"{argument}={value!r}" for argument, value in env_args.items())
+        raise CwmError(f"{name} cannot be made with {given}: {error}") from error
+
+
+def _game(env: gym.Env[Any, Any]) -> Sokoban:
+    return cast(Sokoban, env.unwrapped)
+
+
+def _describe(env: gym.Env[Any, Any]) -> str:
+    """Say how the game is played; a shifted one gives away no number that was drawn."""
+    game = _game(env)
+    several, teleports = game.boxes > 1, game.teleports
+    return GUIDE.format(
+        name=env.spec.id if env.spec else "Sokoban",
+        size=SIZE,
+        count=f"{game.boxes} boxes" if several else "a box",
+        targets=f"{game.boxes} targets, one each" if several else "a target",
+        how=", some of them only by teleporting" if teleports and game.teleport_share else "",
+        told=TOLD,
+        slots=1 + 2 * game.boxes + 2 * teleports + 4 * (SIZE - 1) + MOST_INNER_WALLS,
+        classes=", ".join(f"{number} {kind}" for number, kind in enumerate(CLASSES)),
+        order=("boxes, targets" if several else "the box, the target")
+        + (", the two teleporters" if teleports else ""),
+        inner=MOST_INNER_WALLS,
+        also=" or a teleporter" if teleports else "",
+        activate=", 4 activate" if teleports else "",
+        rules=TELEPORT if teleports else "",
+        rewards=KNOWN.format(**REWARDS) if game.rewards == REWARDS else SHIFTED,
+        most=MOST_STEPS,
+    )
+
+
+def _versions() -> Mapping[str, str]:
+    """Name what decides how the game goes, with its versions."""
+    return {"sokoban": REVISION} | {name: version(name) for name in ("gymnasium", "numpy")}
+
+
+def _shift(env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
+    """Draw the rewards anew, to three digits."""
+    game = _game(env)
+    for name, value in REWARDS.items():
+        factor = 1 + rng.choice((-1, 1)) * rng.uniform(LEAST, MOST)
+        game.rewards[name] = float(f"{value * factor:.3g}")

@@ -1,0 +1,190 @@
+"""Sokoban as an environment of Gymnasium, which shows its objects and draws itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
+from cwm_sokoban.boards import (
+    ACTIVATE,
+    MOST_INNER_WALLS,
+    OUTER,
+    SIZE,
+    Board,
+    Cell,
+    Position,
+    draw,
+)
+
+REVISION = "1"
+"""Raised whenever the game goes another way."""
+
+MOST_STEPS = 120
+"""Steps after which an episode is cut off."""
+
+CLASSES = ("free", "agent", "box", "target", "teleporter", "wall")
+AGENT, BOX, TARGET, TELEPORTER, WALL = range(1, len(CLASSES))
+
+SCHEMA = ObjectSchema(CLASSES, (ObjectField("x"), ObjectField("y")))
+"""What the numbers of an object stand for."""
+
+TOLD = "push every box onto a target"
+
+REWARDS = {"step": -0.1, "on": 1.0, "off": -1.0, "finish": 10.0}
+"""What a step rewards, a box that comes onto a target, one that leaves it, and the last one."""
+
+DIGITS = 9
+"""Digits of a reward, so that a sum of tenths is what one would write down."""
+
+
+class Sokoban(gym.Env[Any, Any]):
+    """Push boxes onto targets on a board that is drawn anew for every episode.
+
+    `teleport_share` is the share of boards that can be solved by teleporting only.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        boxes: int = 1,
+        teleports: bool = False,
+        teleport_share: float = 0.5,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(
+                f"there is no render mode {render_mode!r}, only 'ansi' and 'rgb_array'"
+            )
+        if not 0 <= teleport_share <= 1:
+            raise ValueError(f"teleport_share is {teleport_share}, no share from 0 to 1")
+        self.boxes, self.teleports, self.teleport_share = boxes, teleports, teleport_share
+        self.render_mode = render_mode
+        self.rewards = dict(REWARDS)
+        slots = 1 + 2 * boxes + 2 * teleports + len(OUTER) + MOST_INNER_WALLS
+        self._empty = np.zeros((slots, 3), np.int64)
+        high = np.tile([len(CLASSES) - 1, SIZE - 1, SIZE - 1], (slots, 1))
+        told = spaces.Text(len(TOLD), charset=TOLD)
+        seen = spaces.Box(self._empty, high, dtype=np.int64)
+        self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
+        self.action_space = spaces.Discrete(ACTIVATE + teleports)
+        self.board = Board(OUTER, ())
+        self.position: Position | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode on another board, which can be solved."""
+        super().reset(seed=seed)
+        parted = self.teleports and bool(self.np_random.random() < self.teleport_share)
+        self.board, self.position = draw(
+            self.np_random, self.boxes, teleporters=self.teleports, parted=parted
+        )
+        return self.observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Walk, push, or teleport; the episode is over when every box is on a target."""
+        if not self.action_space.contains(action):
+            raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
+        if self.position is None:
+            raise gym.error.ResetNeeded("reset the environment before its first step")
+        before = self.board.placed(self.position)
+        self.position = self.board.after(self.position, int(action))
+        after = self.board.placed(self.position)
+        over = after == self.boxes
+        reward = self.rewards["step"] + self.rewards["finish"] * over
+        reward += self.rewards["on"] * (after > before) + self.rewards["off"] * (after < before)
+        return self.observation(), round(reward, DIGITS), over, False, {}
+
+    def observation(self) -> dict[str, Any]:
+        """Return the mission and the table of objects."""
+        table = self._empty.copy()
+        if self.position is not None:
+            groups: Sequence[tuple[int, Sequence[Cell]]] = (
+                (AGENT, [self.position.player]),
+                (BOX, self.position.boxes),
+                (TARGET, self.board.targets),
+                (TELEPORTER, self.board.teleporters),
+                (WALL, sorted(self.board.walls)),
+            )
+            rows = [(kind, *cell) for kind, cells in groups for cell in cells]
+            table[: len(rows)] = rows
+        return {MISSION: TOLD, OBJECTS: table}
+
+    def restore(self, observation: Any) -> bool:
+        """Stand at an observation; False where it is none of the game."""
+        if not self.observation_space.contains(observation):
+            return False
+        found: dict[int, list[Cell]] = {kind: [] for kind in range(len(CLASSES))}
+        for kind, x, y in observation[OBJECTS].tolist():
+            found[kind].append((x, y))
+        counts = [len(found[kind]) for kind in (AGENT, BOX, TARGET, TELEPORTER)]
+        if counts != [1, self.boxes, self.boxes, 2 * self.teleports]:
+            return False
+        self.board = Board(frozenset(found[WALL]), tuple(found[TARGET]), tuple(found[TELEPORTER]))
+        self.position = Position(found[AGENT][0], tuple(found[BOX]))
+        return np.array_equal(self.observation()[OBJECTS], observation[OBJECTS])
+
+    def render(self) -> Any:
+        """Draw the board, as text or as a picture."""
+        if self.render_mode is None or self.position is None:
+            return None
+        drawn = [[self._drawn((x, y)) for x in range(SIZE)] for y in range(SIZE)]
+        if self.render_mode == "ansi":
+            return "\n".join("".join(row).rstrip() for row in drawn)
+        return np.concatenate([np.concatenate([TILES[sign] for sign in row], 1) for row in drawn])
+
+    def _drawn(self, cell: Cell) -> str:
+        """Return the sign of what is in a cell, that of a pusher's or a box's ground included."""
+        board, position = self.board, self.position
+        if cell in board.walls or position is None:
+            return "#"
+        ground = 1 if cell in board.targets else 2 if cell in board.teleporters else 0
+        if cell == position.player:
+            return "@+&"[ground]
+        return ("$*%" if cell in position.boxes else " .o")[ground]
+
+
+PIXELS = 16
+"""Height and width of a cell in a picture."""
+
+FLOOR, BRICK, MORTAR = (236, 228, 208), (110, 110, 118), (82, 82, 90)
+RED, VIOLET, BLUE, WOOD, DONE = (
+    (206, 64, 56),
+    (136, 84, 190),
+    (48, 104, 196),
+    (170, 118, 62),
+    (70, 148, 78),
+)
+"""The colors of targets, teleporters, the player, boxes, and boxes that stand on a target."""
+
+
+def _tiles() -> dict[str, np.ndarray]:
+    """Draw the picture of each sign."""
+    y, x = np.mgrid[:PIXELS, :PIXELS] - (PIXELS - 1) / 2
+    far, square = np.hypot(x, y), np.maximum(np.abs(x), np.abs(y))
+    grounds = {0: far < 0, 1: np.abs(x) + np.abs(y) < 4, 2: (far > 4.5) & (far < 7)}
+    colors = {0: FLOOR, 1: RED, 2: VIOLET}
+    tiles: dict[str, np.ndarray] = {}
+    for ground, mask in grounds.items():
+        floor = np.full((PIXELS, PIXELS, 3), FLOOR, np.uint8)
+        floor[mask] = colors[ground]
+        player, box = floor.copy(), floor.copy()
+        player[far < 5] = BLUE
+        box[square < 6] = DONE if ground == 1 else WOOD
+        box[(square < 6) & (np.abs(np.abs(x) - np.abs(y)) < 1)] = FLOOR
+        tiles |= {" .o"[ground]: floor, "@+&"[ground]: player, "$*%"[ground]: box}
+    wall = np.full((PIXELS, PIXELS, 3), BRICK, np.uint8)
+    wall[::8] = wall[:8, 4] = wall[8:, 12] = MORTAR
+    return tiles | {"#": wall}
+
+
+TILES = _tiles()
+"""Pictures of the signs: # wall, @ player, $ box, . target, o teleporter; + and * stand on a
+target, & and % on a teleporter."""
