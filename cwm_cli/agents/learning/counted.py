@@ -102,7 +102,7 @@ class Counted(Actor):
         value = float(self.table.worth(number, left).max())
         idle = left * self.table.usual
         scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
-        return round(value / scale, 6) * scale if value > idle + SLACK * scale else None
+        return float(f"{value:.7g}") if value > idle + SLACK * scale else None
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Play the best action, or begin the shortest way to what is unknown."""

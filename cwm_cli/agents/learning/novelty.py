@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import combinations, islice
+from itertools import combinations, count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -69,6 +69,8 @@ class Novelty:
         kinds = (np.int64, np.int64, np.int64, np.float64, np.bool_)
         self._steps = _Steps(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
         self._shape = situations.following.shape
+        self._known: list[Level] = []
+        self._ordered = self._in_order()
 
     @cached_property
     def fresh(self) -> np.ndarray:
@@ -87,6 +89,14 @@ class Novelty:
 
     def levels(self) -> Iterator[Level]:
         """Yield what is unknown, the most telling first."""
+        for place in count():
+            if place == len(self._known):
+                self._known.extend(islice(self._ordered, 1))
+            if place == len(self._known):
+                return
+            yield self._known[place]
+
+    def _in_order(self) -> Iterator[Level]:
         yield Level("alike to where it succeeded", self._analogous())
         yield Level("an action that was never tried", self._untried(0))
         widths = range(1, min(WIDTH, self._columns.shape[1]) + 1)
