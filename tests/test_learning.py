@@ -19,6 +19,7 @@ from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearnRun, Ste
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
+from openai_server import OpenAIServer
 
 SPACES = {
     "observation_space": Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0)),
@@ -263,3 +264,31 @@ def test_another_goal_is_played_at_once_with_what_was_learned(
     assert {each["aim"] for each in done.returns} <= {"exploit", "verify"}
     with pytest.raises(CwmError, match="no condition"):
         lake(start=dry.run, goal="go west", run=tmp_path / "s")
+
+
+STILL = """```python
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+    def step(self, action):
+        return self.observation, 0.0, False
+```"""
+
+
+@pytest.mark.long
+def test_language_models_are_asked_in_turn_where_rules_leave_rows_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with OpenAIServer(lambda body: STILL) as server:
+        done = learn(
+            "FrozenLake-v1",
+            steps=16,
+            model=["openai/one", "openai/other"],
+            api_base=server.url,
+            completions=2,
+            run=tmp_path / "r",
+        )
+        assert [each.body["model"] for each in server.requests] == ["one", "other"]
+    assert (done.completions, done.cost, done.stopped) == (2, None, "steps")
+    assert LearnRun.load(done.run).summary().completions == 2

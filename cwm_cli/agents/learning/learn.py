@@ -33,7 +33,7 @@ from cwm_cli.agents.learning.runs import (
 )
 from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_cli.agents.subjects import protected, read_program
-from cwm_cli.agents.synthesizing import ChosenBackend, choose_backend
+from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
@@ -108,6 +108,8 @@ def learn(
     start: RunOrRows | None = None,
     model: Sequence[str] | str = (),
     backend: str | None = None,
+    api_base: str | None = None,
+    temperature: float | None = None,
     strategy: str | None = None,
     curriculum: Sequence[str] = (),
     goal: str | None = None,
@@ -139,7 +141,8 @@ def learn(
     check_access(tools, allow_gap)
     budget = _budget(steps, seconds, stop)
     named = (model,) if isinstance(model, str) else tuple(model)
-    chosen = _choices(choose_backend(backend, named), strategy, options)
+    flags = {"api_base": api_base, "temperature": temperature}
+    chosen = _choices(choose_backend(backend, named), strategy, options, flags)
     folder = None if run is None else Path(run)
     if curriculum and strategy is None:
         folder = folder or fresh_folder(env, "learn", str(seed))
@@ -150,6 +153,8 @@ def learn(
             steps=steps,
             backend=backend,
             model=model,
+            api_base=api_base,
+            temperature=temperature,
             stop=stop,
             seconds=seconds,
             completions=completions,
@@ -234,32 +239,48 @@ class _Choices(NamedTuple):
         return not find("backend", self.answers.backend).from_data
 
     @property
+    def backends(self) -> list[Backend]:
+        """Those who are asked, by model."""
+        factory, options = find("backend", self.answers.backend), self.options["backend"]
+        return [factory(model=model, **options) for model in self.answers.models]
+
+    @property
     def backend(self) -> Backend:
         """Those who are asked, as one."""
-        factory = find("backend", self.answers.backend)
-        made = [factory(model=m, **self.options.get("backend", {})) for m in self.answers.models]
+        made = self.backends
         return made[0] if len(made) == 1 else InTurn(made)
 
     @property
     def identity(self) -> dict[str, dict[str, Any]]:
         """What tells one run from another."""
-        given = {"sandbox": asdict(self.limits)}
-        return given | {k: dict(v) for k, v in self.options.items() if k != "sandbox" and v}
+        told = {"sandbox": asdict(self.limits)}
+        if self.asks:
+            owner = Owner("backend", find("backend", self.answers.backend))
+            told["backend"] = owner.identity(self.backends[0])
+        if self.strategy is not None:
+            told["strategy"] = dict(self.options["strategy"])
+        return told
 
 
 def _choices(
-    answers: ChosenBackend, strategy: str | None, options: Sequence[str] | Mapping[str, Any]
+    answers: ChosenBackend,
+    strategy: str | None,
+    options: Sequence[str] | Mapping[str, Any],
+    flags: Mapping[str, Any],
 ) -> _Choices:
-    """Read what was chosen."""
+    """Read what was chosen; `flags` are options of the backend."""
     owners = [Owner("sandbox", Limits)]
     factory = None if strategy is None else find("learning strategy", strategy)
     if factory is not None:
         owners.append(Owner("strategy", factory))
     if not find("backend", answers.backend).from_data:
         owners.append(Owner("backend", find("backend", answers.backend)))
+    wanted = {name: value for name, value in flags.items() if value is not None}
+    check_flags(answers.backend, wanted)
     given = with_presets(read_options(options, owners), owners)
     made = factory(**given["strategy"]) if factory else None
-    return _Choices(answers, given, Limits.chosen(given["sandbox"]), made)
+    whole = given | ({"backend": given["backend"] | wanted} if "backend" in given else {})
+    return _Choices(answers, whole, Limits.chosen(given["sandbox"]), made)
 
 
 def _most(limit: float | None) -> float:
