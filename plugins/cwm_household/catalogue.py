@@ -154,8 +154,8 @@ def _form(family: str) -> str:
     if family == "examine":
         rule = "the agent holds the thing at the desk, and the lamp is on"
     else:
-        how = f", is {WORDS[family].strip()}" if WORDS[family] else ""
-        rule = f"the thing{how} and lies in or on the place, and is not held"
+        how = f"is {WORDS[family].strip()}, " if WORDS[family] else ""
+        rule = f"the thing {how}lies in or on the place, and is not held"
     return f"- {example!r}, with one of {kinds}: fulfilled when {rule}."
 
 

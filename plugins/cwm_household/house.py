@@ -233,9 +233,13 @@ class Household(gym.Env[Any, Any]):
             return state.with_item(item, held=True) if item and here and not held else None
         if held is None or not here or self.work.get(verb) not in (None, PLACES[state.place]):
             return None
-        done = {"clean": {"surface": "clean"}, "put": {"held": False}}
-        warmth = "hot" if verb == "heat" else "cool"
-        return state.with_item(held, **done.get(verb, {"temperature": warmth}))
+        done: dict[str, dict[str, Any]] = {
+            "put": {"held": False},
+            "heat": {"temperature": "hot"},
+            "cool": {"temperature": "cool"},
+            "clean": {"surface": "clean"},
+        }
+        return state.with_item(held, **done[verb])
 
     def fulfilled(self, state: State) -> bool:
         """Whether a mission is fulfilled where a household stands."""
