@@ -64,9 +64,6 @@ IDLE = 50
 """Episodes in a row with nothing to go for: those from the third on are played at random, and when
 all of them went as predicted nothing is left to do."""
 
-WANDERING = "nothing is known to go for"
-"""Why an action is random where the actor has none."""
-
 RECENT = 10
 """Episodes of play whose mean has to reach the return at which learning is to stop."""
 
@@ -221,7 +218,7 @@ class Learner:
         with closing(self.task.make()) as env:
             for seed in seeds:
                 total, met, length = 0.0, None, 0
-                observation = _plain(space, env.reset(seed=seed)[0])
+                observation = _plain(space, env.reset(seed=int(seed))[0])
                 for left in range(self.known.limit, 0, -1):
                     allowed = self.task.allowed(env)
                     intent = self._choose(observation, left, "exploit", allowed)
@@ -273,7 +270,7 @@ class Learner:
         observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
         self.known.starts.append(observation)
         aim, aims, returned, mismatched = self._aim(), Counter[str](), 0.0, 0
-        promised, row = None, None
+        promised, row, wandering = None, None, False
         for left in range(self.known.limit, 0, -1):
             intent = self._decide(observation, left, aim)
             if intent is None and aim is not None and not aims:
@@ -282,10 +279,10 @@ class Learner:
                 intent = self._decide(observation, left, aim) or self._decide(
                     observation, left, None
                 )
-            if intent is None and self._idle > 1:
-                intent = self._at_random(WANDERING)
-            if intent is None:
+            if intent is None and ((aims and not wandering) or self._idle < 2):
                 break
+            if intent is None:
+                intent, wandering = self._at_random("nothing is known to go for"), True
             if not aims:
                 promised = intent.promise
             row, agreed = self._step(observation, intent)
@@ -296,8 +293,7 @@ class Learner:
                 break
             if self._due(FRESH):
                 self._write()
-        wandered = self.intent is not None and self.intent.reason == WANDERING
-        self._idle = 0 if mismatched or (aims and not wandered) else self._idle + 1
+        self._idle = 0 if mismatched or (aims and not wandering) else self._idle + 1
         if row is not None:
             played = EpisodeRecord(
                 number=self._number,
