@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_cli.agents.learning.contacts import Contacts
 from cwm_cli.agents.learning.factors import digits_of, split
 from cwm_cli.agents.learning.novelty import Level, Novelty
 from cwm_cli.agents.learning.situations import Situations, Ways
@@ -50,7 +49,7 @@ class Counted(Actor):
         self._steps: list[tuple[int, int, int, float, bool]] = []
         self._starts: list[int] = []
         self._factors: np.ndarray | None = None
-        self._related: tuple[list[str], np.ndarray] | None = None
+        self._related: np.ndarray | None = None
         self._novelty: Novelty | None = None
         self._rng = np.random.default_rng([known.seed, 0])
 
@@ -70,8 +69,6 @@ class Counted(Actor):
         visited = [n for before, _, after, *_ in self._steps for n in (before, after)]
         if self.known.imagination is not None:
             roots = [n for n in [*self._starts, *visited] if n not in ends]
-            if self.known.schema is not None:
-                roots = roots[-1:]  # other boards are not met again
             self.table.relearn(self.known.imagination, roots)
         self._factors = self._novelty = None
 
@@ -144,8 +141,7 @@ class Counted(Actor):
         imagination = self.known.imagination
         if imagination is not None and not self.table.expanded[number]:
             self._noticed()
-            starts = self._starts if self.known.schema is None else []  # other boards, other ways
-            self.table.explore(imagination, [*starts, number])
+            self.table.explore(imagination, [*self._starts, number])
         return number
 
     def _noticed(self) -> None:
@@ -171,11 +167,12 @@ class Counted(Actor):
     def _news(self) -> Novelty:
         """What is unknown now."""
         if self._factors is None or len(self._factors) != len(self.table):
-            self._factors = self._factored()
-            self._related = self._novelty = None
+            self._factors, self._related = self._factored(), self._relations()
+            self._novelty = None
         if self._novelty is None:
-            known = self.table, self._factors, self._steps, self.table.usual
-            self._novelty = self._among_objects() or Novelty(*known)
+            self._novelty = Novelty(
+                self.table, self._factors, self._steps, self.table.usual, self._related
+            )
         return self._novelty
 
     def _factored(self) -> np.ndarray:
@@ -190,18 +187,12 @@ class Counted(Actor):
         found = _varying(values)
         return found if found.shape[1] else np.zeros((len(values), 1), np.int64)
 
-    def _among_objects(self) -> Novelty | None:
-        """Return what is unknown among objects, where there are objects."""
-        if self.known.schema is None or self._factors is None:
+    def _relations(self) -> np.ndarray | None:
+        """Return what objects are to one another, where there are objects."""
+        if self.known.schema is None:
             return None
-        if self._related is None:
-            tables = self.table.column(f"observations.{OBJECTS}")
-            names, columns = relations(self.known.schema, tables)
-            varying = np.flatnonzero((columns != columns[:1]).any(axis=0))
-            self._related = [names[n] for n in varying], _varying(columns)
-        named, columns = self._related
-        known = self.table, self._factors, self._steps, self.table.usual
-        return Contacts(*known, names=named, relations=columns)
+        tables = self.table.column(f"observations.{OBJECTS}")
+        return _varying(relations(self.known.schema, tables)[1])
 
     def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
         """Begin the shortest way to the first level that can be reached, any of the nearest."""
