@@ -170,12 +170,6 @@ def _plans(seen: Transitions, variant: RuleVariant) -> tuple[list["_Plan"], list
     return every, sorted(screened, key=lambda plan: plan.rough.bits)
 
 
-def likely_layouts(seen: Transitions) -> tuple[Layout, ...]:
-    """Return the layouts that the choice was among in the end."""
-    _, likely = _plans(seen, RuleVariant())
-    return tuple(plan.layout for plan in likely[:FINALISTS])
-
-
 @lru_cache(KEPT)
 def _nominal(seen: Transitions) -> list[tuple[Layout, float, list[Fit]]]:
     """Return every layout with its bits and its nominal moves, whatever the variant is."""

@@ -16,7 +16,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
 from cwm_induction.discrete.chances import MOST_WEIGHED, fit_chances
-from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, likely_layouts
+from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
@@ -76,10 +76,10 @@ def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
     rng = np.random.default_rng(0)  # of which the shortest description makes no use
     if known.layouts and known.holds_for(len(fit)):
         program = _induced(fit, replace(seen, readings=known.layouts), 0, rng)
-        if not recall(program)[1]:
+        if known.is_fresh(len(fit)) or not recall(program)[1]:
             return program
     program = _induced(fit, seen, 0, rng)
-    known.rows, known.layouts = len(fit), likely_layouts(seen)
+    known.rows, known.layouts = len(fit), (fit_dynamics(seen, VARIANTS[0]).layout,)
     return program
 
 

@@ -144,8 +144,13 @@ class Transitions:
     @property
     def layouts(self) -> list[tuple[Layout, float]]:
         """The layouts to choose among, with their description length: all, if none is given."""
-        every = list(layouts(self.encoding.sizes))
-        return [pair for pair in every if pair[0] in self.readings] or every
+        sizes = self.encoding.sizes
+        given = [
+            (layout, DIGIT_BITS * sum(map(len, layout)))
+            for layout in self.readings
+            if all(prod(radices) >= size for radices, size in zip(layout, sizes, strict=True))
+        ]
+        return given or list(layouts(sizes))
 
     def in_factors(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         """Return the states before and after in the factors of a layout."""
