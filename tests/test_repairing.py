@@ -5,10 +5,20 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 
-from cwm_cli.agents.learning.repairing import EXCEPTIONS, KEPT, ProgramWriter, with_exceptions
+from cwm_cli.agents.learning.repairing import (
+    EXCEPTIONS,
+    KEPT,
+    MODEL,
+    AskedModel,
+    ProgramWriter,
+    with_exceptions,
+)
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
+from cwm_cli.registry import default, find
+from cwm_litellm.backend import LiteLLM
+from openai_server import OpenAIServer, answer
 
 
 def acted(env, count, seed=0):
@@ -120,3 +130,52 @@ def test_rows_that_contradict_each_other_are_named(sandbox):
     written = ProgramWriter(sandbox).write(twice)
     assert not written.is_exact
     assert set(np.flatnonzero(written.wrong)) <= {0, 12}
+
+
+FOLDS = """
+import numpy as np
+
+
+class Environment:
+    def set_state(self, observation):
+        self.x = float(observation[0])
+
+    def step(self, action):
+        self.x = (13.7 * self.x**2 + 3.1 * np.exp(self.x * action)) % 1.0
+        return np.array([self.x]), 0.0, False
+"""
+
+
+def folds(count):
+    """Return rows of a world whose law no inducer looks for."""
+    rng, rows = np.random.default_rng(0), []
+    space, names = gym.spaces.Box(0, 1, (1,), np.float64), {}
+    exec(FOLDS, names)  # the law itself
+    world = names["Environment"]()
+    for observation in rng.random((count, 1)):
+        action = int(rng.integers(3))
+        world.set_state(observation)
+        rows.append(Transition(observation, action, *world.step(action)))
+    return Dataset.of(
+        rows,
+        observation_space=space_of(space),
+        action_space=space_of(gym.spaces.Discrete(3), "actions"),
+    )
+
+
+def test_a_language_model_is_asked_where_data_are_not_enough_within_its_budget(
+    sandbox, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    rows = folds(60)
+    with OpenAIServer([answer(f"```python\n{FOLDS}```")]) as server:
+        backend = LiteLLM("openai/gpt-4o-mini", api_base=server.url)
+        model = AskedModel(backend, find("strategy", default("strategy")), completions=1)
+        writer = ProgramWriter(sandbox, seconds=0.3, model=model)
+        assert writer.write(rows, [FOLDS]).origin == KEPT and not server.requests
+        written = writer.write(rows)
+        assert written.origin == MODEL and written.is_exact and not written.unexplained.any()
+        assert model.used == 1 and written.usage.tokens and model.spent > 0
+        assert "This program predicts 0 %" in server.requests[0].prompt
+        again = ProgramWriter(sandbox, seconds=0.3, model=model).write(rows)
+        assert again.unexplained.any() and len(server.requests) == 1
