@@ -116,6 +116,25 @@ class Environment:
 """
 
 
+ENDLESS = """
+class Environment:
+    def set_state(self, observation):
+        self.at = int(observation)
+    def step(self, action):
+        self.at += 1 + action
+        return self.at, 0.0, False
+"""
+
+
+def test_nobody_goes_where_nothing_can_be_observed() -> None:
+    actor = counted(ENDLESS)
+    actor.known.starts.append(20)
+    actor.learn()
+    assert actor.predict(20, 2) == (23, 0.0, False, None)
+    assert len(actor.table) == 4
+    assert actor.predict(23, 0) is None
+
+
 def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -> None:
     space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
     arrays = {"observations": np.zeros((1, 24), np.int8)}
@@ -137,8 +156,8 @@ def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox:
     with Imagination(sandbox, GOAL, data, form=form) as known.imagination:
         actor = Counted(known)
         actor.learn()
-        assert len(actor.table) == 24
         assert actor.promise(0, 20) == pytest.approx(1.0)
+        assert len(actor.table) == 24
         assert len(play(actor, 0)) == 8
 
 
@@ -159,8 +178,8 @@ class Environment:
     actor.known.starts.append({"at": 0, "said": "go"})
     actor.learn()
     assert Counted.serves(space, actor.known.action_space)
-    assert len(actor.table) == 3
     assert actor.promise({"at": 0, "said": "go"}, 5) == pytest.approx(4.0)
+    assert len(actor.table) == 3
 
 
 def test_the_promise_is_the_return_of_its_play_and_the_shorter_of_two_ways_is_taken() -> None:
@@ -205,6 +224,7 @@ def test_a_start_never_seen_is_asked_for_when_it_comes() -> None:
     actor = counted(split.replace("return", "row == 2 and 0\n        return"))
     actor.known.starts.append(12)
     actor.learn()
+    actor.choose(12, 20)
     assert len(actor.table) == 6
     actor.choose(0, 20)
     assert len(actor.table) > 6

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_cli.agents.learning.contacts import Contacts
 from cwm_cli.agents.learning.factors import digits_of, split
 from cwm_cli.agents.learning.novelty import Level, Novelty
 from cwm_cli.agents.learning.situations import Situations, Ways
@@ -47,9 +48,8 @@ class Counted(Actor):
         super().__init__(known)
         self.table = Situations(known.observation_space, known.action_space)
         self._steps: list[tuple[int, int, int, float, bool]] = []
-        self._starts: list[int] = []
         self._factors: np.ndarray | None = None
-        self._related: np.ndarray | None = None
+        self._related: tuple[list[str], np.ndarray] | None = None
         self._novelty: Novelty | None = None
         self._rng = np.random.default_rng([known.seed, 0])
 
@@ -60,16 +60,11 @@ class Counted(Actor):
         return not real and action_space.cardinality <= MOST_ACTIONS
 
     def learn(self) -> None:
-        """Ask the program for all that can be reached from where the agent ever was."""
+        """Begin a table anew; the program is asked once it is known from where."""
         self._steps.clear()
         self.table.forget()
-        self._noticed()
         self.table.usual = self._usual()
-        ends = {after for *_, after, _, ended in self._steps if ended}
-        visited = [n for before, _, after, *_ in self._steps for n in (before, after)]
-        if self.known.imagination is not None:
-            roots = [n for n in [*self._starts, *visited] if n not in ends]
-            self.table.relearn(self.known.imagination, roots)
+        self._noticed()
         self._factors = self._novelty = None
 
     def remember(self, row: Transition) -> None:
@@ -128,10 +123,10 @@ class Counted(Actor):
     def settled(self) -> bool:
         """Whether nothing never visited could better the return from any start, if it paid most."""
         limit = self.known.limit
-        starts = dict.fromkeys(self._starts[-SHOWN:])
+        starts = [self._met(start) for start in self.known.starts[-SHOWN:]]
         return bool(starts) and not any(
             level.unknown.any()
-            for start in starts
+            for start in dict.fromkeys(starts)
             for level in self._doubts(start, self.table.ways(start, limit), limit)
         )
 
@@ -140,14 +135,16 @@ class Counted(Actor):
         number = self.table.number(observation)
         imagination = self.known.imagination
         if imagination is not None and not self.table.expanded[number]:
+            if self.table.full:
+                self.learn()
+                number = self.table.number(observation)
             self._noticed()
-            self.table.explore(imagination, [*self._starts, number])
+            self.table.explore(imagination, number)
         return number
 
     def _noticed(self) -> None:
-        """Give new starts and rows their numbers; what chance decided once is no rule."""
+        """Give new rows their numbers; what chance decided once is no rule."""
         known, table = self.known, self.table
-        self._starts += [table.number(start) for start in known.starts[len(self._starts) :]]
         for place, row in enumerate(known.rows[len(self._steps) :], len(self._steps)):
             before, after = table.number(row.observation), table.number(row.next_observation)
             action, ended = table.action_number(row.action), bool(row.terminated)
@@ -158,8 +155,9 @@ class Counted(Actor):
 
     def _usual(self) -> float:
         """Return the best reward that is common and ends nothing: it can be had again and again."""
-        rewards = [reward for *_, reward, ended in self._steps if not ended] or [0.0]
-        counts, least = Counter(rewards), max(2, COMMON * len(self._steps))
+        rows = self.known.rows
+        counts = Counter([float(row.reward) for row in rows if not row.terminated] or [0.0])
+        least = max(2, COMMON * len(rows))
         common = [reward for reward, count in counts.items() if count >= least]
         return max(common) if common else counts.most_common(1)[0][0]
 
@@ -167,12 +165,11 @@ class Counted(Actor):
     def _news(self) -> Novelty:
         """What is unknown now."""
         if self._factors is None or len(self._factors) != len(self.table):
-            self._factors, self._related = self._factored(), self._relations()
-            self._novelty = None
+            self._factors = self._factored()
+            self._related = self._novelty = None
         if self._novelty is None:
-            self._novelty = Novelty(
-                self.table, self._factors, self._steps, self.table.usual, self._related
-            )
+            known = self.table, self._factors, self._steps, self.table.usual
+            self._novelty = self._among_objects() or Novelty(*known)
         return self._novelty
 
     def _factored(self) -> np.ndarray:
@@ -187,12 +184,18 @@ class Counted(Actor):
         found = _varying(values)
         return found if found.shape[1] else np.zeros((len(values), 1), np.int64)
 
-    def _relations(self) -> np.ndarray | None:
-        """Return what objects are to one another, where there are objects."""
-        if self.known.schema is None:
+    def _among_objects(self) -> Novelty | None:
+        """Return what is unknown among objects, where there are objects."""
+        if self.known.schema is None or self._factors is None:
             return None
-        tables = self.table.column(f"observations.{OBJECTS}")
-        return _varying(relations(self.known.schema, tables)[1])
+        if self._related is None:
+            tables = self.table.column(f"observations.{OBJECTS}")
+            names, columns = relations(self.known.schema, tables)
+            varying = np.flatnonzero((columns != columns[:1]).any(axis=0))
+            self._related = [names[n] for n in varying], _varying(columns)
+        named, columns = self._related
+        known = self.table, self._factors, self._steps, self.table.usual
+        return Contacts(*known, names=named, relations=columns)
 
     def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
         """Begin the shortest way to the first level that can be reached, any of the nearest."""
@@ -249,9 +252,9 @@ class Counted(Actor):
         ][:SHOWN]
 
     def _unvisited(self) -> list[OpenQuestion]:
-        if not self._starts or not len(self.table):
+        if not self.known.starts:
             return []
-        start, limit = self._starts[-1], self.known.limit
+        start, limit = self._met(self.known.starts[-1]), self.known.limit
         found = []
         for level in self._doubts(start, self.table.ways(start, limit), limit):
             places = np.unique(self.table.following[level.unknown])

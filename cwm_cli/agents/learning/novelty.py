@@ -24,8 +24,8 @@ WIDTH = 3
 MOST_TUPLES = 400
 """Tuples of factors of one width that are looked at."""
 
-MOST_WORK = 20_000_000
-"""Situations times actions times tuples that one width may cost: some tenths of a second."""
+MOST_WORK = 5_000_000
+"""Situations times actions times tuples that one width may cost: less than a tenth of a second."""
 
 IDLE = 0.5
 """An action that changed less than this share of what it was tried in mostly does nothing."""

@@ -5,7 +5,7 @@ What was seen outranks what the program says of the same situation and action.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Space
     from cwm_cli.worlds.imagining import Imagination
 
-MOST = 20_000
-"""Situations beyond which only such are followed that are new in few numbers together."""
+MOST = 6_000
+"""New situations at once; where there are more, those with new pairs of numbers are followed."""
+
+ROUNDS = 4
+"""So often it is gone on from where rows, unlike the program, lead."""
+
+FULL = 10_000
+"""Situations from which on those that were not visited are given up for others."""
 
 WIDTH = 2
-"""Numbers that have to be together for the first time where there are too many situations."""
+"""Numbers that have to be together for the first time there, where there are too many."""
 
 MOST_VALUES = 4_000_000
 """Values that are remembered for different numbers of steps to go."""
@@ -97,30 +103,29 @@ class Situations:
         return self._columns[name]
 
     def forget(self) -> None:
-        """Forget what was seen, before it is recorded anew."""
+        """Forget everything, before what was seen is recorded anew."""
         self._recorded.clear()
-        self.taken[:] = False
+        self._clear()
 
-    def relearn(self, imagination: Imagination, roots: Iterable[int]) -> None:
-        """Ask another program for everything that can be reached from some situations."""
-        self.answered[:], self.expanded[:] = False, False
-        self.following[:] = np.arange(len(self))[:, None]
-        self.rewards[:], self.terminated[:] = self.usual, False
-        self.explore(imagination, roots)
-        for (before, action), (after, reward, ended) in self._recorded.items():
-            self._set(before, action, after, reward, ended)
+    @property
+    def full(self) -> bool:
+        """Whether there are so many situations that it is time to begin anew."""
+        return len(self) > FULL
 
-    def explore(self, imagination: Imagination, roots: Iterable[int]) -> None:
-        """Ask the program for what can be reached from some situations, and is not known yet."""
-        new = np.array([n for n in dict.fromkeys(roots) if not self.expanded[n]], np.int64)
-        if not len(new):
-            return
-        whole = self._ask(imagination, new, 0)
-        if not whole:
-            waiting = new if not self.expanded[new].all() else new[-1:]
-            self._ask(imagination, waiting, WIDTH)
-        for (before, action), (after, reward, ended) in self._recorded.items():
-            self._set(before, action, after, reward, ended)
+    def explore(self, imagination: Imagination, start: int) -> None:
+        """Ask the program for what can be reached from a situation, and from where rows lead."""
+        for _ in range(ROUNDS):
+            near = self.ways(start, len(self) + 1).steps >= 0
+            seen = {after for after, _, ended in self._recorded.values() if not ended} | {start}
+            roots = np.array(
+                [n for n in sorted(seen) if near[n] and not self.expanded[n]], np.int64
+            )
+            if not len(roots):
+                return
+            if not self._ask(imagination, roots, 0):
+                self._ask(imagination, roots, WIDTH)
+            for (before, action), (after, reward, ended) in self._recorded.items():
+                self._set(before, action, after, reward, ended)
 
     def record(self, before: int, action: int, after: int, reward: float, ended: bool) -> bool:
         """Take note of what was seen, and return whether it was known."""
@@ -185,29 +190,25 @@ class Situations:
 
     def _ask(self, imagination: Imagination, roots: np.ndarray, width: int) -> bool:
         """Ask the program, and add what it says; return whether that was all there is."""
-        known = np.flatnonzero(self.expanded)
-        order = np.concatenate([known, roots])
-        arrays = {name: column[order] for name, column in self._columns.items()}
         found = imagination.ask(
             "tables:reachable",
-            arrays,
+            {name: column[roots] for name, column in self._columns.items()},
             space=self.space.to_json(),
-            known=len(known),
-            most=MOST + len(order),
+            most=MOST + len(roots),
             width=width,
         )
         try:
-            self._merge(order, found)
+            self._merge(roots, found)
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise Broke(NO_PLAN) from error
         ends = np.unique(found["following"][found["terminated"]])
-        return len(found["tried"]) + len(known) + len(ends) >= len(order) + self._fresh
+        return len(found["tried"]) + len(ends) >= len(roots) + self._fresh
 
-    def _merge(self, order: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+    def _merge(self, roots: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
         """Add what a program says, which may make no sense."""
         leaves = [leaf.name for leaf in self.space.leaves("observations")]
         new = self._numbered({name: found[name] for name in leaves})
-        numbers, after = np.concatenate([order, new]), found["following"]
+        numbers, after = np.concatenate([roots, new]), found["following"]
         self._fresh = len(new)
         tried, answered = numbers[found["tried"]], after >= 0
         self.answered[tried] = answered

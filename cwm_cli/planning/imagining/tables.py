@@ -12,8 +12,8 @@ from cwm_cli.planning.model import Batch, Model, Unbatched, name
 AT_ONCE = 4_000
 """Steps that are taken in a batch at once: enough to make it worth while, few enough for memory."""
 
-STEPS = 120_000
-"""Steps of the program for one table: some seconds where it is slow."""
+STEPS = 60_000
+"""Steps of the program for one table: about a second."""
 
 MOST_SETBACKS = 3
 """So often a batch may refuse what is asked; then the program answers alone."""
@@ -39,23 +39,22 @@ def reachable(
     arrays: Mapping[str, np.ndarray],
     *,
     space: dict[str, Any],
-    known: int = 0,
-    most: int = 20_000,
+    most: int = 6_000,
     width: int = 0,
 ) -> dict[str, np.ndarray]:
     """Take every action in every situation that can be reached, the nearest first.
 
     `arrays` are the observations (rows, ...) to begin from, by leaf of the `space` of
-    observations; from the first `known` of them no step is taken. Situations are numbered: first
-    these rows, then those that are found, whose `observations` are returned. `tried` are the
-    numbers of those in which actions were taken, one row each in `following` (-1 where the
-    program failed), `rewards` and `terminated`. It goes on until there are no more, or `most`
-    situations, or too many steps. With a `width` only such situations are gone on from
-    in which some so many numbers are together for the first time (iterated width).
+    observations. Situations are numbered: first these rows, then those that are found, whose
+    `observations` are returned. `tried` are the numbers of those in which actions were taken, one
+    row each in `following` (-1 where the program failed), `rewards` and `terminated`. It goes on
+    until there are no more, or `most` situations, or too many steps. With a `width` only such
+    situations are gone on from in which some so many numbers are together for the first time
+    (iterated width).
 
     Lipovetzky and Geffner, Width and serialization of classical planning problems, 2012.
     """
-    search = _Search(model, Space.from_json(space), arrays, known)
+    search = _Search(model, Space.from_json(space), arrays)
     novelty = _Novelty(width) if width else None
     budget = model.counter[0] + STEPS
     while search.waiting and len(search.states) < most and model.counter[0] < budget:
@@ -67,21 +66,20 @@ def reachable(
 class _Search:
     """Situations by number, those from which steps are still to be taken, and what steps led to."""
 
-    def __init__(
-        self, model: Model, space: Space, arrays: Mapping[str, np.ndarray], known: int
-    ) -> None:
+    def __init__(self, model: Model, space: Space, arrays: Mapping[str, np.ndarray]) -> None:
         self._model, self._space = model, space
         self.actions = actions_of(model.action_space)
         self._flat = not space.children and space.kind != "text"
         self._batch = model.batch if self._flat else None
         self._setbacks = 0
+        self._bounds = _Bounds(space)
         given = len(next(iter(arrays.values())))
         self.states = [space.unpack("observations", arrays, row) for row in range(given)]
         self._given = given
         self._numbers: dict[Any, int] = {}
         for number, state in enumerate(self.states):
             self._numbers.setdefault(self._key(state), number)
-        self.waiting = [n for n in range(known, given) if self._number(self.states[n]) == n]
+        self.waiting = sorted(self._numbers.values())
         self._tried: list[int] = []
         self._following: list[np.ndarray] = []
         self._rewards: list[np.ndarray] = []
@@ -176,9 +174,14 @@ class _Search:
         return following, rewards, terminated
 
     def _number(self, state: Any) -> int:
-        """Return the number of a situation, a new one if it was not met before."""
-        number: int = self._numbers.setdefault(self._key(state), len(self.states))
-        if number == len(self.states):
+        """Return the number of a situation, a new one if it was not met before.
+
+        It is -1 where a number is out of its bounds: nothing can be observed like that.
+        """
+        key = self._key(state)
+        number = self._numbers.get(key, -1)
+        if number < 0 and self._bounds.admit(state):
+            number = self._numbers[key] = len(self.states)
             self.states.append(state)
         return number
 
@@ -192,6 +195,25 @@ class _Search:
             return values
         columns = self._space.pack("", [state])
         return list(chain.from_iterable(column.reshape(-1).tolist() for column in columns.values()))
+
+
+class _Bounds:
+    """What a space admits: numbers within their bounds."""
+
+    def __init__(self, space: Space) -> None:
+        self._parts = list(map(_Bounds, space.children))
+        keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
+        self._keys = keys
+        self._is_bounded = bool(space.low)
+        if self._is_bounded:
+            self._low, self._high = (np.reshape(b, space.shape) for b in (space.low, space.high))
+
+    def admit(self, state: Any) -> bool:
+        """Whether a value is within its bounds in every part."""
+        if self._parts:
+            pairs = zip(self._parts, self._keys, strict=True)
+            return all(part.admit(state[key]) for part, key in pairs)
+        return not self._is_bounded or bool(((state >= self._low) & (state <= self._high)).all())
 
 
 class _Novelty:
