@@ -1,7 +1,11 @@
 """Rules over objects: what stands before the agent, what it carries, and what a mission names."""
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from cwm_cli.agents.learning.learn import learn
 from cwm_cli.data.objects import ObjectField, ObjectSchema, relations
 from cwm_induction.objects import Experience, composed, reward_program, transition_program
 
@@ -117,3 +121,13 @@ def test_keys_and_doors_are_understood_from_rows() -> None:
     assert "RECALLED" not in program
     assert wrong(program, Doors(np.random.default_rng(1)).rows(800)) <= 2, program
     assert "here.kind == 'goal'" in program
+
+
+@pytest.mark.slow
+def test_a_key_is_taken_to_its_door_on_boards_that_differ(tmp_path: Path) -> None:
+    """Without a model, and never at random: what is done to things is tried out, then planned."""
+    pytest.importorskip("minigrid")
+    found = learn("MiniGrid-DoorKey-5x5-v0", steps=130, stop="never", run=tmp_path / "run")
+    played = [each["return"] for each in found.returns if each["aim"] in ("exploit", "verify")]
+    assert len(played) >= 3
+    assert set(played[1:-1]) == {1.0}, "but for the one that the budget ends"

@@ -13,7 +13,7 @@ from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.agents.learning.actor import OpenQuestion
 from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
 from cwm_cli.agents.learning.learn import LearningResult, described
-from cwm_cli.agents.learning.loop import OutcomeCounts
+from cwm_cli.agents.learning.loop import Learner, OutcomeCounts, PlayedEpisode
 from cwm_cli.agents.learning.questions import Questions
 from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearnRun, StepsTaken
 from cwm_cli.data.dataset import Dataset, Transition
@@ -189,6 +189,25 @@ def test_a_run_of_other_choices_is_refused_and_an_end_is_an_end(
         lake(seed=1, run=dry.run)
     same = lake(run=dry.run)
     assert (same.steps, same.stopped) == (dry.steps, "certified")
+
+
+@pytest.mark.slow
+def test_its_play_is_measured_without_learning_from_it(dry: LearningResult, tmp_path: Path) -> None:
+    measured = []
+
+    class Measuring(Observer):
+        def begins(self, work: Learner) -> None:
+            self.learner = work
+
+        def advanced(self, event: object) -> None:
+            if isinstance(event, EpisodeRecord):
+                rows = len(self.learner.known.rows)
+                measured.extend(self.learner.play([7, 8]))
+                assert len(self.learner.known.rows) == rows
+
+    done = lake(start=dry.run, run=tmp_path / "r", steps=12, observer=Measuring())
+    assert done.steps == 12
+    assert set(measured) == {PlayedEpisode(1.0, 6, None)}
 
 
 @pytest.mark.slow

@@ -123,7 +123,8 @@ class Measuring(Observer):
         learner, began = self.learner, time.monotonic()
         assert learner is not None
         planning = learner.planning_seconds
-        returns = learner.play([next(self._seeds) for _ in range(count)])
+        seeds = [next(self._seeds) for _ in range(count)]
+        returns = [played.returned for played in learner.play(seeds)]
         learner.planning_seconds = planning
         self._spent(began)
         return returns

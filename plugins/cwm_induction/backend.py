@@ -18,7 +18,7 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
 from cwm_induction import objects
-from cwm_induction.attempts import forgetful, has_rules, unchanged
+from cwm_induction.attempts import has_rules, unchanged
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import names_of
 from cwm_induction.portfolio import Portfolio
@@ -37,9 +37,6 @@ UNITS = 4_000
 
 HOPELESS = 0.25
 """Share of what lies above a constant prediction below which equations are given up."""
-
-MOST = 0.9
-"""Share of exact rows with which an agent that is learning is content: others are looked up."""
 
 BEGINS = "class Transitions(Environment):"
 """Where what is added to name valid actions begins."""
@@ -113,13 +110,11 @@ class Induction(Backend):
         asked = request._replace(move=move)
         portfolio = Portfolio(problem, fit, asked, effort)
         if self.learning:
-            known = self._known if request.step == 0 else None
-            portfolio = replace(portfolio, known=known, content=MOST)
+            known = self._known if request.step == 0 else KnownStructure()
+            portfolio = replace(portfolio, known=known)
         best = portfolio.best()
         if best is None:
             return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
-        if self.learning:
-            best = best._replace(program=forgetful(best.program, fit))
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         remark = (

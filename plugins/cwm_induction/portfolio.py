@@ -18,6 +18,7 @@ from cwm_induction.attempts import (
     attempts,
     culprit,
     fixes,
+    forgetful,
     improvements,
     proposals,
 )
@@ -35,6 +36,9 @@ FEWEST_EPISODES = 4
 
 KNOWN_MORE = 0.02
 """What a program may gain from the rows held back that the one which is judged never saw."""
+
+MOST = 0.9
+"""Share of exact rows with which an agent that is learning is content."""
 
 AT_ONCE = 2
 """Attempts made at the same time once there is a program to compare them with."""
@@ -73,8 +77,8 @@ class Portfolio:
     request: Request
     effort: Effort
     known: KnownStructure | None = None
-    content: float = 1.0
-    """Share of exact rows from which on nothing else is tried."""
+    """What was found in fewer rows by an agent that is learning: one that looks up itself what
+    rules do not explain, and does not wait for the best of all programs."""
 
     def best(self) -> JudgedProgram | None:
         """Return the best program that runs, other than the one that the move starts from."""
@@ -93,7 +97,7 @@ class Portfolio:
         return best
 
     def _is_enough(self, best: JudgedProgram) -> bool:
-        return best.is_right or (self.content < 1.0 and best.exact >= self.content)
+        return best.is_right or (self.known is not None and best.exact >= MOST)
 
     @cached_property
     def task(self) -> InductionTask:
@@ -115,6 +119,8 @@ class Portfolio:
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""
+        if self.known is not None:
+            proposal = proposal._replace(program=forgetful(proposal.program, self.fit))
         if proposal.program in ("", self.request.move.program):
             return None
         predictions = self._predictions(proposal.program)

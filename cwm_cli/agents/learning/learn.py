@@ -32,6 +32,7 @@ from cwm_cli.agents.learning.runs import (
     StepsTaken,
 )
 from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
+from cwm_cli.agents.plays import PlayRun
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset, Transition
@@ -42,7 +43,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import program_run
-from cwm_cli.runs.store import DATASET, HEADER, fresh_folder
+from cwm_cli.runs.store import DATASET, HEADER, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.contracts import Backend, Completion, Request
@@ -358,7 +359,10 @@ def _begun(start: RunOrRows | None) -> _Begun:
         return _Begun(None, read_program(start)[1])
     if not Path(start).is_dir():
         return _Begun(Dataset.load(Path(start)).train)
-    found = program_run(Path(start))
+    folder = Path(start)
+    if kind_of(folder) == PlayRun.kind:  # which is kept within the run whose program was played
+        folder = folder.parent.parent
+    found = program_run(folder)
     return _Begun(found.dataset().train, found.best_program())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -33,6 +33,8 @@ from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
     from cwm_cli.sandbox import Sandbox
 
@@ -61,9 +63,6 @@ MOST_ASKED, MOST_DISPUTED = 300, 20
 IDLE = 50
 """Episodes in a row with nothing to go for: those from the third on are played at random, and when
 all of them went as predicted nothing is left to do."""
-
-WANDERING = "nothing is known to go for"
-"""Why an action is random where the actor has none."""
 
 RECENT = 10
 """Episodes of play whose mean has to reach the return at which learning is to stop."""
@@ -110,6 +109,14 @@ class Mismatched(NamedTuple):
     predicted: Step | None
     parts: tuple[str, ...]
     by_chance: bool
+
+
+class PlayedEpisode(NamedTuple):
+    """What an episode of play came to, and at which of its steps a prediction was first wrong."""
+
+    returned: float
+    length: int
+    mismatch: int | None
 
 
 class OutcomeCounts:
@@ -205,26 +212,27 @@ class Learner:
             self._sync()
             self.observer.ends()
 
-    def play(self, seeds: Iterable[int]) -> list[float]:
-        """Return what its play comes to in episodes of these seeds, without learning."""
-        returns: list[float] = []
+    def play(self, seeds: Iterable[int]) -> Iterator[PlayedEpisode]:
+        """Play an episode for each seed, without learning from any; only between other episodes."""
+        space = self.known.observation_space
         with closing(self.task.make()) as env:
             for seed in seeds:
-                observation, total = (
-                    _plain(self.known.observation_space, env.reset(seed=seed)[0]),
-                    0.0,
-                )
+                total, met, length = 0.0, None, 0
+                observation = _plain(space, env.reset(seed=int(seed))[0])
                 for left in range(self.known.limit, 0, -1):
-                    intent = self._choose(observation, left, "exploit", self.task.allowed(env))
-                    intent = intent or self._choose(observation, left, None, self.task.allowed(env))
-                    action = intent.action if intent else env.action_space.sample()
-                    found, reward, terminated, truncated, _ = env.step(deepcopy(action))
-                    observation = _plain(self.known.observation_space, found)
-                    total += float(reward)
-                    if terminated or truncated:
+                    allowed = self.task.allowed(env)
+                    intent = self._choose(observation, left, "exploit", allowed)
+                    intent = intent or self._choose(observation, left, None, allowed)
+                    action = intent.action if intent else random_action(env.action_space, allowed)
+                    predicted = self._predicted(observation, action)
+                    row, over = self._taken(env, observation, action)
+                    length, total = length + 1, total + row.reward
+                    if met is None and not (predicted and self.actor.agrees(predicted, row)):
+                        met = length
+                    observation = row.next_observation
+                    if over:
                         break
-                returns.append(total)
-        return returns
+                yield PlayedEpisode(total, length, met)
 
     def close(self) -> None:
         """Let go of the environment and of the process of the program."""
@@ -262,7 +270,7 @@ class Learner:
         observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
         self.known.starts.append(observation)
         aim, aims, returned, mismatched = self._aim(), Counter[str](), 0.0, 0
-        promised, row = None, None
+        promised, row, wandering = None, None, False
         for left in range(self.known.limit, 0, -1):
             intent = self._decide(observation, left, aim)
             if intent is None and aim is not None and not aims:
@@ -271,10 +279,10 @@ class Learner:
                 intent = self._decide(observation, left, aim) or self._decide(
                     observation, left, None
                 )
-            if intent is None and self._idle > 1:
-                intent = self._at_random(WANDERING)
-            if intent is None:
+            if intent is None and ((aims and not wandering) or self._idle < 2):
                 break
+            if intent is None:
+                intent, wandering = self._at_random("nothing is known to go for"), True
             if not aims:
                 promised = intent.promise
             row, agreed = self._step(observation, intent)
@@ -285,8 +293,7 @@ class Learner:
                 break
             if self._due(FRESH):
                 self._write()
-        wandered = self.intent is not None and self.intent.reason == WANDERING
-        self._idle = 0 if mismatched or (aims and not wandered) else self._idle + 1
+        self._idle = 0 if mismatched or (aims and not wandering) else self._idle + 1
         if row is not None:
             played = EpisodeRecord(
                 number=self._number,
@@ -344,25 +351,9 @@ class Learner:
     def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
         """Predict, take the step, and compare."""
         began, before = time.perf_counter(), self.planning_seconds
-        try:
-            predicted = (
-                self.actor.predict(observation, intent.action) if self.known.program else None
-            )
-        except Broke as error:
-            self._broke(error.failure)
-            predicted = None
+        predicted = self._predicted(observation, intent.action)
         self.planning_seconds += time.perf_counter() - began
-        found, reward, terminated, truncated, _ = self.env.step(deepcopy(intent.action))
-        row = Transition(
-            observation,
-            _plain(self.known.action_space, intent.action),
-            _plain(self.known.observation_space, found),
-            _number(reward),
-            bool(terminated),
-            bool(truncated),
-            self._number,
-            valid=self.task.allowed(self.env),
-        )
+        row, _ = self._taken(self.env, observation, intent.action)
         self.steps += 1
         agreed = predicted is not None and self.actor.agrees(predicted, row)
         by_chance = self._take(row)
@@ -380,6 +371,31 @@ class Learner:
         seconds = time.perf_counter() - began + self.planning_seconds - before
         self.observer.advanced(Stepped(self.steps, intent, row, predicted, agreed, seconds))
         return row, agreed or not self.known.program
+
+    def _predicted(self, observation: Any, action: Any) -> Step | None:
+        """Ask what follows; nothing where there is no program, or where it fails."""
+        try:
+            return self.actor.predict(observation, action) if self.known.program else None
+        except Broke as error:
+            self._broke(error.failure)
+            return None
+
+    def _taken(
+        self, env: gym.Env[Any, Any], observation: Any, action: Any
+    ) -> tuple[Transition, bool]:
+        """Take a step in an environment; whether the episode is over by that."""
+        found, reward, terminated, truncated, _ = env.step(deepcopy(action))
+        row = Transition(
+            observation,
+            _plain(self.known.action_space, action),
+            _plain(self.known.observation_space, found),
+            _number(reward),
+            bool(terminated),
+            bool(truncated),
+            self._number,
+            valid=self.task.allowed(env),
+        )
+        return row, row.terminated or row.truncated
 
     def _mismatch(self, row: Transition, predicted: Step | None, by_chance: bool) -> None:
         """Count a wrong prediction; what chance decided is nothing to write a program from."""

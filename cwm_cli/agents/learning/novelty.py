@@ -8,7 +8,7 @@ there. Lipovetzky and Geffner, Best-first width search, 2017, order a search so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations, count, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -110,10 +110,13 @@ class Novelty:
 
     def landings(self, width: int) -> np.ndarray:
         """Return where actions lead to values of so many factors that were never seen together."""
+        first = self._relations.shape[1]
+        return self._reaching(each for each in self._tuples(width) if min(each) >= first)
+
+    def _reaching(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
+        """Return where actions lead to values of some columns that were never seen together."""
         novel, steps = np.zeros(len(self._factors), bool), self._steps
-        for columns in self._tuples(width):
-            if min(columns) < self._relations.shape[1]:
-                continue
+        for columns in tuples:
             code = self._code(columns)
             seen = np.zeros(code.max(initial=0) + 1, bool)
             seen[code[steps.before]] = seen[code[steps.after]] = True
@@ -122,8 +125,12 @@ class Novelty:
 
     def _untried(self, width: int) -> np.ndarray:
         """Return actions that were never tried with some values of so many factors."""
+        return self._trying(self._tuples(width))
+
+    def _trying(self, tuples: Iterable[tuple[int, ...]]) -> np.ndarray:
+        """Return actions that were never tried with some values of some columns."""
         novel, steps = np.zeros(self._shape, bool), self._steps
-        for columns in self._tuples(width):
+        for columns in tuples:
             code, counts = self._code(columns), self._counts(columns)
             tried = np.zeros((code.max(initial=0) + 1, self._shape[1]), bool)
             tried[code[steps.before], steps.action] = True

@@ -45,6 +45,9 @@ KEPT, MODEL = "kept", "model"
 """Where a program comes from that was there already, and one that a language model wrote; others
 come from the backend or the refiner of that name."""
 
+ENOUGH = 3
+"""Rows without a rule from which on one is looked for: fewer say nothing of what they share."""
+
 MOSTLY_WRONG = 0.5
 """Share of wrong rows from which on nothing is repaired: there is no program yet to repair."""
 
@@ -135,6 +138,7 @@ class ProgramWriter:
     model: AskedModel | None = None
     tell: Callable[[str], None] = unheard
     _in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    _own: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.backend = self.backend or default("backend")
@@ -204,7 +208,9 @@ class ProgramWriter:
         self.tell(f"{self.backend} from {len(problem.dataset)} transitions")
         request = Request((), self.seed, Move(GENERATE), problem, step, tell=self.tell)
         answer = self._answers.complete(request)
-        return problem.read(answer.text, Move(GENERATE)), answer.text.partition("```")[0].strip()
+        program = problem.read(answer.text, Move(GENERATE))
+        self._own.add(program)
+        return program, answer.text.partition("```")[0].strip()
 
     def _refined(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
         """Have the refiners repair what is wrong, one after the other, while there is time."""
@@ -212,19 +218,20 @@ class ProgramWriter:
         while waiting and self._repairable(best):
             name, *waiting = waiting
             left = self.seconds - (time.monotonic() - start)
-            fitted = name == NUMBERS and best.origin == self.backend
+            fitted = name == NUMBERS and best.rules in self._own
             if fitted or left < LEAST or not self._worthwhile(name, problem, MUCH_LATER):
                 continue
             found = self._refinement(name, best, problem, SHARE * left)
             after = self._judged(found.candidate, name, problem, found.findings) if found else []
             if after and after[0].unexplained.sum() < best.unexplained.sum():
+                self._own.add(after[0].rules)
                 best, waiting = after[0], [each for each in names("refiner") if each != name]
             else:
                 self._in_vain[name] = len(problem.dataset)
         return best
 
     def _repairable(self, best: WrittenProgram) -> bool:
-        return 0 < int(best.unexplained.sum()) < MOSTLY_WRONG * len(best.unexplained)
+        return ENOUGH <= int(best.unexplained.sum()) < MOSTLY_WRONG * len(best.unexplained)
 
     def _worthwhile(self, name: str, problem: WorldModelProblem, grown: float) -> bool:
         """Whether there are so many times the rows as when something did not help."""

@@ -101,10 +101,9 @@ class Situations:
         With `keys`, properties, each value of one of them is spoken of by itself: nothing is
         said of values that were not wanted yet. What is cheapest is taken; also its cost.
         """
-        if not refused.any():
-            return Condition(((),)), 0.0
-        whole = self._products(wanted, refused)
-        found = [whole] if not keys else [self._keyed(key, wanted, refused) for key in keys]
+        if not keys:
+            return self._products(wanted, refused)
+        found = [self._keyed(key, wanted, refused) for key in keys]
         return min(found, key=lambda each: (self._left(each[0], wanted), each[1]))
 
     def holds(self, condition: Condition, rows: int) -> Array:

@@ -156,7 +156,9 @@ def _fit_role(
             effect, mine = effects.pop(best), explained.pop(best)
             must, never = mine & wanted & left, known & ~mine
             told = [rule.condition for rule in rules if _fits(situations, rule, must, never)]
-            condition = told[0] if told else situations.condition(must, never, keys)[0]
+            near = role != "agent" or any("dx" in value for value in effect.values)
+            asked = keys if near or never.any() else ()
+            condition = told[0] if told else situations.condition(must, never, asked)[0]
             if condition.products:
                 rules.append(Rule(group.actions, condition, effect))
             left &= ~mine

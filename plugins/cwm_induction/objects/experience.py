@@ -177,8 +177,6 @@ class Experience:
             found.append(Property(f"front.{name} == held.{name}", 1.4))
             found.append(Property(f"here.{name} == held.{name}", 1.8))
             found += [Property(f"{role}.{name}", cost + 1.5) for role, cost in costs.items()]
-        found.append(Property("inside(agent.x + dx, agent.y + dy)", 1.2))
-        found.append(Property("inside(agent.x + 2 * dx, agent.y + 2 * dy)", 2.2))
         if self.language.faces:
             found.append(Property("agent.direction", 4.0))
         return found

@@ -26,6 +26,7 @@ SIZE = {size!r}
 
 Thing = namedtuple("Thing", {thing!r})
 NOTHING = Thing(-1, *(values[0] if values else 0 for values in (KINDS, *NAMES)))
+OUTSIDE = NOTHING._replace(kind="outside")
 NUMBERS = [{{value: number for number, value in enumerate(values)}} for values in (KINDS, *NAMES)]
 
 
@@ -42,13 +43,13 @@ def encoded(thing):
 
 def at(state, x, y):
     """Return what is at a place, but for the agent and its load; what lies flat comes last."""
-    found = NOTHING
+    found = NOTHING if 0 <= x < SIZE[0] and 0 <= y < SIZE[1] else OUTSIDE
     for thing in state:
         here = thing.x == x and thing.y == y and thing.slot
         if here and {lying}thing.kind != KINDS[0]:
             if thing.kind not in FLAT:
                 return thing
-            found = thing if found is NOTHING else found
+            found = thing if found.slot < 0 else found
     return found
 
 
@@ -106,11 +107,6 @@ def named(thing, mission):
     others = {{value for name in NAMING for value in NAMES[FIELDS.index(name)]}}.difference(own)
     kind = thing.kind.lower()
     return any(said[i] == kind and (i == 0 or said[i - 1] not in others) for i in range(len(said)))
-
-
-def inside(x, y):
-    """Return whether a place is within those where anything was ever seen."""
-    return 0 <= x < SIZE[0] and 0 <= y < SIZE[1]
 
 
 def turned(direction, times):

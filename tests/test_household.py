@@ -1,0 +1,192 @@
+"""The household: what can be done in it, that every task can be, and what `cwm` does with it."""
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from cwm_cli.agents.recording import record
+from cwm_cli.envs.simulators import Opening
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_household import TASKS
+from cwm_household.house import ACTIONS, GOALS, PLACES, SUITED, Goal, Household, Item, State
+
+FAMILIES = TASKS["Household-v0"]
+FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
+    PLACES.index, ("fridge", "microwave", "sink", "table", "desk")
+)
+
+
+def standing(goal, place, *items, opened=(), lit=False):
+    """Make a household that stands as it is told."""
+    house = Household(FAMILIES, render_mode="ansi")
+    assert goal.words in GOALS
+    house.goal, house.state = goal, State(place, frozenset(opened), lit, items)
+    return house
+
+
+def said(house, *sentences):
+    """Carry sentences out, and return what was answered, without what is seen."""
+    return [house.step(ACTIONS.index(sentence))[1:3] for sentence in sentences]
+
+
+def solution(house):
+    """Return the fewest actions with the thing of the mission that fulfil it, by breadth."""
+    kind, family = house.goal.kind, house.goal.family
+    verbs = {"go", "open", "put", "take", "use" if family == "examine" else family}
+    usable = [
+        number
+        for number, sentence in enumerate(ACTIONS)
+        if (verb := sentence.split()[0]) in verbs and (verb != "take" or sentence.endswith(kind))
+    ]
+    paths, waiting = {house.state: []}, [house.state]
+    for here in waiting:
+        for action in usable:
+            there = house.after(here, action)
+            if there is None or there in paths:
+                continue
+            paths[there] = [*paths[here], action]
+            if house.fulfilled(there):
+                return paths[there]
+            waiting.append(there)
+    raise AssertionError(f"nobody can {house.goal.words}")
+
+
+APPLE, MUG, BOOK = Item("apple", TABLE), Item("mug", TABLE), Item("book", TABLE)
+NOTHING = (0.0, False)
+
+
+class TestRules:
+    def test_a_thing_is_taken_carried_along_and_put_down_one_at_a_time(self):
+        house = standing(Goal("pick", "apple", "desk"), TABLE, APPLE, MUG)
+        answers = said(house, "take the apple", "take the mug", "go to the desk", "put it down")
+        assert answers == [NOTHING] * 3 + [(1.0, True)]
+        assert house.state.items == (APPLE._replace(place=DESK), MUG)
+
+    def test_what_is_in_a_closed_place_is_seen_but_neither_taken_nor_joined(self):
+        inside = Item("apple", FRIDGE)
+        house = standing(Goal("pick", "apple", "table"), FRIDGE, inside, MUG)
+        assert "(closed): the apple" in house.render()
+        said(house, "take the apple")
+        assert house.state.held is None
+        said(house, "open the fridge", "take the apple", "close the fridge", "put it down")
+        assert house.state.held is not None
+
+    @pytest.mark.parametrize(
+        ("family", "thing", "place", "sentence"),
+        [
+            ("heat", APPLE, "microwave", "heat it"),
+            ("cool", APPLE, "fridge", "cool it"),
+            ("clean", MUG, "sink", "clean it"),
+        ],
+    )
+    def test_things_are_heated_cooled_and_cleaned_where_that_is_done(
+        self, family, thing, place, sentence
+    ):
+        house = standing(Goal(family, thing.kind, "desk"), TABLE, thing)
+        assert said(house, f"take the {thing.kind}", sentence, "go to the desk", "put it down") == (
+            [NOTHING] * 4
+        )
+        opening = [] if place == "sink" else [f"open the {place}"]
+        way = [f"take the {thing.kind}", f"go to the {place}", *opening, sentence]
+        assert said(house, *way, "go to the desk", "put it down")[-1] == (1.0, True)
+
+    def test_what_is_heated_is_no_longer_cool(self):
+        house = standing(
+            Goal("cool", "apple", "desk"),
+            MICROWAVE,
+            Item("apple", MICROWAVE, "cool", held=True),
+            opened=["microwave"],
+        )
+        assert said(house, "heat it", "go to the desk", "put it down")[-1] == NOTHING
+        assert house.state.items[0].temperature == "hot"
+
+    def test_a_thing_is_examined_in_the_hand_at_the_desk_with_the_lamp_on(self):
+        house = standing(Goal("examine", "book"), TABLE, BOOK)
+        assert said(house, "use the lamp", "go to the desk", "use the lamp") == [NOTHING] * 3
+        assert said(house, "go to the table", "take the book") == [NOTHING] * 2
+        assert said(house, "go to the desk") == [(1.0, True)]
+
+    def test_valid_is_what_changes_something(self):
+        env = environment("Household-v0").make()
+        env.reset(seed=1)
+        house, rng = env.unwrapped, np.random.default_rng(0)
+        for _ in range(60):
+            before, valid = house.state, house.valid_actions()
+            action = int(rng.integers(len(ACTIONS)))
+            info = env.step(action)[4]
+            assert action in valid or house.state == before
+            assert info["valid_actions"] == house.valid_actions()
+
+    def test_invalid_is_what_cannot_be_carried_out(self):
+        house = standing(Goal("pick", "apple", "desk"), TABLE, APPLE)
+        valid = {ACTIONS[action] for action in house.valid_actions()}
+        going = {f"go to the {place}" for place in PLACES if place != "table"}
+        assert valid == {*going, "take the apple"}
+
+
+class TestTasks:
+    @pytest.mark.parametrize("name", TASKS)
+    def test_every_task_can_be_done_and_earns_one(self, name):
+        env = environment(name).make()
+        for seed in range(4):
+            env.reset(seed=seed)
+            house = env.unwrapped
+            assert house.goal.family in TASKS[name] and not house.fulfilled(house.state)
+            *before, last = [env.step(action)[1:4] for action in solution(house)]
+            assert set(before) <= {(0.0, False, False)} and last == (1.0, True, False)
+
+    def test_every_mission_is_a_goal_of_its_own_and_about_what_suits_it(self):
+        assert len(GOALS) == len(set(GOALS.values())) > 150
+        assert all(goal.kind in SUITED[goal.family] for goal in GOALS.values())
+        env, met = environment("Household-v0").make(), set()
+        for seed in range(60):
+            env.reset(seed=seed)
+            met.add(env.unwrapped.goal.family)
+        assert met == set(FAMILIES)
+
+
+class TestEnvironment:
+    def test_it_keeps_to_its_spaces(self):
+        env = environment("Household-v0").make()
+        check_env(env.unwrapped, skip_render_check=True)
+        observation, _ = env.reset(seed=0)
+        kinds = [
+            thing.kind
+            for thing in environment("Household-v0").objects(env).decode(observation["objects"])
+        ]
+        assert kinds[:-4] == ["agent", *PLACES, "lamp"] and len(set(kinds[-4:])) == 4
+
+    def test_it_is_restored_exactly_from_what_is_seen(self):
+        spec = environment("Household-v0")
+        rows = record(spec, episodes=2, test_episodes=1, max_steps=40, policy="random")
+        answers = EnvironmentModel(spec).predict(rows)
+        assert answers.answered.all()
+        for column, values in answers.columns.items():
+            if column.startswith(("next_observations", "rewards", "terminations", "valid")):
+                np.testing.assert_array_equal(values, rows.columns[column])
+
+    def test_it_is_saved_and_loaded_exactly_and_its_observations_tell_its_states(self):
+        opening = Opening.of(environment("Household-v0"), {})
+        assert opening.deterministic and opening.observed
+
+    def test_a_shift_moves_where_things_are_done_and_the_guide_does_not_tell(self):
+        spec = environment("Household-Heat-v0")
+        standard, shifted = spec.make(), spec.make(shift=1)
+        assert shifted.unwrapped.work != standard.unwrapped.work
+        assert "at the microwave, the fridge or the sink" in spec.describe(standard)
+        assert "another one than in most households" in spec.describe(shifted)
+        shifted.reset(seed=0)
+        assert solution(shifted.unwrapped)
+
+    def test_it_says_in_words_how_it_stands(self):
+        house = standing(Goal("heat", "apple", "table"), FRIDGE, APPLE._replace(held=True), MUG)
+        text = house.render()
+        assert "Mission: put the hot apple on the table." in text
+        assert "the fridge (closed) <- you are here" in text
+        assert "You hold the apple." in text
+
+    def test_wrong_arguments_are_refused_in_one_line(self):
+        with pytest.raises(CwmError, match="unknown argument of Household-v0"):
+            environment("Household-v0").make(rooms=3)
