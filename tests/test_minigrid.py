@@ -144,6 +144,13 @@ def test_a_picture_and_a_text_are_drawn():
     assert "get to the green goal" in made(EMPTY, render_mode="ansi")[0].render()
 
 
+@pytest.mark.parametrize("name", [EMPTY, "Sokoban-v0", "Sokoban-Teleport-v0", "Household-v0"])
+def test_every_action_of_a_world_of_objects_has_a_name(name):
+    spec = environment(name)
+    env = spec.make()
+    assert len({*spec.action_names(env)}) == env.action_space.n
+
+
 def test_an_episode_is_cut_off_and_says_nothing_of_it_in_what_is_seen():
     env, _ = made(EMPTY, max_steps=3)
     assert [env.step(LEFT)[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]

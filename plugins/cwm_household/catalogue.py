@@ -96,6 +96,7 @@ def specify(name: str, families: Sequence[str]) -> EnvironmentSpec:
         restore=lambda env, observation: _house(env).restore(observation),
         shift=_shift,
         objects=lambda env: SCHEMA,
+        action_names=lambda env: ACTIONS,
     )
 
 

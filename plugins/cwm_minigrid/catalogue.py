@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from cwm_cli.data.objects import ObjectSchema
     from cwm_minigrid.grid import GridRewinder
 
+ACTIONS = ("turn left", "turn right", "move forward", "pick up", "drop", "toggle", "nothing")
+"""What the actions are called, in their order."""
+
 
 def specify(name: str) -> EnvironmentSpec:
     """Describe how to make an environment, and what can be done with it."""
@@ -29,6 +32,7 @@ def specify(name: str) -> EnvironmentSpec:
         rewinder=_rewinder,
         restore=_restore,
         objects=_objects,
+        action_names=lambda env: ACTIONS,
     )
 
 

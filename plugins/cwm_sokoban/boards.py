@@ -20,6 +20,9 @@ MOVES: tuple[Cell, ...] = ((0, -1), (0, 1), (-1, 0), (1, 0))
 ACTIVATE = len(MOVES)
 """The action of who stands on a teleporter."""
 
+ACTIONS = ("up", "down", "left", "right", "activate")
+"""What the actions are called, in their order."""
+
 INNER: tuple[Cell, ...] = tuple((x, y) for x in range(1, SIZE - 1) for y in range(1, SIZE - 1))
 OUTER = frozenset((x, y) for x in range(SIZE) for y in range(SIZE)) - frozenset(INNER)
 
