@@ -11,7 +11,7 @@ import numpy as np
 
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_sokoban.boards import ACTIONS, MOST_INNER_WALLS, SIZE
+from cwm_sokoban.boards import ACTIONS, ACTIVATE, MOST_INNER_WALLS, SIZE
 from cwm_sokoban.game import CLASSES, MOST_STEPS, REVISION, REWARDS, SCHEMA, TOLD, Sokoban
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def specify(name: str, **game: Any) -> EnvironmentSpec:
         restore=lambda env, observation: _game(env).restore(observation),
         shift=_shift,
         objects=lambda env: SCHEMA,
-        action_names=lambda env: ACTIONS[: int(_game(env).action_space.n)],
+        action_names=lambda env: ACTIONS[: ACTIVATE + _game(env).teleports],
     )
 
 
