@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from cwm_cli.envs.simulators import Values
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_household.house import (
@@ -93,6 +94,7 @@ def specify(name: str, families: Sequence[str]) -> EnvironmentSpec:
         describe=_describe,
         versions=_versions,
         valid_actions=lambda env: _house(env).valid_actions(),
+        rewinder=lambda env: Values(env, "goal", "state"),
         restore=lambda env, observation: _house(env).restore(observation),
         shift=_shift,
         objects=lambda env: SCHEMA,

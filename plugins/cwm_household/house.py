@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -54,6 +54,8 @@ ACTIONS = (
     "clean it",
     "use the lamp",
 )
+
+NUMBERS = {sentence: number for number, sentence in enumerate(ACTIONS)}
 
 CLASSES = ("free", "agent", *PLACES, LAMP, *THINGS)
 STATES = ("none", "open", "closed", "on", "off")
@@ -121,6 +123,15 @@ def goals() -> Mapping[str, Goal]:
 GOALS = goals()
 
 
+DONE: dict[str, dict[str, Any]] = {
+    "put": {"held": False},
+    "heat": {"temperature": "hot"},
+    "cool": {"temperature": "cool"},
+    "clean": {"surface": "clean"},
+}
+"""What changes about the thing that is held, by the verb."""
+
+
 class State(NamedTuple):
     """How a household stands: all that an action depends on, and all that it changes."""
 
@@ -134,20 +145,24 @@ class State(NamedTuple):
         """What the agent has in its hand."""
         return next((item for item in self.items if item.held), None)
 
-    def reaches(self, place: int) -> bool:
-        """Whether the agent is at a place that is open, or cannot be shut."""
-        name = PLACES[place]
-        return self.place == place and (name not in OPENABLE or name in self.opened)
+    def after(self, action: int) -> State:
+        """Return where an action leads that can be carried out."""
+        verb, *_, name = ACTIONS[action].split()
+        if verb == "go":
+            place = PLACES.index(name)
+            return self._replace(place=place)._changed(lambda item: item.held, place=place)
+        if verb == "take":
+            return self._changed(lambda item: item.kind == name, held=True)
+        if verb in ("open", "close"):
+            return self._replace(opened=self.opened ^ {name})
+        if verb == "use":
+            return self._replace(lit=not self.lit)
+        return self._changed(lambda item: item.held, **DONE[verb])
 
-    def gone_to(self, place: int) -> State:
-        """Return the state in which the agent is at another place, with what it holds."""
-        items = tuple(item._replace(place=place) if item.held else item for item in self.items)
-        return self._replace(place=place, items=items)
-
-    def with_item(self, old: Item, **changes: Any) -> State:
-        """Return the state in which something of a thing is changed."""
-        new = old._replace(**changes)
-        return self._replace(items=tuple(new if item is old else item for item in self.items))
+    def _changed(self, which: Callable[[Item], bool], **changes: Any) -> State:
+        """Return the state in which something of some things is changed."""
+        items = (item._replace(**changes) if which(item) else item for item in self.items)
+        return self._replace(items=tuple(items))
 
 
 class Household(gym.Env[Any, Any]):
@@ -172,6 +187,7 @@ class Household(gym.Env[Any, Any]):
         self.action_space = spaces.Discrete(len(ACTIONS))
         self.goal = Goal("", "")
         self.state: State | None = None
+        self._valid: tuple[State | None, tuple[int, ...]] = (None, ())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -198,48 +214,38 @@ class Household(gym.Env[Any, Any]):
             raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
         if self.state is None:
             raise gym.error.ResetNeeded("reset the environment before its first step")
-        self.state = self.after(self.state, int(action)) or self.state
+        if action in self.valid_actions():
+            self.state = self.state.after(int(action))
         done = self.fulfilled(self.state)
         return self.observation(), float(done), done, False, self._info()
 
     def valid_actions(self) -> tuple[int, ...]:
         """Return the actions that can be carried out."""
         state = self.state
-        every = range(len(ACTIONS))
         if state is None:
-            return tuple(every)
-        return tuple(action for action in every if self.after(state, action) is not None)
+            return tuple(range(len(ACTIONS)))
+        if self._valid[0] is not state:
+            sentences = (NUMBERS[sentence] for sentence in self._possible(state))
+            self._valid = (state, tuple(sorted(sentences)))
+        return self._valid[1]
 
-    def after(self, state: State, action: int) -> State | None:
-        """Return where an action leads; None where it cannot be carried out."""
-        verb, _, rest = ACTIONS[action].partition(" ")
-        name = rest.removeprefix("to ").removeprefix("the ")
-        if verb == "go":
-            place = PLACES.index(name)
-            return state.gone_to(place) if place != state.place else None
-        if verb in ("open", "close"):
-            possible = PLACES[state.place] == name and (name in state.opened) == (verb == "close")
-            return state._replace(opened=state.opened ^ {name}) if possible else None
-        if verb == "use":
-            return state._replace(lit=not state.lit) if state.place == DESK else None
-        return self._handled(state, verb, name)
-
-    def _handled(self, state: State, verb: str, name: str) -> State | None:
-        """Take a thing, put down what is held, or do something with it."""
-        held, here = state.held, state.reaches(state.place)
-        if verb == "take":
-            lying = (item for item in state.items if (item.kind, item.place) == (name, state.place))
-            item = next(lying, None)
-            return state.with_item(item, held=True) if item and here and not held else None
-        if held is None or not here or self.work.get(verb) not in (None, PLACES[state.place]):
-            return None
-        done: dict[str, dict[str, Any]] = {
-            "put": {"held": False},
-            "heat": {"temperature": "hot"},
-            "cool": {"temperature": "cool"},
-            "clean": {"surface": "clean"},
-        }
-        return state.with_item(held, **done[verb])
+    def _possible(self, state: State) -> Iterator[str]:
+        """Yield the sentences that can be carried out."""
+        here, held = PLACES[state.place], state.held
+        yield from (f"go to the {place}" for place in PLACES if place != here)
+        if here in OPENABLE:
+            yield f"{'close' if here in state.opened else 'open'} the {here}"
+        if state.place == DESK:
+            yield "use the lamp"
+        if here in OPENABLE and here not in state.opened:
+            return
+        if held is None:
+            yield from (
+                f"take the {item.kind}" for item in state.items if item.place == state.place
+            )
+        else:
+            yield "put it down"
+            yield from (f"{verb} it" for verb, place in self.work.items() if place == here)
 
     def fulfilled(self, state: State) -> bool:
         """Whether a mission is fulfilled where a household stands."""
@@ -256,18 +262,16 @@ class Household(gym.Env[Any, Any]):
         table, state = self._empty.copy(), self.state
         if state is None:
             return {MISSION: "", OBJECTS: table}
-        rows: list[tuple[str, int, str, str, str, int]] = [
-            ("agent", state.place, "none", "none", "none", 0)
-        ]
-        for number, name in enumerate(PLACES):
+        lamp = len(PLACES) + 1
+        table[0] = CLASSES.index("agent"), *CELLS[state.place], 0, 0, 0, 0
+        for row, name in enumerate(PLACES, 1):
             door = "open" if name in state.opened else "closed" if name in OPENABLE else "none"
-            rows.append((name, number, door, "none", "none", 0))
-        rows.append((LAMP, DESK, "on" if state.lit else "off", "none", "none", 0))
-        for item in state.items:
-            rows.append((item.kind, item.place, "none", item.temperature, item.surface, item.held))
-        for row, (kind, place, door, temperature, surface, held) in enumerate(rows):
-            how = STATES.index(door), TEMPERATURES.index(temperature), SURFACES.index(surface)
-            table[row] = CLASSES.index(kind), *CELLS[place], *how, held
+            table[row] = CLASSES.index(name), *CELLS[row - 1], STATES.index(door), 0, 0, 0
+        shines = STATES.index("on" if state.lit else "off")
+        table[lamp] = CLASSES.index(LAMP), *CELLS[DESK], shines, 0, 0, 0
+        for row, item in enumerate(state.items, lamp + 1):
+            how = TEMPERATURES.index(item.temperature), SURFACES.index(item.surface)
+            table[row] = CLASSES.index(item.kind), *CELLS[item.place], 0, *how, item.held
         return {MISSION: self.goal.words, OBJECTS: table}
 
     def restore(self, observation: Any) -> bool:

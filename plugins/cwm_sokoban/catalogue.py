@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from cwm_cli.envs.simulators import Values
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_sokoban.boards import ACTIONS, ACTIVATE, MOST_INNER_WALLS, SIZE
@@ -76,6 +77,7 @@ def specify(name: str, **game: Any) -> EnvironmentSpec:
         make=partial(_make, name, game),
         describe=_describe,
         versions=_versions,
+        rewinder=lambda env: Values(env, "board", "position"),
         restore=lambda env, observation: _game(env).restore(observation),
         shift=_shift,
         objects=lambda env: SCHEMA,

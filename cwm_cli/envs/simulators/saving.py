@@ -452,3 +452,35 @@ class Attributes:
         mine += map(deepcopy, piece.belonged[len(mine) :])
         known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
         return deepcopy(piece.values, known)
+
+
+class Values:
+    """Saves attributes that are replaced and never changed in place, and nothing else.
+
+    For environments whose state is a few such values, beside their random generator.
+    """
+
+    how = "values"
+
+    def __init__(self, env: "gym.Env[Any, Any]", *names: str) -> None:
+        self._env, self._names = env.unwrapped, names
+
+    def save(self, *, chance: bool = True) -> tuple[Any, ...]:
+        """Return the values, and what the generator draws next."""
+        values = [getattr(self._env, name) for name in self._names]
+        return *values, saved(self._env.np_random) if chance else None
+
+    def load(self, state: tuple[Any, ...], *, chance: bool = True) -> None:
+        """Go on from saved values; without `chance` the generator stays as it is."""
+        *values, drawn = state
+        for name, value in zip(self._names, values, strict=True):
+            setattr(self._env, name, value)
+        if chance and drawn is not None:
+            restore(self._env.np_random, drawn)
+
+    def generators(self) -> list[Generator]:
+        """Return the generator of the environment."""
+        return [self._env.np_random]
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
+        """Know no faster way than to step."""
