@@ -21,10 +21,9 @@ from rich.console import Console
 
 from cwm_cli.agents.learning.actor import Intent
 from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
-from cwm_cli.agents.learning.learn import LearningResult
 from cwm_cli.agents.learning.loop import Mismatched, Stepped
 from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.agents.learning.runs import ProgramRecord
+from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.data.dataset import Transition
 from cwm_cli.views.curves import Axis, Chart, Series, learning_chart, save_curve
 from cwm_cli.views.learning import learning_report, learning_view

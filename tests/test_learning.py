@@ -1,6 +1,7 @@
 """Learning while acting: the loop, its run, what it is sure of and what it asks."""
 
 import ast
+import json
 import signal
 import subprocess
 import sys
@@ -9,13 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import Shell
 from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.agents.learning.actor import OpenQuestion
 from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
-from cwm_cli.agents.learning.learn import LearningResult, described
+from cwm_cli.agents.learning.learn import described
 from cwm_cli.agents.learning.loop import Learner, OutcomeCounts, PlayedEpisode
 from cwm_cli.agents.learning.questions import Questions
-from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearnRun, StepsTaken
+from cwm_cli.agents.learning.runs import (
+    LearnConfig,
+    LearnHeader,
+    LearningResult,
+    LearnRun,
+    StepsTaken,
+)
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
@@ -311,3 +319,45 @@ def test_language_models_are_asked_in_turn_where_rules_leave_rows_over(
         assert [each.body["model"] for each in server.requests] == ["one", "other"]
     assert (done.completions, done.cost, done.stopped) == (2, None, "steps")
     assert LearnRun.load(done.run).summary().completions == 2
+
+
+WANDERER = """
+from contextlib import closing
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+from cwm_cli.agents.learning.strategy import LearningStrategy
+from cwm_cli.data.dataset import Transition
+
+@dataclass
+class Wanderer(LearningStrategy):
+    way: int = 2
+
+    def learn(self, session):
+        while not session.over:
+            for each in session.tasks:
+                with closing(each.task.make()) as env:
+                    here, _ = env.reset(seed=session.seed)
+                    there, reward, terminated, truncated, _ = env.step(self.way)
+                    row = Transition(here, self.way, there, reward, terminated, truncated)
+                    session.stepped(row, aim="explore")
+                    session.ended(float(reward), aim="explore")
+        session.wrote("class Environment:\\n    pass\\n", "it wandered")
+
+@hookimpl
+def cwm_learning_strategies():
+    return {"wander": Wanderer}
+"""
+
+
+def test_another_loop_learns_in_its_own_way_and_its_run_is_like_any(cwm: Shell) -> None:
+    cwm.install("wandering", WANDERER)
+    told = ["--strategy", "wander", "-o", "way=1", "--steps", "4", "--curriculum", "FrozenLake-v1"]
+    made = ["learn", "--env", "FrozenLake-v1", "--env-arg", "is_slippery=false", "--json"]
+    done = cwm.inside(*made, *told, "--run", "r")
+    found = json.loads(done.stdout)
+    assert (found["steps"], found["episodes"], found["stopped"]) == (4, 4, "steps")
+    run = LearnRun.load(cwm.folder / "r")
+    assert run.config.options["strategy"] == {"way": 1}
+    assert run.best_program() == "class Environment:\n    pass\n"
+    assert set(run.dataset().columns["actions"].tolist()) == {1}
+    assert "4 steps" in cwm.inside("runs", "list", "r").stdout

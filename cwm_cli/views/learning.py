@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
-from cwm_cli.agents.learning.learn import LearningResult
 from cwm_cli.agents.learning.loop import Learner, Mismatched, Stepped
 from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.agents.learning.runs import ProgramRecord
+from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.text import money, percent
 from cwm_cli.views.curves import learning_chart
 from cwm_cli.views.lines import Lines, Pulse

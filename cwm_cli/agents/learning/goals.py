@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Goal:
+class GoalCondition:
     """A condition that alone pays: 1 where it is reached, which ends the episode, else 0."""
 
     text: str

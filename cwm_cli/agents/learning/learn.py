@@ -7,8 +7,8 @@ or its budget is spent; what came of it is a program that others can read, plan 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,23 +19,16 @@ from typing import Any, NamedTuple
 
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
-from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
-from cwm_cli.agents.learning.goals import Goal
+from cwm_cli.agents.learning.goals import GoalCondition
 from cwm_cli.agents.learning.loop import Budget, Learner, Stop
-from cwm_cli.agents.learning.questions import RecordedQuestion
 from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
-from cwm_cli.agents.learning.runs import (
-    LearnConfig,
-    LearnHeader,
-    LearnRun,
-    ProgramRecord,
-    StepsTaken,
-)
-from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
+from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearningResult, LearnRun
+from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
+from cwm_cli.agents.learning.strategy import LearningTask
 from cwm_cli.agents.plays import PlayRun
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -57,48 +50,6 @@ ACTORS = (
 
 RunOrRows = Path | str | Dataset
 """The folder of a run, a file with transitions, or transitions."""
-
-
-@dataclass(frozen=True)
-class LearningResult:
-    """What came of learning.
-
-    `run` is its folder and `program` the file of the program; `stopped` says why it ended.
-    `returns` has every episode: steps in the environment up to its end, its return, and what it was
-    played for. `changed` is the number of steps after which nothing changed any more. `refits`
-    counts the programs, `writing_seconds` is the time that they took, `planning_seconds` that of
-    deciding. `cost` is in US dollars, None where it is unknown.
-    """
-
-    run: Path
-    program: Path | None
-    steps: int
-    episodes: int
-    returns: list[dict[str, Any]]
-    certificate: Certificate | None
-    questions: list[RecordedQuestion]
-    completions: int
-    cost: float | None
-    seconds: float
-    stopped: str
-    changed: int = 0
-    refits: int = 0
-    mismatches: dict[str, int] = field(default_factory=dict)
-    writing_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    gaps: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what `cwm learn --json` prints."""
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        certificate = self.certificate.model_dump(mode="json") if self.certificate else None
-        return facts | {
-            "run": str(self.run),
-            "program": str(self.program) if self.program else None,
-            "certificate": certificate,
-            "questions": [each.model_dump(mode="json") for each in self.questions],
-            "gaps": list(self.gaps),
-        }
 
 
 def learn(
@@ -195,12 +146,13 @@ def learn(
             opened.tell(observer)
             if strategy is not None:
                 others = [_LearnedTask.of(each, None, _Begun(), seed) for each in curriculum]
-                session = RecordedSession.of(opened, [*others, task], sandbox, observer)
+                tasks = [each.named for each in (*others, task)]
+                session = RecordedSession.of(opened, tasks, sandbox, observer)
                 session.goal = goal
                 session.backend = chosen.backend if chosen.asks else None
                 session.steps, session.seconds = budget.steps, _most(budget.seconds)
                 session.completions, session.max_cost = _most(completions), _most(max_cost)
-                return _learned_by(chosen.strategy, session)
+                return learned_by(chosen.strategy, session)
             asked = _asked(chosen, completions, max_cost) if chosen.asks else None
             with _learner(opened, task, sandbox, budget, asked, observer) as learner:
                 verb = f"continues after {learner.steps:,} steps" if learner.steps else "started"
@@ -373,7 +325,7 @@ class _LearnedTask(NamedTuple):
     setting: Setting
     description: str
     known: Knowledge
-    goal: Goal | None = None
+    goal: GoalCondition | None = None
 
     @classmethod
     def of(
@@ -404,11 +356,16 @@ class _LearnedTask(NamedTuple):
 
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
-        pursued = Goal.of(goal, self.known.observation_space, self.description)
+        pursued = GoalCondition.of(goal, self.known.observation_space, self.description)
         rows = None if begun.rows is None else pursued.rows(begun.rows)
         program = pursued.program(begun.program) if begun.program else ""
         words = f"{self.description}\n\nOnly this pays, 1 for reaching it: {goal}."
         return self._replace(goal=pursued, description=words), _Begun(rows, program)
+
+    @property
+    def named(self) -> LearningTask:
+        """The task as other loops take it."""
+        return LearningTask(self.spec.id, self.setting.task(self.spec), self.known.schema)
 
     @property
     def nothing(self) -> Dataset:
@@ -510,112 +467,6 @@ def _learned(learner: Learner) -> LearningResult:
         run.write_best(described(learner.known.program, _account(learner, result)))
     run.save_result(result.as_json())
     return result
-
-
-@dataclass
-class RecordedSession(LearningSession):
-    """What another loop learns with, written down as it comes.
-
-    The run keeps the rows of its own environment; of those before it in a curriculum it keeps
-    the episodes.
-    """
-
-    run: LearnRun = field(kw_only=True)
-    _begun: Dataset = field(init=False)
-    _episode: int = 0
-    _length: int = 0
-    _wrong: int = 0
-    _programs: int = 0
-
-    @classmethod
-    def of(
-        cls, run: LearnRun, tasks: Sequence[_LearnedTask], sandbox: Sandbox, observer: Observer
-    ) -> RecordedSession:
-        """Gather the tasks."""
-        if any(run.records()):
-            raise CwmError(f"{run.folder} was begun and cannot go on: choose another --run")
-        each = [LearningTask(t.spec.id, t.setting.task(t.spec), t.known.schema) for t in tasks]
-        made = cls(each, sandbox, seed=run.config.seed, observer=observer, run=run)
-        made._begun = run.began()
-        return made
-
-    def stepped(self, row: Transition, *, aim: str, mismatched: bool = False) -> None:
-        """Write a step down."""
-        super().stepped(row, aim=aim, mismatched=mismatched)
-        self._length += 1
-        self._wrong += mismatched
-        with suppress(ValueError, KeyError, TypeError):  # a row of an environment before
-            rows = Dataset.of(
-                [row._replace(episode=self._episode)],
-                observation_space=self._begun.observation_space,
-                action_space=self._begun.action_space,
-            )
-            self.run.append(StepsTaken.of(rows))
-
-    def ended(self, returned: float, *, aim: str) -> None:
-        """Write an episode down."""
-        super().ended(returned, aim=aim)
-        record = EpisodeRecord(
-            number=self._episode,
-            steps=len(self.rows),
-            returned=returned,
-            length=self._length,
-            aims={aim: self._length},
-            mismatched=self._wrong,
-        )
-        self.run.append(record)
-        self._episode, self._length, self._wrong = self._episode + 1, 0, 0
-        self.observer.advanced(record)
-
-    def wrote(self, program: str, note: str = "") -> None:
-        """Write a program down."""
-        super().wrote(program, note)
-        self._programs += 1
-        record = ProgramRecord(
-            number=self._programs,
-            steps=len(self.rows),
-            rows=len(self.rows),
-            origin=note or self.run.config.strategy,
-            lines=program.count("\n"),
-        )
-        self.run.add_program(record, program)
-        self.run.write_best(program)
-        self.observer.advanced(record)
-
-    @property
-    def result(self) -> LearningResult:
-        """What came of it."""
-        return LearningResult(
-            run=self.run.folder,
-            program=self.run.folder / "best.py" if self.program else None,
-            steps=len(self.rows),
-            episodes=len(self.returns),
-            returns=[
-                {"steps": steps, "return": returned, "aim": aim}
-                for steps, returned, aim in self.returns
-            ],
-            certificate=None,
-            questions=[],
-            completions=self.asked,
-            cost=self.cost,
-            seconds=round(self.run.elapsed, 3),
-            stopped=self.over or "strategy",
-            refits=self._programs,
-        )
-
-
-def _learned_by(strategy: LearningStrategy, session: RecordedSession) -> LearningResult:
-    """Have a strategy learn, and write down what came of it."""
-    if strategy.needs_answers and session.backend is None:
-        raise CwmError("this strategy asks a language model: add --model PROVIDER/NAME")
-    session.observer.note(f"{session.run.folder} started", "Run")
-    session.observer.begins(session)
-    try:
-        strategy.learn(session)
-    finally:
-        session.observer.ends()
-    session.run.save_result(session.result.as_json())
-    return session.result
 
 
 def _result(learner: Learner, stopped: Stop) -> LearningResult:

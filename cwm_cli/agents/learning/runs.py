@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -206,6 +208,48 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             facts=about.as_json() | (run.result() or {}),
             rows=[each.model_dump(mode="json", exclude={"kind"}) for each in run.episodes()],
         )
+
+
+@dataclass(frozen=True)
+class LearningResult:
+    """What came of learning.
+
+    `run` is its folder and `program` the file of the program; `stopped` says why it ended.
+    `returns` has every episode: steps in the environment up to its end, its return, and what it was
+    played for. `changed` is the number of steps after which nothing changed any more. `refits`
+    counts the programs, `writing_seconds` is the time that they took, `planning_seconds` that of
+    deciding. `cost` is in US dollars, None where it is unknown.
+    """
+
+    run: Path
+    program: Path | None
+    steps: int
+    episodes: int
+    returns: list[dict[str, Any]]
+    certificate: Certificate | None
+    questions: list[RecordedQuestion]
+    completions: int
+    cost: float | None
+    seconds: float
+    stopped: str
+    changed: int = 0
+    refits: int = 0
+    mismatches: dict[str, int] = field(default_factory=dict)
+    writing_seconds: float = 0.0
+    planning_seconds: float = 0.0
+    gaps: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm learn --json` prints."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        certificate = self.certificate.model_dump(mode="json") if self.certificate else None
+        return facts | {
+            "run": str(self.run),
+            "program": str(self.program) if self.program else None,
+            "certificate": certificate,
+            "questions": [each.model_dump(mode="json") for each in self.questions],
+            "gaps": list(self.gaps),
+        }
 
 
 MOST_TOLD = 12
