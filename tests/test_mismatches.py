@@ -3,12 +3,15 @@
 import json
 
 import numpy as np
+import pytest
 
 import cwm_cli
 from cwm_cli.agents.plays import mismatches_of, wrong_rows
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
+from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches, wrong_parts
+from cwm_cli.runs.listing import load
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.model import Predictions
 from worlds import CARTPOLE
@@ -27,6 +30,13 @@ class Environment:
 """
 
 DRAWING = "import random\n" + RING.replace("+ 1", "+ random.choice([1, 2])")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def step(place: int, following: int, reward: float = 0.0, end: bool = False) -> Transition:
@@ -88,16 +98,28 @@ def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -
     [found] = [line["episode"]["mismatches"] for line in kept if line["side"] == "model"]
     assert found["wrong"] == found["terminated"] > found["observation"] == found["reward"] == 0
     rows = wrong_rows(folder)
-    assert (len(rows[0]), rows[0].metadata["env"]) == (found["steps"], "CartPole-v1")
+    assert (len(rows), rows.metadata["env"]) == (found["steps"], "CartPole-v1")
 
 
-def test_an_exact_program_needs_no_more_learning(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_exact_program_needs_no_more_learning(here) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 1, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
     assert result.mismatches == Mismatches(steps=sum(result.lengths))
     assert result.as_json()["mismatches"] == result.mismatches.model_dump()
-    assert wrong_rows(result.journal.parent) == []
-    assert mismatches_of(tmp_path) == Mismatches()
+    assert wrong_rows(result.journal.parent) is None
+    with pytest.raises(CwmError, match="nothing was predicted wrongly in"):
+        cwm_cli.learn("CartPole-v1", start=result.journal.parent, steps=1)
+    assert mismatches_of(here) == Mismatches()
     oracle = cwm_cli.plan(env="CartPole-v1", real_env=True, **how)
     assert oracle.mismatches is None
+
+
+@pytest.mark.slow
+def test_learning_goes_on_from_what_planning_showed_to_be_wrong(here) -> None:
+    how = {"env_args": {"is_slippery": False}, "episodes": 1, "max_steps": 5}
+    still = RING.replace("(self.place + 1) % 6", "self.place")
+    played = cwm_cli.plan(env="FrozenLake-v1", program=still, **how)
+    begun = cwm_cli.learn("FrozenLake-v1", start=played.journal.parent, steps=1)
+    rows = load(begun.run).dataset()
+    assert played.mismatches.wrong > 0
+    assert len(rows) == played.mismatches.steps + 1

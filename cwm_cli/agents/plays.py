@@ -71,9 +71,14 @@ class PlayRecord(BaseModel):
     report: PlannedWith | None = None
 
 
-def wrong_rows(folder: Path) -> list[Dataset]:
+def wrong_rows(folder: Path) -> Dataset | None:
     """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
-    return [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
+    found: Dataset | None = None
+    for number, file in enumerate(sorted(folder.glob(f"**/{WRONG}/*.npz"))):
+        rows = Dataset.load(file)
+        rows.columns["episodes"][:] = number
+        found = rows if found is None else found.extended(rows)
+    return found
 
 
 def mismatches_of(folder: Path) -> Mismatches:

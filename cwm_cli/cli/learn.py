@@ -6,12 +6,13 @@ import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cwm_cli.cli.shared import (
     AllowGapOption,
+    ApiBaseOption,
     BackendOption,
     EnvArgOption,
     EnvOption,
@@ -21,6 +22,7 @@ from cwm_cli.cli.shared import (
     OptionsOption,
     SeedOption,
     ShiftOption,
+    TemperatureOption,
     ToolOption,
     console,
     emit_json,
@@ -54,10 +56,15 @@ def learn(
         ),
     ] = None,
     backend: BackendOption = None,
+    api_base: ApiBaseOption = None,
+    temperature: TemperatureOption = None,
     goal: Annotated[
         str | None,
         typer.Option(
-            "--goal", metavar="TEXT", help="What to reach instead of the mission, in words."
+            "--goal",
+            metavar="TEXT",
+            help="What pays instead: a condition on what is observed, 'position >= 0.6'; a "
+            "strategy may take words.",
         ),
     ] = None,
     curriculum: Annotated[
@@ -119,15 +126,6 @@ def learn(
     from cwm_cli.views.curves import save_curve
     from cwm_cli.views.learning import learning_report, learning_view
 
-    asked: dict[str, Any] = {
-        "model": model,
-        "backend": backend,
-        "strategy": strategy,
-        "goal": goal,
-        "curriculum": [each for each in (curriculum or "").split(",") if each],
-        "completions": completions,
-        "max_cost": max_cost,
-    }
     view = learning_view(Console(stderr=True), steps=steps)
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = learn_online(
@@ -135,8 +133,17 @@ def learn(
             env_args=parse_env_args(env_arg, shift),
             steps=steps,
             start=start,
+            model=model or (),
+            backend=backend,
+            api_base=api_base,
+            temperature=temperature,
+            strategy=strategy,
+            goal=goal,
+            curriculum=[each for each in (curriculum or "").split(",") if each],
             stop=stop,
             seconds=seconds,
+            completions=completions,
+            max_cost=max_cost,
             options=option or (),
             seed=seed,
             run=run,
@@ -144,7 +151,6 @@ def learn(
             tools=tool or (),
             allow_gap=allow_gap or (),
             observer=view,
-            **{name: value for name, value in asked.items() if value},
         )
     curve = save_curve(f"{env}: return while learning", result.returns, result.run)
     if json:

@@ -25,7 +25,7 @@ from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
 from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
 from cwm_cli.agents.learning.strategy import LearningTask
-from cwm_cli.agents.plays import PlayRun
+from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
@@ -312,10 +312,21 @@ def _begun(start: RunOrRows | None) -> _Begun:
     if not Path(start).is_dir():
         return _Begun(Dataset.load(Path(start)).train)
     folder = Path(start)
-    if kind_of(folder) == PlayRun.kind:  # which is kept within the run whose program was played
-        folder = folder.parent.parent
+    wrong = wrong_rows(folder)
+    if kind_of(folder) == PlayRun.kind:
+        searched = folder.parent.parent  # mostly it is kept within the run whose program was played
+        if not (searched / HEADER).is_file():
+            if wrong is None:
+                words = f"nothing was predicted wrongly in {folder}, a plan"
+                raise CwmError(f"{words}: name a run of `cwm synthesize` or `cwm learn`")
+            return _Begun(wrong)
+        folder = searched
     found = program_run(folder)
-    return _Begun(found.dataset().train, found.best_program())
+    rows = found.dataset().train
+    if wrong is not None:  # of plans that were made with its program
+        wrong.columns["episodes"][:] += 1 + rows.columns["episodes"].max(initial=-1)
+        rows = rows.extended(wrong)
+    return _Begun(rows, found.best_program())
 
 
 class _LearnedTask(NamedTuple):
