@@ -10,7 +10,16 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_household import TASKS
-from cwm_household.house import ACTIONS, GOALS, PLACES, SUITED, Goal, Household, Item, State
+from cwm_household.house import (
+    ACTIONS,
+    CHORES,
+    PLACES,
+    SUITED,
+    Belonging,
+    Chore,
+    Household,
+    State,
+)
 
 FAMILIES = TASKS["Household-v0"]
 FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
@@ -18,11 +27,11 @@ FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
 )
 
 
-def standing(goal, place, *items, opened=(), lit=False):
+def standing(chore, place, *items, opened=(), lit=False):
     """Make a household that stands as it is told."""
     house = Household(FAMILIES, render_mode="ansi")
-    assert goal.words in GOALS
-    house.goal, house.state = goal, State(place, frozenset(opened), lit, items)
+    assert chore.words in CHORES
+    house.chore, house.state = chore, State(place, frozenset(opened), lit, items)
     return house
 
 
@@ -33,7 +42,7 @@ def said(house, *sentences):
 
 def solution(house):
     """Return the fewest actions with the thing of the mission that fulfil it, by breadth."""
-    kind, family = house.goal.kind, house.goal.family
+    kind, family = house.chore.kind, house.chore.family
     verbs = {"go", "open", "put", "take", "use" if family == "examine" else family}
     usable = {
         number
@@ -53,23 +62,23 @@ def solution(house):
                 house.state = start
                 return paths[there]
             waiting.append(there)
-    raise AssertionError(f"nobody can {house.goal.words}")
+    raise AssertionError(f"nobody can {house.chore.words}")
 
 
-APPLE, MUG, BOOK = Item("apple", TABLE), Item("mug", TABLE), Item("book", TABLE)
+APPLE, MUG, BOOK = Belonging("apple", TABLE), Belonging("mug", TABLE), Belonging("book", TABLE)
 NOTHING = (0.0, False)
 
 
 class TestRules:
     def test_a_thing_is_taken_carried_along_and_put_down_one_at_a_time(self):
-        house = standing(Goal("pick", "apple", "desk"), TABLE, APPLE, MUG)
+        house = standing(Chore("pick", "apple", "desk"), TABLE, APPLE, MUG)
         answers = said(house, "take the apple", "take the mug", "go to the desk", "put it down")
         assert answers == [NOTHING] * 3 + [(1.0, True)]
         assert house.state.items == (APPLE._replace(place=DESK), MUG)
 
     def test_what_is_in_a_closed_place_is_seen_but_neither_taken_nor_joined(self):
-        inside = Item("apple", FRIDGE)
-        house = standing(Goal("pick", "apple", "table"), FRIDGE, inside, MUG)
+        inside = Belonging("apple", FRIDGE)
+        house = standing(Chore("pick", "apple", "table"), FRIDGE, inside, MUG)
         assert "(closed): the apple" in house.render()
         said(house, "take the apple")
         assert house.state.held is None
@@ -87,7 +96,7 @@ class TestRules:
     def test_things_are_heated_cooled_and_cleaned_where_that_is_done(
         self, family, thing, place, sentence
     ):
-        house = standing(Goal(family, thing.kind, "desk"), TABLE, thing)
+        house = standing(Chore(family, thing.kind, "desk"), TABLE, thing)
         assert said(house, f"take the {thing.kind}", sentence, "go to the desk", "put it down") == (
             [NOTHING] * 4
         )
@@ -97,16 +106,16 @@ class TestRules:
 
     def test_what_is_heated_is_no_longer_cool(self):
         house = standing(
-            Goal("cool", "apple", "desk"),
+            Chore("cool", "apple", "desk"),
             MICROWAVE,
-            Item("apple", MICROWAVE, "cool", held=True),
+            Belonging("apple", MICROWAVE, "cool", held=True),
             opened=["microwave"],
         )
         assert said(house, "heat it", "go to the desk", "put it down")[-1] == NOTHING
         assert house.state.items[0].temperature == "hot"
 
     def test_a_thing_is_examined_in_the_hand_at_the_desk_with_the_lamp_on(self):
-        house = standing(Goal("examine", "book"), TABLE, BOOK)
+        house = standing(Chore("examine", "book"), TABLE, BOOK)
         assert said(house, "use the lamp", "go to the desk", "use the lamp") == [NOTHING] * 3
         assert said(house, "go to the table", "take the book") == [NOTHING] * 2
         assert said(house, "go to the desk") == [(1.0, True)]
@@ -123,7 +132,7 @@ class TestRules:
             assert info["valid_actions"] == house.valid_actions()
 
     def test_invalid_is_what_cannot_be_carried_out(self):
-        house = standing(Goal("pick", "apple", "desk"), TABLE, APPLE)
+        house = standing(Chore("pick", "apple", "desk"), TABLE, APPLE)
         valid = {ACTIONS[action] for action in house.valid_actions()}
         going = {f"go to the {place}" for place in PLACES if place != "table"}
         assert valid == {*going, "take the apple"}
@@ -136,17 +145,17 @@ class TestTasks:
         for seed in range(4):
             env.reset(seed=seed)
             house = env.unwrapped
-            assert house.goal.family in TASKS[name] and not house.fulfilled(house.state)
+            assert house.chore.family in TASKS[name] and not house.fulfilled(house.state)
             *before, last = [env.step(action)[1:4] for action in solution(house)]
             assert set(before) <= {(0.0, False, False)} and last == (1.0, True, False)
 
     def test_every_mission_is_a_goal_of_its_own_and_about_what_suits_it(self):
-        assert len(GOALS) == len(set(GOALS.values())) > 150
-        assert all(goal.kind in SUITED[goal.family] for goal in GOALS.values())
+        assert len(CHORES) == len(set(CHORES.values())) > 150
+        assert all(chore.kind in SUITED[chore.family] for chore in CHORES.values())
         env, met = environment("Household-v0").make(), set()
         for seed in range(60):
             env.reset(seed=seed)
-            met.add(env.unwrapped.goal.family)
+            met.add(env.unwrapped.chore.family)
         assert met == set(FAMILIES)
 
 
@@ -184,7 +193,7 @@ class TestEnvironment:
         assert solution(shifted.unwrapped)
 
     def test_it_says_in_words_how_it_stands(self):
-        house = standing(Goal("heat", "apple", "table"), FRIDGE, APPLE._replace(held=True), MUG)
+        house = standing(Chore("heat", "apple", "table"), FRIDGE, APPLE._replace(held=True), MUG)
         text = house.render()
         assert "Mission: put the hot apple on the table." in text
         assert "the fridge (closed) <- you are here" in text

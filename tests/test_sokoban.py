@@ -12,7 +12,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_sokoban import GAMES
-from cwm_sokoban.boards import OUTER, Board, Position
+from cwm_sokoban.boards import OUTER, Positions, Warehouse
 from cwm_sokoban.game import Sokoban
 
 UP, DOWN, LEFT, RIGHT, ACTIVATE = range(5)
@@ -37,8 +37,8 @@ def standing(*rows, **arguments):
         render_mode="ansi",
         **arguments,
     )
-    game.board = Board(frozenset(walls), tuple(found["target"]), tuple(found["teleporter"]))
-    game.position = Position(found["agent"][0], tuple(found["box"]))
+    game.board = Warehouse(frozenset(walls), tuple(found["target"]), tuple(found["teleporter"]))
+    game.position = Positions(found["agent"][0], tuple(found["box"]))
     return game
 
 
@@ -85,14 +85,14 @@ class TestRules:
         play(game, ACTIVATE)
         assert game.position.player == (3, 1)
         taken = standing("@o   ", "#### ", "  $ .", "o    ")
-        taken.position = Position((2, 1), ((1, 4),))
+        taken.position = Positions((2, 1), ((1, 4),))
         play(taken, ACTIVATE)
-        assert taken.position == Position((2, 1), ((1, 4),))
+        assert taken.position == Positions((2, 1), ((1, 4),))
 
     def test_a_box_on_a_teleporter_stays_there_when_the_other_is_activated(self):
         game = standing("@$o  ", "o   .")
         play(game, RIGHT, LEFT, DOWN, ACTIVATE)
-        assert game.position == Position((1, 2), ((3, 1),))
+        assert game.position == Positions((1, 2), ((3, 1),))
 
 
 class TestBoards:

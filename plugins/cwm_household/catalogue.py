@@ -15,8 +15,8 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_household.house import (
     ACTIONS,
     CELLS,
+    CHORES,
     CLASSES,
-    GOALS,
     MOST_STEPS,
     OPENABLE,
     PLACES,
@@ -94,7 +94,7 @@ def specify(name: str, families: Sequence[str]) -> EnvironmentSpec:
         describe=_describe,
         versions=_versions,
         valid_actions=lambda env: _house(env).valid_actions(),
-        rewinder=lambda env: Values(env, "goal", "state"),
+        rewinder=lambda env: Values(env, "chore", "state"),
         restore=lambda env, observation: _house(env).restore(observation),
         shift=_shift,
         objects=lambda env: SCHEMA,
@@ -153,7 +153,7 @@ def _describe(env: gym.Env[Any, Any]) -> str:
 def _form(family: str) -> str:
     """Say what the missions of a family are like, and when one is fulfilled."""
     kinds = ", ".join(SUITED[family])
-    example = next(words for words, goal in GOALS.items() if goal.family == family)
+    example = next(words for words, chore in CHORES.items() if chore.family == family)
     if family == "examine":
         rule = "the agent holds the thing at the desk, and the lamp is on"
     else:

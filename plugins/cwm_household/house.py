@@ -78,7 +78,7 @@ LONGEST_MISSION = 60
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 
 
-class Item(NamedTuple):
+class Belonging(NamedTuple):
     """A thing: where it lies, and how it is. The place of what is held is where the agent is."""
 
     kind: str
@@ -88,7 +88,7 @@ class Item(NamedTuple):
     held: bool = False
 
 
-class Goal(NamedTuple):
+class Chore(NamedTuple):
     """What a mission asks for: something done with a thing, and where it is to be put."""
 
     family: str
@@ -107,20 +107,20 @@ def _into(place: str) -> str:
     return "in" if place in (*OPENABLE, "sink") else "on"
 
 
-def goals() -> Mapping[str, Goal]:
-    """Return every goal that there is, by its words."""
+def chores() -> Mapping[str, Chore]:
+    """Return every chore that there is, by its words."""
     put = (
-        Goal(family, kind, place)
+        Chore(family, kind, place)
         for family in WORDS
         for kind in SUITED[family]
         for place in PLACES
         if place != WORK.get(family)
     )
-    looked = (Goal("examine", kind) for kind in SUITED["examine"])
-    return {goal.words: goal for goal in (*put, *looked)}
+    looked = (Chore("examine", kind) for kind in SUITED["examine"])
+    return {chore.words: chore for chore in (*put, *looked)}
 
 
-GOALS = goals()
+CHORES = chores()
 
 
 DONE: dict[str, dict[str, Any]] = {
@@ -138,10 +138,10 @@ class State(NamedTuple):
     place: int
     opened: frozenset[str]
     lit: bool
-    items: tuple[Item, ...]
+    items: tuple[Belonging, ...]
 
     @property
-    def held(self) -> Item | None:
+    def held(self) -> Belonging | None:
         """What the agent has in its hand."""
         return next((item for item in self.items if item.held), None)
 
@@ -159,7 +159,7 @@ class State(NamedTuple):
             return self._replace(lit=not self.lit)
         return self._changed(lambda item: item.held, **DONE[verb])
 
-    def _changed(self, which: Callable[[Item], bool], **changes: Any) -> State:
+    def _changed(self, which: Callable[[Belonging], bool], **changes: Any) -> State:
         """Return the state in which something of some things is changed."""
         items = (item._replace(**changes) if which(item) else item for item in self.items)
         return self._replace(items=tuple(items))
@@ -185,7 +185,7 @@ class Household(gym.Env[Any, Any]):
         seen = spaces.Box(self._empty, high, dtype=np.int64)
         self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
         self.action_space = spaces.Discrete(len(ACTIONS))
-        self.goal = Goal("", "")
+        self.chore = Chore("", "")
         self.state: State | None = None
         self._valid: tuple[State | None, tuple[int, ...]] = (None, ())
 
@@ -199,11 +199,11 @@ class Household(gym.Env[Any, Any]):
             return among[int(self.np_random.integers(len(among)))]
 
         family = draw(self.families)
-        self.goal = draw([goal for goal in GOALS.values() if goal.family == family])
-        others = [kind for kind in THINGS if kind != self.goal.kind]
-        kinds = [self.goal.kind, *self.np_random.permutation(others)[: THERE - 1].tolist()]
-        free = [place for place, name in enumerate(PLACES) if name != self.goal.place]
-        items = tuple(Item(kind, draw(free)) for kind in sorted(kinds, key=THINGS.index))
+        self.chore = draw([chore for chore in CHORES.values() if chore.family == family])
+        others = [kind for kind in THINGS if kind != self.chore.kind]
+        kinds = [self.chore.kind, *self.np_random.permutation(others)[: THERE - 1].tolist()]
+        free = [place for place, name in enumerate(PLACES) if name != self.chore.place]
+        items = tuple(Belonging(kind, draw(free)) for kind in sorted(kinds, key=THINGS.index))
         opened = frozenset(name for name in OPENABLE if self.np_random.random() < 1 / 4)
         self.state = State(draw(range(len(PLACES))), opened, False, items)
         return self.observation(), self._info()
@@ -249,13 +249,13 @@ class Household(gym.Env[Any, Any]):
 
     def fulfilled(self, state: State) -> bool:
         """Whether a mission is fulfilled where a household stands."""
-        goal = self.goal
-        item = next(item for item in state.items if item.kind == goal.kind)
-        if goal.family == "examine":
+        chore = self.chore
+        item = next(item for item in state.items if item.kind == chore.kind)
+        if chore.family == "examine":
             return item.held and state.lit and state.place == DESK
-        wanted = WORDS[goal.family].strip()
+        wanted = WORDS[chore.family].strip()
         as_asked = not wanted or wanted in (item.temperature, item.surface)
-        return not item.held and as_asked and PLACES[item.place] == goal.place
+        return not item.held and as_asked and PLACES[item.place] == chore.place
 
     def observation(self) -> dict[str, Any]:
         """Return the mission and the table of objects."""
@@ -272,13 +272,13 @@ class Household(gym.Env[Any, Any]):
         for row, item in enumerate(state.items, lamp + 1):
             how = TEMPERATURES.index(item.temperature), SURFACES.index(item.surface)
             table[row] = CLASSES.index(item.kind), *CELLS[item.place], 0, *how, item.held
-        return {MISSION: self.goal.words, OBJECTS: table}
+        return {MISSION: self.chore.words, OBJECTS: table}
 
     def restore(self, observation: Any) -> bool:
         """Stand at an observation; False where it is none of the household."""
-        if not self.observation_space.contains(observation) or observation[MISSION] not in GOALS:
+        if not self.observation_space.contains(observation) or observation[MISSION] not in CHORES:
             return False
-        goal, things = GOALS[observation[MISSION]], SCHEMA.decode(observation[OBJECTS])
+        chore, things = CHORES[observation[MISSION]], SCHEMA.decode(observation[OBJECTS])
         cells = [(int(thing["x"]), int(thing["y"])) for thing in things]
         if len(things) != len(self._empty) or not set(cells) <= set(CELLS):
             return False
@@ -286,7 +286,7 @@ class Household(gym.Env[Any, Any]):
         opened = frozenset(thing.kind for thing in things if thing["state"] == "open")
         lying = zip(things[-THERE:], places[-THERE:], strict=True)
         items = tuple(
-            Item(
+            Belonging(
                 thing.kind,
                 place,
                 str(thing["temperature"]),
@@ -295,25 +295,25 @@ class Household(gym.Env[Any, Any]):
             )
             for thing, place in lying
         )
-        if goal.kind not in {item.kind for item in items}:
+        if chore.kind not in {item.kind for item in items}:
             return False
         lit = things[-THERE - 1]["state"] == "on"
-        self.goal, self.state = goal, State(places[0], opened, lit, items)
+        self.chore, self.state = chore, State(places[0], opened, lit, items)
         return np.array_equal(self.observation()[OBJECTS], observation[OBJECTS])
 
     def render(self) -> str | None:
         """Say in words what is where, and what to do."""
         if self.render_mode is None or self.state is None:
             return None
-        return in_words(self.state, self.goal)
+        return in_words(self.state, self.chore)
 
     def _info(self) -> dict[str, Any]:
         return {"valid_actions": self.valid_actions()}
 
 
-def in_words(state: State, goal: Goal) -> str:
+def in_words(state: State, chore: Chore) -> str:
     """Write down a household, a line for each place."""
-    lines = [f"Mission: {goal.words}.", ""]
+    lines = [f"Mission: {chore.words}.", ""]
     for room, names in ROOMS.items():
         lines.append(f"In the {room}:")
         for name in names:
@@ -328,7 +328,7 @@ def in_words(state: State, goal: Goal) -> str:
     return "\n".join([*lines, "", f"You hold {_named(held) if held else 'nothing'}."])
 
 
-def _named(item: Item) -> str:
+def _named(item: Belonging) -> str:
     """Name a thing with what was done to it."""
     words = [word for word in (item.surface, item.temperature) if word not in ("dirty", "room")]
     return " ".join(["the", *words, item.kind])

@@ -24,7 +24,7 @@ CURRICULUM = (
 """The environments that are listed, in the order in which they build on each other."""
 
 
-class Environments(Mapping[str, "Callable[[], EnvironmentSpec]"]):
+class Grids(Mapping[str, "Callable[[], EnvironmentSpec]"]):
     """The curriculum by id; every other id of MiniGrid is served as well."""
 
     def __getitem__(self, name: str) -> Callable[[], EnvironmentSpec]:
@@ -45,7 +45,7 @@ class Environments(Mapping[str, "Callable[[], EnvironmentSpec]"]):
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
     """Offer the environments of the package minigrid, which is imported when one is made."""
-    return Environments()
+    return Grids()
 
 
 def _specify(name: str) -> EnvironmentSpec:

@@ -33,44 +33,44 @@ FEWEST_STEPS = 5
 """Steps that the shortest solution of a board takes at least."""
 
 
-class Position(NamedTuple):
+class Positions(NamedTuple):
     """Where the player and the boxes are."""
 
     player: Cell
     boxes: tuple[Cell, ...]
 
 
-class Board(NamedTuple):
+class Warehouse(NamedTuple):
     """What never moves."""
 
     walls: frozenset[Cell]
     targets: tuple[Cell, ...]
     teleporters: tuple[Cell, ...] = ()
 
-    def after(self, position: Position, action: int) -> Position:
+    def after(self, position: Positions, action: int) -> Positions:
         """Return where an action leads; one that is impossible changes nothing."""
         player, boxes = position
         if action == ACTIVATE:
-            return Position(self._teleported(player, boxes), boxes)
+            return Positions(self._teleported(player, boxes), boxes)
         dx, dy = MOVES[action]
         ahead = (player[0] + dx, player[1] + dy)
         if ahead in self.walls:
             return position
         if ahead not in boxes:
-            return Position(ahead, boxes)
+            return Positions(ahead, boxes)
         behind = (ahead[0] + dx, ahead[1] + dy)
         if behind in self.walls or behind in boxes:
             return position
-        return Position(ahead, tuple(behind if box == ahead else box for box in boxes))
+        return Positions(ahead, tuple(behind if box == ahead else box for box in boxes))
 
-    def placed(self, position: Position) -> int:
+    def placed(self, position: Positions) -> int:
         """Return how many boxes stand on targets."""
         return sum(box in self.targets for box in position.boxes)
 
-    def solution(self, start: Position) -> list[int] | None:
+    def solution(self, start: Positions) -> list[int] | None:
         """Return the fewest actions that place all boxes, by breadth; None where none do."""
         actions, alive = range(ACTIVATE + bool(self.teleporters)), self.alive()
-        came: dict[Position, tuple[Position, int] | None] = {start: None}
+        came: dict[Positions, tuple[Positions, int] | None] = {start: None}
         waiting = [start] if alive.issuperset(start.boxes) else []
         for here in waiting:
             if self.placed(here) == len(here.boxes):
@@ -105,7 +105,7 @@ class Board(NamedTuple):
 
 def draw(
     rng: np.random.Generator, boxes: int, *, teleporters: bool = False, parted: bool = False
-) -> tuple[Board, Position]:
+) -> tuple[Warehouse, Positions]:
     """Draw a board that can be solved.
 
     A `parted` one cannot be solved without teleporters: a wall stands between the player and the
@@ -124,16 +124,16 @@ def draw(
         if len(walls) > MOST_INNER_WALLS or len(cells) < 2 * boxes + 3:
             continue
         player, *others = cells
-        start = Position(player, tuple(others[:boxes]))
+        start = Positions(player, tuple(others[:boxes]))
         targets, ends = tuple(others[boxes : 2 * boxes]), tuple(others[2 * boxes :])
-        board = Board(OUTER | walls, targets, ends if teleporters else ())
+        board = Warehouse(OUTER | walls, targets, ends if teleporters else ())
         alone = board._replace(teleporters=()).solution(start)
         found = board.solution(start) if parted else alone
         if found and len(found) >= FEWEST_STEPS and (alone is None) == parted:
             return board, start
 
 
-def _back(came: dict[Position, tuple[Position, int] | None], here: Position) -> list[int]:
+def _back(came: dict[Positions, tuple[Positions, int] | None], here: Positions) -> list[int]:
     """Return the actions that led to a position."""
     actions: list[int] = []
     step = came[here]

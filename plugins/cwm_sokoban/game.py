@@ -15,9 +15,9 @@ from cwm_sokoban.boards import (
     MOST_INNER_WALLS,
     OUTER,
     SIZE,
-    Board,
     Cell,
-    Position,
+    Positions,
+    Warehouse,
     draw,
 )
 
@@ -74,8 +74,8 @@ class Sokoban(gym.Env[Any, Any]):
         seen = spaces.Box(self._empty, high, dtype=np.int64)
         self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
         self.action_space = spaces.Discrete(ACTIVATE + teleports)
-        self.board = Board(OUTER, ())
-        self.position: Position | None = None
+        self.board = Warehouse(OUTER, ())
+        self.position: Positions | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -127,8 +127,10 @@ class Sokoban(gym.Env[Any, Any]):
         counts = [len(found[kind]) for kind in (AGENT, BOX, TARGET, TELEPORTER)]
         if counts != [1, self.boxes, self.boxes, 2 * self.teleports]:
             return False
-        self.board = Board(frozenset(found[WALL]), tuple(found[TARGET]), tuple(found[TELEPORTER]))
-        self.position = Position(found[AGENT][0], tuple(found[BOX]))
+        self.board = Warehouse(
+            frozenset(found[WALL]), tuple(found[TARGET]), tuple(found[TELEPORTER])
+        )
+        self.position = Positions(found[AGENT][0], tuple(found[BOX]))
         return np.array_equal(self.observation()[OBJECTS], observation[OBJECTS])
 
     def render(self) -> Any:
