@@ -31,7 +31,7 @@ FUNCTIONS = {
 
 def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return a head of plain data and named arrays of numbers or texts as bytes."""
-    columns = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    columns = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     shapes = [[name, column.dtype.str, column.shape] for name, column in columns.items()]
     text = json.dumps([head, shapes]).encode()
     return b"".join([_HEAD.pack(len(text)), text, *(c.tobytes() for c in columns.values())])

@@ -1,0 +1,158 @@
+"""Acting where observations are real numbers: plans, policies and what is open."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.agents.learning.actor import Knowledge
+from cwm_cli.agents.learning.real import Real
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds.imagining import Imagination
+
+PENDULUM = """
+import numpy as np
+
+
+class Environment:
+    def set_state(self, observation):
+        self.observation = np.array(observation, dtype=float)
+
+    def step(self, action):
+        observation = self.observation
+        angle = np.arctan2(observation[1], observation[0])
+        speed = min(max(observation[2] + 0.15 * action[0] + 0.75 * np.sin(angle), -8.0), 8.0)
+        after = angle + 0.05 * speed
+        reward = -0.001 * action[0] ** 2 - angle**2 - 0.1 * observation[2] ** 2
+        self.observation = np.array([np.cos(after), np.sin(after), speed])
+        return self.observation.copy(), reward, False
+"""
+
+CAR = """
+import numpy as np
+
+
+class Environment:
+    def set_state(self, observation):
+        self.observation = np.array(observation, dtype=float)
+
+    def step(self, action):
+        place, speed = self.observation[0], self.observation[1]
+        speed = speed + 0.001 * (action - 1) - 0.0025 * np.cos(3 * place)
+        speed = min(max(speed, -0.07), 0.07)
+        place = min(max(place + speed, -1.2), 0.6)
+        if place <= -1.2 and speed < 0:
+            speed = 0.0
+        self.observation = np.array([place, speed])
+        return self.observation.copy(), -1.0, bool(place >= 0.5)
+"""
+
+
+def known_of(
+    name: str, program: str, sandbox: Sandbox, *, steps: int = 60
+) -> tuple[Knowledge, gym.Env[Any, Any]]:
+    """Know a program of an environment, and some random steps."""
+    env = gym.make(name)
+    limit = env.spec.max_episode_steps if env.spec and env.spec.max_episode_steps else 200
+    known = Knowledge(
+        space_of(env.observation_space), space_of(env.action_space, "actions"), min(limit, 1000)
+    )
+    env.action_space.seed(0)
+    over, episode, seen = True, -1, None
+    for _ in range(steps):
+        if over:
+            episode += 1
+            seen, _ = env.reset(seed=episode)
+            known.starts.append(seen)
+        action = env.action_space.sample()
+        after, reward, ended, cut, _ = env.step(action)
+        known.rows.append(
+            Transition(seen, action, after, float(reward), ended, cut, episode=episode)
+        )
+        seen, over = after, ended or cut
+    known.program = program
+    data = Dataset.of(
+        known.rows, observation_space=known.observation_space, action_space=known.action_space
+    )
+    known.imagination = Imagination(sandbox, program, data)
+    return known, env
+
+
+def returned(actor: Real, env: gym.Env[Any, Any], seed: int) -> tuple[float, float]:
+    """Play an episode; return what was promised and what came."""
+    seen, _ = env.reset(seed=seed)
+    total, promised = 0.0, actor.promise(seen, actor.known.limit)
+    for left in range(actor.known.limit, 0, -1):
+        intent = actor.choose(seen, left, "exploit")
+        assert intent is not None
+        seen, reward, ended, _, _ = env.step(intent.action)
+        total += float(reward)
+        if ended:
+            break
+    assert promised is not None
+    return promised, total
+
+
+def test_a_swing_up_is_planned_to_the_end_and_comes_about_as_promised(sandbox: Sandbox) -> None:
+    known, env = known_of("Pendulum-v1", PENDULUM, sandbox)
+    actor = Real(known)
+    with known.imagination or pytest.fail():
+        promised, came = returned(actor, env, seed=100)
+        assert came == pytest.approx(promised, abs=0.5)
+        assert came > -140  # a search that lets early pay crowd out late pay gets -340
+        assert actor.work < 6_000_000
+
+
+@pytest.mark.slow
+def test_the_frontier_leads_out_of_what_was_visited_and_then_the_way_is_played(
+    sandbox: Sandbox,
+) -> None:
+    known, env = known_of("MountainCar-v0", CAR, sandbox)
+    actor = Real(known)
+    with known.imagination or pytest.fail():
+        start, _ = env.reset(seed=5)
+        assert actor.promise(start, 200) is None  # rewards never vary and no end was seen
+        intent = actor.choose(start, 200)
+        assert intent is not None
+        assert intent.aim == "explore"
+        farthest = max(float(row.next_observation[0]) for row in known.rows)
+        for left in range(200, 0, -1):
+            intent = actor.choose(start, left)
+            if intent is None:
+                break
+            after, reward, ended, _, _ = env.step(intent.action)
+            row = Transition(start, intent.action, after, float(reward), ended, False)
+            predicted = actor.predict(start, intent.action)
+            assert predicted is not None
+            assert actor.agrees(predicted, row)
+            known.rows.append(row)
+            start = after
+            if ended:
+                break
+        assert max(float(row.next_observation[0]) for row in known.rows) > farthest + 0.2
+
+
+def test_what_limits_and_bounds_leave_open_is_asked() -> None:
+    ends = Space("box", "float64", (2,), (-1.0, -np.inf), (1.0, np.inf))
+    known = Knowledge(ends, Space("discrete", "int64", (), (0.0,), (1.0,)), 10)
+    for place, ended in ((0.1, False), (0.2, False), (0.25, True)):
+        after = np.array([place, 0.0])
+        known.rows.append(Transition(np.zeros(2), 1, after, 1.0, ended))
+    texts = [question.text for question in Real(known).questions()]
+    limit = "the limit of observation[0] lies between 0.2 and 0.25; the end was seen once"
+    assert texts[0] == limit
+    assert any("observation[0] never passed 0.25 of its bound 1" in text for text in texts)
+
+
+def test_it_serves_real_numbers_with_numbered_or_bounded_actions() -> None:
+    real = Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0))
+    free = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
+    numbered = Space("discrete", "int64", (), (0.0,), (1.0,))
+    assert Real.serves(real, numbered)
+    assert Real.serves(real, real)
+    assert not Real.serves(real, free)
+    assert not Real.serves(numbered, numbered)
