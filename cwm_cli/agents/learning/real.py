@@ -172,7 +172,7 @@ class Real(Actor):
         return Step(after, float(found["rewards"][0]), bool(found["ends"][0]))
 
     def agrees(self, predicted: Step, row: Transition) -> bool:
-        """Whether a prediction came about; what is seen where an episode ends counts for nothing."""
+        """Whether a prediction came about; what is seen at an end counts for nothing."""
         if bool(predicted.terminated) != row.terminated:
             return False
         if abs(predicted.reward - row.reward) > CLOSE * (1 + abs(row.reward)):
