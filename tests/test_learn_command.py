@@ -86,7 +86,7 @@ def picture(console: Console) -> list[str]:
 def test_one_can_see_it_learn() -> None:
     lines = picture(terminal())
     told = {line.split("  ")[0].strip(): line for line in lines}
-    assert "2: last -13, best -13" in told["episode"]
+    assert "3: 0 steps, return 0 so far; last -13, best -13" in told["episode"]
     assert told["aim"].endswith("exploit: by the plan (promises -13)")
     assert "500.0 ms per step" in told["planning"]
     assert "reward at step 40" in told["mismatch"]

@@ -25,6 +25,18 @@ QUESTIONS = 4
 """Open questions that are told in the end: what plans depend on most comes first."""
 
 
+STOPPED = {
+    "certified": "its play is certified",
+    "return": "its play returns what it was to return",
+    "steps": "the steps are spent; the same command with more --steps goes on",
+    "seconds": "the time is spent; the same command with more --seconds goes on",
+    "idle": "nothing that is unknown could be reached any more",
+    "completions": "the completions are spent",
+    "money": "the money is spent",
+}
+"""Why learning ended, in words."""
+
+
 def learning_view(console: Console, *, steps: int) -> "LearningView":
     """Return what follows learning: a picture that changes, or a line per episode.
 
@@ -50,6 +62,7 @@ class LearningView(Lines):
         self.asked: dict[str, RecordedQuestion] = {}
         self.certificate: Certificate | None = None
         self.taken, self.thought = 0, 0.0
+        self.length, self.returned = 0, 0.0
         self.work: object = None
         self._began = time.monotonic()
 
@@ -72,12 +85,14 @@ class LearningView(Lines):
             case Stepped():
                 self.steps, self.step = event.steps, event
                 self.taken, self.thought = self.taken + 1, self.thought + event.seconds
+                self.length, self.returned = self.length + 1, self.returned + event.row.reward
             case Mismatched():
                 self.mismatch = event
                 self.mismatches += not event.by_chance
             case EpisodeRecord():
                 self.steps = max(self.steps, event.steps)
                 self.returns.append(_point(event))
+                self.length, self.returned = 0, 0.0
             case ProgramRecord():
                 self.program = event
             case RecordedQuestion():
@@ -193,11 +208,13 @@ class LearningPicture(LearningView):
 
     def _facts(self) -> Iterator[Text]:
         """Say what is known at the moment, a line each."""
+        words = (
+            f"{len(self.returns) + 1:,}: {self.length:,} steps, return {self.returned:.5g} so far"
+        )
         if self.returns:
-            last = self.returns[-1]
             best = max(each["return"] for each in self.returns)
-            words = f"last {last['return']:.5g}, best {best:.5g}"
-            yield Text(f"episode   {len(self.returns):,}: {words}", "bold green")
+            words += f"; last {self.returns[-1]['return']:.5g}, best {best:.5g}"
+        yield Text(f"episode   {words}", "bold green")
         if self.step:
             promise = self.step.intent.promise
             promised = "" if promise is None else f" (promises {promise:.5g})"
@@ -239,7 +256,8 @@ def learning_report(result: LearningResult, next_command: str) -> Iterator[Text]
             for part in (result.writing_seconds, result.planning_seconds)
         )
         words += f": {writing} of it writing {result.refits:,} programs, {planning} planning"
-    yield Text(f"learned   {words}; stopped: {result.stopped}")
+    yield Text(f"learned   {words}")
+    yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")
     if result.completions:
         yield Text(f"asked     {result.completions:,} completions, cost {money(result.cost)}")
     if result.certificate:
