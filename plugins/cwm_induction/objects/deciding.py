@@ -94,12 +94,13 @@ class Situations:
         self.costs = np.array(costs)
 
     def condition(
-        self, wanted: Array, refused: Array, keys: Sequence[str] = ()
+        self, wanted: Array, refused: Array, keys: Sequence[tuple[str, ...]] = ()
     ) -> tuple[Condition, float]:
         """Return a condition that holds in no refused row, and in as many wanted ones as it can.
 
-        With `keys`, properties, each value of one of them is spoken of by itself: nothing is
-        said of values that were not wanted yet. What is cheapest is taken; also its cost.
+        With `keys`, properties, all values of some of them together are spoken of by themselves:
+        nothing is said of values that were not wanted yet. What is cheapest is taken; also its
+        cost.
         """
         if not keys:
             return self._products(wanted, refused)
@@ -119,13 +120,17 @@ class Situations:
     def _left(self, condition: Condition, wanted: Array) -> int:
         return int((wanted & ~self.holds(condition, len(wanted))).sum())
 
-    def _keyed(self, key: str, wanted: Array, refused: Array) -> tuple[Condition, float]:
-        """Return a condition that begins with the value of a property."""
-        column, products, cost = self.values[key], [], 0.0
-        for value in sorted(set(column[wanted]), key=str):
-            mask = np.array(column == value, np.bool_)
+    def _keyed(
+        self, keys: tuple[str, ...], wanted: Array, refused: Array
+    ) -> tuple[Condition, float]:
+        """Return a condition that begins with the values of some properties."""
+        columns, products, cost = [self.values[key] for key in keys], [], 0.0
+        for values in sorted(set(zip(*(each[wanted] for each in columns), strict=True)), key=str):
+            parts = [column == value for column, value in zip(columns, values, strict=True)]
+            mask = np.array(np.logical_and.reduce(parts), np.bool_)
             condition, more = self._products(wanted & mask, refused & mask)
-            products += [(Literal(key, value), *each) for each in condition.products]
+            first = tuple(map(Literal, keys, values))
+            products += [(*first, *each) for each in condition.products]
             cost += 1 + more
         return Condition(tuple(products)), cost
 

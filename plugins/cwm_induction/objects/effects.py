@@ -8,14 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_induction.objects.deciding import Condition, Situations
+from cwm_induction.objects.deciding import Condition, Product, Situations
 from cwm_induction.objects.experience import Experience, compiled
 from cwm_induction.objects.words import Language
 
 PLACE = ("x", "y")
 
-KEYS = ("front.kind", "here.kind", "held.kind")
-"""What a rule speaks of first: of other kinds it says nothing, and so nothing happens."""
+KEYS = (("front.kind",), ("here.kind",), ("held.kind",))
+"""What a rule may speak of first: of other kinds it says nothing, and so nothing happens."""
+
+GOING = {"front": (("front.kind", "beyond.kind"),)}
+"""The same for things that go a step: what is where they go counts."""
+
+JUMPING = (("here.kind", "there.kind"),)
+"""The same for things that go to where another one is."""
 
 
 class Effect(NamedTuple):
@@ -60,8 +66,10 @@ def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[
             continue
         columns = seen.columns(seen.of_situations(), group.scenes)
         situations = Situations(columns, rank)
-        for role, mask in _played(seen, group, changes):
-            rules += _fit_role(seen, group, situations, role, mask, KEYS if careful else ())
+        pushed: list[Rule] = []  # the agent last: where it goes depends on what gives way
+        for role, mask in sorted(_played(seen, group, changes), key=lambda one: one[0] == "agent"):
+            pushed += _fit_role(seen, group, situations, role, mask, careful, pushed)
+        rules += pushed
     return rules
 
 
@@ -127,9 +135,10 @@ def _fit_role(
     situations: Situations,
     role: str,
     mask: np.ndarray,
-    keys: Sequence[str],
+    careful: bool,
+    others: Sequence[Rule],
 ) -> list[Rule]:
-    """Return the rules for the things in a role."""
+    """Return the rules for the things in a role; conditions of other rules are tried first."""
     before = [scene[role] for scene in group.scenes]
     after = [
         seen.rows[number].after[thing.slot] if there else thing
@@ -155,20 +164,40 @@ def _fit_role(
                 break
             effect, mine = effects.pop(best), explained.pop(best)
             must, never = mine & wanted & left, known & ~mine
-            told = [rule.condition for rule in rules if _fits(situations, rule, must, never)]
-            near = role != "agent" or any("dx" in value for value in effect.values)
-            asked = keys if near or never.any() else ()
-            condition = told[0] if told else situations.condition(must, never, asked)[0]
+            told = _told(situations, [*rules, *others], must, never)
+            rest = must & ~situations.holds(told, len(must))
+            condition = told
+            if rest.any() or not told.products:
+                keys = _keys(effect, bool(never.any())) if careful else ()
+                more = situations.condition(rest, never, keys)[0]
+                condition = Condition((*more.products, *told.products))
             if condition.products:
                 rules.append(Rule(group.actions, condition, effect))
             left &= ~mine
     return rules
 
 
-def _fits(situations: Situations, rule: Rule, must: np.ndarray, never: np.ndarray) -> bool:
-    """Return whether a rule's condition does as well for another effect on the same thing."""
-    holds = situations.holds(rule.condition, len(must))
-    return bool(holds[must].all() and not holds[never].any())
+def _told(
+    situations: Situations, rules: Sequence[Rule], must: np.ndarray, never: np.ndarray
+) -> Condition:
+    """Return what conditions of other rules say of this effect too: one thing gives way to another."""
+    products: list[Product] = []
+    left = must.copy()
+    for rule in rules:
+        holds = situations.holds(rule.condition, len(must))
+        if (holds & left).any() and not (holds & never).any():
+            products += rule.condition.products
+            left &= ~holds
+    return Condition(tuple(dict.fromkeys(products)))
+
+
+def _keys(effect: Effect, refused: bool) -> Sequence[tuple[str, ...]]:
+    """Return what a careful rule speaks of first."""
+    if any("dx" in value for value in effect.values):
+        return GOING.get(effect.role, KEYS[:1])
+    if effect.fields == PLACE:
+        return JUMPING
+    return KEYS if refused or effect.role != "agent" else ()
 
 
 def _effects(
