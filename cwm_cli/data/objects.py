@@ -118,6 +118,9 @@ class ObjectSchema:
         )
 
 
+SIDES = {"right": (1, 0), "down": (0, 1), "left": (-1, 0), "up": (0, -1)}
+"""The neighbours of a place, as (dx, dy)."""
+
 FEWEST, NEVER, FAR = 4, -1, 1 << 20
 """Objects that a class may have for its distances to be told: walls have more. The distance
 of a class that has none, or more, and a place that no object has."""
@@ -155,12 +158,12 @@ def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.n
 
     carried = tell("held", held)
     tell("here", lying & (x == x[:, :1]) & (y == y[:, :1]))
-    sides = {"right": (1, 0), "down": (0, 1), "left": (-1, 0), "up": (0, -1)}
     if schema.directions and "direction" in schema.names:
         ways = np.array([(0, 0), *schema.directions])[tables[:, 0, schema.column("direction")]]
         places = {"front": ways, "beyond": 2 * ways}
     else:
-        places = {name: np.tile(way, (len(tables), 1)) for name, way in sides.items()}
+        ways = {name: np.tile(way, (len(tables), 1)) for name, way in SIDES.items()}
+        places = ways | {f"beyond {name}": 2 * way for name, way in ways.items()}
     for name, way in places.items():
         there = (x == x[:, :1] + way[:, :1]) & (y == y[:, :1] + way[:, 1:])
         chosen = tell(name, lying & there)

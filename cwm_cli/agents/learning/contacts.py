@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -18,8 +18,9 @@ AROUND = ("front", "here", "right", "down", "left", "up")
 class Contacts(Novelty):
     """What was never tried on which objects: those that the agent stands before, and carries.
 
-    `names` are those of the `relations`. Places are looked at last: on another board all of them
-    are others.
+    `names` are those of the `relations`, and `sides` say to which of them actions go, where that is
+    always the same: what is there is what they are done to. Places say nothing:
+    on another board all of them are others.
     """
 
     def __init__(
@@ -31,28 +32,41 @@ class Contacts(Novelty):
         *,
         names: Sequence[str],
         relations: np.ndarray,
+        sides: Mapping[int, str],
     ) -> None:
         super().__init__(situations, factors, steps, usual, relations)
-        self._names = list(names)
+        self._named, self._sides = list(enumerate(names)), dict(sides)
 
     def _in_order(self) -> Iterator[Level]:
-        near = [n for n, name in enumerate(self._names) if name in AROUND]
-        held = [n for n, name in enumerate(self._names) if name == "held"]
-        like = [n for n, name in enumerate(self._names) if name.split(" ")[0] in (*AROUND, "held")]
-        like = [n for n in like if not self._names[n].endswith("color")]
-        far = [n for n, name in enumerate(self._names) if name.split(" ")[0] not in AROUND]
+        near = [n for n, name in self._named if name in AROUND]
+        far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
         yield Level("an action that was never tried", self._untried(0))
-        yield Level("never done to such a thing", self._trying((n,) for n in near))
+        yield Level("never done to such a thing", self._touching(1))
         yield Level("objects were never like that", self._reaching((n,) for n in (*near, *far)))
-        pairs = [(n, m) for n in near for m in (*held, *like) if n != m]
-        yield Level("never done to such a thing in such a state", self._trying(pairs))
+        yield Level("never done to such a thing in such a state", self._touching(2))
         yield Level("objects were never like that together", self._reaching(combinations(far, 2)))
-        yield Level("never done among such things", self._trying(combinations(like, 3)))
-        yield Level("never tried there", self.fresh)
+        yield Level("never done among such things", self._touching(3))
+
+    def _touching(self, width: int) -> np.ndarray:
+        """Return where actions were never taken among such things, so many of them together."""
+        unknown = np.zeros(self._shape, bool)
+        for action in range(self._shape[1]):
+            side = self._sides.get(action)
+            first = {"here", side} if side else {*AROUND}
+            more = {"here", "held", side, f"beyond {side}"} if side else {*AROUND, "held"}
+            near = [n for n, name in self._named if name in first]
+            like = [
+                n
+                for n, name in self._named
+                if name in more or (name.split(" ")[0] in more and not name.endswith("color"))
+            ]
+            tuples = [(n, *rest) for n in near for rest in combinations(like, width - 1)]
+            unknown[:, action] = self._trying(t for t in tuples if len({*t}) == width)[:, action]
+        return unknown
 
     def landings(self, width: int) -> np.ndarray:
         """Return where actions lead to relations that were never seen together."""
-        return self._reaching(combinations(range(len(self._names)), width))
+        return self._reaching(combinations(range(len(self._named)), width))
 
     @cached_property
     def _relations(self) -> np.ndarray:

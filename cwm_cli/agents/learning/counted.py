@@ -14,7 +14,7 @@ from cwm_cli.agents.learning.contacts import Contacts
 from cwm_cli.agents.learning.factors import digits_of, split
 from cwm_cli.agents.learning.novelty import Level, Novelty
 from cwm_cli.agents.learning.situations import Situations, Ways
-from cwm_cli.data.objects import OBJECTS, relations
+from cwm_cli.data.objects import OBJECTS, SIDES, relations
 from cwm_cli.planning.model import Step
 
 if TYPE_CHECKING:
@@ -195,7 +195,23 @@ class Counted(Actor):
             self._related = [names[n] for n in varying], _varying(columns)
         named, columns = self._related
         known = self.table, self._factors, self._steps, self.table.usual
-        return Contacts(*known, names=named, relations=columns)
+        return Contacts(*known, names=named, relations=columns, sides=self._sides())
+
+    def _sides(self) -> dict[int, str]:
+        """Return the side to which the agent goes by an action, where it faces none."""
+        tables = self.table.column(f"observations.{OBJECTS}")
+        ways: dict[int, Counter[tuple[int, int]]] = {}
+        schema = self.known.schema
+        if schema is None or schema.directions:
+            return {}
+        x, y = schema.column("x"), schema.column("y")
+        for before, action, after, *_ in self._steps:
+            way = (tables[after, 0] - tables[before, 0])[[x, y]].tolist()
+            if any(way):
+                ways.setdefault(action, Counter())[way[0], way[1]] += 1
+        usual = {action: counts.most_common(1)[0][0] for action, counts in ways.items()}
+        named = {way: side for side, way in SIDES.items()}
+        return {action: named[way] for action, way in usual.items() if way in named}
 
     def _towards(self, ways: Ways, levels: Iterator[Level], aim: Aim) -> Intent | None:
         """Begin the shortest way to the first level that can be reached, any of the nearest."""

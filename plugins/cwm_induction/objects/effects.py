@@ -46,6 +46,7 @@ class Group(NamedTuple):
     actions: tuple[int, ...]
     rows: list[int]
     scenes: list[dict[str, Any]]
+    situations: Situations
 
 
 def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[Rule]:
@@ -60,23 +61,23 @@ def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[
     groups += [(action,) for action in sorted({row.action for row in seen.rows} - set(moving))]
     for actions in groups:
         rows = [n for n, row in enumerate(seen.rows) if row.action in actions]
-        group = Group(actions, rows, [scenes[n] for n in rows])
-        changes = _changes(seen, group)
+        changes = _changes(seen, rows)
         if not any(changes):
             continue
-        columns = seen.columns(seen.of_situations(), group.scenes)
-        situations = Situations(columns, rank)
+        mine = [scenes[n] for n in rows]
+        situations = Situations(seen.columns(seen.of_situations(), mine), rank)
+        group = Group(actions, rows, mine, situations)
         pushed: list[Rule] = []  # the agent last: where it goes depends on what gives way
         for role, mask in sorted(_played(seen, group, changes), key=lambda one: one[0] == "agent"):
-            pushed += _fit_role(seen, group, situations, role, mask, careful, pushed)
+            pushed += _fit_role(seen, group, role, mask, told=pushed, careful=careful)
         rules += pushed
     return rules
 
 
-def _changes(seen: Experience, group: Group) -> list[set[int]]:
+def _changes(seen: Experience, rows: Sequence[int]) -> list[set[int]]:
     """Return the slots that changed in each row, but for what follows from being carried."""
     found = []
-    for number in group.rows:
+    for number in rows:
         row = seen.rows[number]
         pairs = enumerate(zip(row.before, row.after, strict=True))
         found.append(
@@ -132,11 +133,11 @@ def _played(
 def _fit_role(
     seen: Experience,
     group: Group,
-    situations: Situations,
     role: str,
     mask: np.ndarray,
+    *,
+    told: Sequence[Rule],
     careful: bool,
-    others: Sequence[Rule],
 ) -> list[Rule]:
     """Return the rules for the things in a role; conditions of other rules are tried first."""
     before = [scene[role] for scene in group.scenes]
@@ -164,13 +165,12 @@ def _fit_role(
                 break
             effect, mine = effects.pop(best), explained.pop(best)
             must, never = mine & wanted & left, known & ~mine
-            told = _told(situations, [*rules, *others], must, never)
-            rest = must & ~situations.holds(told, len(must))
-            condition = told
-            if rest.any() or not told.products:
+            condition = _told(group.situations, [*rules, *told], must, never)
+            rest = must & ~group.situations.holds(condition, len(must))
+            if rest.any():
                 keys = _keys(effect, bool(never.any())) if careful else ()
-                more = situations.condition(rest, never, keys)[0]
-                condition = Condition((*more.products, *told.products))
+                more = group.situations.condition(rest, never, keys)[0]
+                condition = Condition((*more.products, *condition.products))
             if condition.products:
                 rules.append(Rule(group.actions, condition, effect))
             left &= ~mine
@@ -180,7 +180,7 @@ def _fit_role(
 def _told(
     situations: Situations, rules: Sequence[Rule], must: np.ndarray, never: np.ndarray
 ) -> Condition:
-    """Return what conditions of other rules say of this effect too: one thing gives way to another."""
+    """Return what conditions of other rules say of this effect: one thing gives way to another."""
     products: list[Product] = []
     left = must.copy()
     for rule in rules:
