@@ -336,6 +336,7 @@ class _LearnedTask(NamedTuple):
     setting: Setting
     description: str
     known: Knowledge
+    actions: tuple[str, ...] = ()
     goal: GoalCondition | None = None
 
     @classmethod
@@ -363,7 +364,8 @@ class _LearnedTask(NamedTuple):
             if begun.rows is not None and begun.rows.observation_space != known.observation_space:
                 raise CwmError(f"the rows to begin with are none of {spec.id}: name others")
             setting = Setting(env, args, seed, known.limit)
-            return cls(spec, setting, spec.describe(made), known)
+            names = spec.action_names(made) if spec.action_names else ()
+            return cls(spec, setting, spec.describe(made), known, tuple(names))
 
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
@@ -376,7 +378,8 @@ class _LearnedTask(NamedTuple):
     @property
     def named(self) -> LearningTask:
         """The task as other loops take it."""
-        return LearningTask(self.spec.id, self.setting.task(self.spec), self.known.schema)
+        task, schema = self.setting.task(self.spec), self.known.schema
+        return LearningTask(self.spec.id, task, schema, self.actions)
 
     @property
     def nothing(self) -> Dataset:
