@@ -109,10 +109,12 @@ class Counted(Actor):
                 return Intent(action, aim or "exploit", "the best in the program", promise)
             if aim is not None:
                 return None
-        ways = self.table.ways(number, left)
         if aim == "probe":
-            doubts = chain([self._disputed()], self._doubts(number, ways, left))
-            return self._towards(ways, doubts, "probe")
+            disputed = self._disputed()  # which may add situations, so before any way is looked for
+            number = self._met(observation)
+            ways = self.table.ways(number, left)
+            return self._towards(ways, chain([disputed], self._doubts(number, ways, left)), "probe")
+        ways = self.table.ways(number, left)
         return self._towards(ways, self._news.levels(), "explore")
 
     def questions(self) -> list[OpenQuestion]:
@@ -238,9 +240,10 @@ class Counted(Actor):
 
     def _disputed(self) -> Level:
         """Return what other programs that replay every row say otherwise of."""
+        places = [(self._met(o), self.table.action_number(a)) for o, a in self.known.disputed]
         unknown = np.zeros(self.table.following.shape, bool)
-        for observation, action in self.known.disputed:
-            unknown[self._met(observation), self.table.action_number(action)] = True
+        for place in places:
+            unknown[place] = True
         return Level("other programs say otherwise", unknown[: len(self.table)])
 
     def _untried(self) -> list[OpenQuestion]:
