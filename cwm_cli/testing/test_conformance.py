@@ -15,11 +15,13 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cwm_cli import registry
+from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
 from cwm_cli.agents.recording import record
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
@@ -561,3 +563,25 @@ def test_a_kind_of_run_names_itself_its_header_and_its_records(name: str) -> Non
     for line in get_args(kind.record_type) or (kind.record_type,):
         assert issubclass(line, BaseModel)
     assert kind.journal_name.endswith(".jsonl")
+
+
+@every("learning strategy")
+def test_a_learning_strategy_acts_within_its_budget_and_tells_of_each_step(
+    name: str, material: Material
+) -> None:
+    strategy = make("learning strategy", name, material)
+    made: list[Any] = []
+
+    def begin() -> Any:
+        made.append(material.spec.make())
+        return made[-1]
+
+    task = LearningTask(material.spec.id, Task(begin, 0, 30))
+    session = LearningSession([task], material.sandbox, steps=12, completions=3, seconds=20)
+    strategy.learn(session)
+    assert session.over == "steps"
+    assert len(session.rows) == 12
+    assert made
+    spaces = space_of(made[0].observation_space), space_of(made[0].action_space, "actions")
+    rows = Dataset.of(session.rows, observation_space=spaces[0], action_space=spaces[1])
+    assert len(rows) == 12

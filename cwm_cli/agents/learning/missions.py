@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from string import Template
 from textwrap import indent
@@ -108,6 +108,7 @@ def class_name(kind: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in kind.split())
 
 
+@lru_cache(1024)
 def compiles(code: str) -> bool:
     """Whether a text is Python."""
     try:
@@ -127,10 +128,10 @@ def merged(*codes: str, entries: Sequence[str] = ()) -> str:
     for code in codes:
         if not compiles(code):
             continue
-        for node in ast.parse(code).body:
+        for node, own in _statements(code):
             for name in _defined(node):
                 lasting.pop(name, None)
-                lasting[name] = ast.unparse(node)
+                lasting[name] = own
     if entries:
         needed, open_ = set[str](), list(entries)
         while open_:
@@ -142,6 +143,19 @@ def merged(*codes: str, entries: Sequence[str] = ()) -> str:
                 ]
         lasting = {name: text for name, text in lasting.items() if name in needed}
     return "\n\n\n".join(dict.fromkeys(lasting.values())) + "\n" if lasting else ""
+
+
+@lru_cache(256)
+def _statements(code: str) -> list[tuple[ast.stmt, str]]:
+    """Return what stands at the top of code, each as it was written where it has its own lines."""
+    body, lines = ast.parse(code).body, code.splitlines()
+    starts = Counter(node.lineno for node in body)
+    found = []
+    for node in body:
+        whole = starts[node.lineno] == 1 and not getattr(node, "decorator_list", None)
+        own = "\n".join(lines[node.lineno - 1 : node.end_lineno]) if whole else ast.unparse(node)
+        found.append((node, own))
+    return found
 
 
 def _defined(node: ast.stmt) -> list[str]:
@@ -158,6 +172,7 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
+@lru_cache(1024)
 def entry(code: str, name: str) -> str:
     """Return the name of the function that stands for an entry point, "" where there is none.
 
@@ -369,12 +384,14 @@ def _head(schema: ObjectSchema, actions: Sequence[str]) -> str:
     )
 
 
+@lru_cache(1024)
 def _closed(name: str, code: str, wanted: str, purpose: str) -> str:
     """Put code into a function of its own, so that its names are its own, and call that once."""
     function = entry(code, wanted)
     if not function:
         return f"def {name}(*_):  # {_line(purpose)}\n    raise NameError('there is no {wanted}')\n"
-    body = indent(ast.unparse(ast.parse(code)), "    ")
+    plain = code if '"""' not in code and "'''" not in code else ast.unparse(ast.parse(code))
+    body = indent(plain.strip(), "    ")
     head = f"def _{name}():  # {_line(purpose)}"
     return f"{head}\n{body}\n    return {function}\n\n\n{name} = _{name}()\n"
 

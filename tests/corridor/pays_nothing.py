@@ -1,0 +1,2 @@
+def reward_func(state, action, next_state):
+    return 0.0, False
