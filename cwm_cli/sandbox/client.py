@@ -296,19 +296,19 @@ class Conversation:
 
     def receive(self, size: int) -> bytes:
         """Return as many bytes of the reply; EOFError when the process has ended."""
-        reply = b""
-        while len(reply) < size:
+        pieces = []
+        while size > 0:
             if not self._marked and not self._poller.poll(1000 * OVERDUE):
                 self._marked = True
                 self._mark(BEGUN)
             seconds = self._deadline - time.monotonic()
             if not self._poller.poll(max(0.0, seconds) * 1000):
                 raise WorkerLost("a worker of the sandbox does not answer")
-            part = os.read(self._replies, size - len(reply))
-            if not part:
+            if not (piece := os.read(self._replies, size)):
                 raise EOFError
-            reply += part
-        return reply
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
 
     def rest(self) -> None:
         """Say that a question is answered, so that its limits no longer run."""

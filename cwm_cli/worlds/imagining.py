@@ -71,6 +71,7 @@ class Imagination:
         try:
             process.send(question)
             [size] = SIZE.unpack(process.receive(SIZE.size))
+            process.rest()  # whoever waits for us to read a long reply does not sleep
             if size > LARGEST_REPLY:
                 raise ValueError(f"a reply of {size} bytes")
             head, arrays = unpack(process.receive(size))
@@ -84,7 +85,6 @@ class Imagination:
         except WorkerLost:
             self.close()
             raise
-        process.rest()
         return arrays
 
     def close(self) -> None:
