@@ -246,6 +246,8 @@ def _best(goal: Goal, theirs: Sequence[Baseline], *, tables: bool) -> tuple[floa
 def conclusions(goals: Sequence[Goal], ours: Results, seeds: Sequence[int]) -> Iterator[str]:
     """Say of how many certificates the bound held, and how many held-out systems were learned."""
     found = [ours[case] for g in goals for seed in seeds if (case := Case(g.name, seed)) in ours]
+    if broken := sum("error" in one for one in found):
+        yield f"{broken} of {len(found)} runs broke"
     checked = [one["checked"] for one in found if one.get("checked")]
     if checked:
         broken = sum(not one["holds"] for one in checked)

@@ -6,6 +6,7 @@ certificate is checked with further steps of the same play, which end no episode
 
 import shutil
 import time
+import traceback
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -21,7 +22,6 @@ from cwm_cli.agents.learning.learn import learn
 from cwm_cli.agents.learning.loop import Learner
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 
 FRESH, FIRST = 20, 2
@@ -73,6 +73,7 @@ class Measuring(Observer):
         self.began = time.monotonic()
         self.facts: dict[str, Any] = {"hit": None, "hit_seconds": None, "curve": []}
         self._programs = 0
+        self._good: list[float] = []
 
     def begins(self, work: object) -> None:
         """Hear who learns; a reset is the moment between episodes."""
@@ -100,8 +101,10 @@ class Measuring(Observer):
 
     def ends(self) -> None:
         """Measure what came of it."""
-        if self.learner and self.learner.known.program:
-            returns = self._play(FRESH)
+        learner = self.learner
+        if learner and learner.known.program:
+            same = len(learner.programs) == self._programs and self._good
+            returns = self._good if same else self._play(FRESH)
             self.facts["final"] = float(np.mean(returns))
             self.facts["lowest"] = float(min(returns))
 
@@ -116,6 +119,7 @@ class Measuring(Observer):
         enough = self.goal.lowest is None or min(returns) >= self.goal.lowest
         if len(returns) == FRESH and np.mean(returns) >= self.returned and enough:
             spent = time.monotonic() - self.began - self.seconds
+            self._good = returns
             self.facts |= {"hit": learner.steps, "hit_seconds": round(spent, 2)}
 
     def _play(self, count: int) -> list[float]:
@@ -190,8 +194,9 @@ def measured(goal: Goal, returned: float, seed: int) -> dict[str, Any]:
             "planning_seconds": result.planning_seconds,
             "program": result.program.read_text() if result.program else None,
         }
-    except CwmError as error:
-        facts = {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - a seed that breaks has not reached anything
+        traceback.print_exc()
+        facts = {"error": f"{type(error).__name__}: {error}"}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     spent = time.monotonic() - measuring.began - measuring.seconds
