@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,10 +43,11 @@ SYNCED = 10
 
 FRESH = 0.1
 """In mid-episode a program is written anew after so many more rows, as a share: that way the time
-it takes grows with the rows and not with their square."""
+it takes grows with the rows and not with their square. Between episodes it is written at once."""
 
-FRESH_BETWEEN = 0.05
-"""The same between episodes, for actors that remember what the program has wrong."""
+FRESH_REMEMBERED = 0.25
+"""The same, then too, for actors that remember what the program has wrong: rules from few more rows
+lead them astray more often than they help."""
 
 TRUSTED = 3
 """Clean episodes of play after which the program is doubted on purpose."""
@@ -66,6 +67,8 @@ all of them went as predicted nothing is left to do."""
 
 RECENT = 10
 """Episodes of play whose mean has to reach the return at which learning is to stop."""
+
+T = TypeVar("T")
 
 Stop = Literal["certified", "return", "steps", "seconds", "idle"]
 """Why learning ended: a certificate, a return that was to be reached, a budget that is spent, or
@@ -189,6 +192,7 @@ class Learner:
     _fitted: int = field(default=0, init=False, repr=False)
     _idle: int = field(default=0, init=False, repr=False)
     _doubts: int = field(default=0, init=False, repr=False)
+    _doubted: bool = field(default=False, init=False, repr=False)
     _compared: int = field(default=0, init=False, repr=False)
     _offered: list[str] = field(default_factory=list, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
@@ -217,6 +221,7 @@ class Learner:
         space = self.known.observation_space
         with closing(self.task.make()) as env:
             for seed in seeds:
+                env.action_space.seed(int(seed))
                 total, met, length = 0.0, None, 0
                 observation = _plain(space, env.reset(seed=int(seed))[0])
                 for left in range(self.known.limit, 0, -1):
@@ -282,7 +287,8 @@ class Learner:
             if intent is None and ((aims and not wandering) or self._idle < 2):
                 break
             if intent is None:
-                intent, wandering = self._at_random("nothing is known to go for"), True
+                allowed, wandering = self.task.allowed(self.env), True
+                intent = self._at_random("nothing is known to go for", allowed)
             if not aims:
                 promised = intent.promise
             row, agreed = self._step(observation, intent)
@@ -312,17 +318,14 @@ class Learner:
         clean = self.verification.episodes
         if clean < TRUSTED:
             return None
-        doubted = self._doubts >= DOUBTS or (self.actor.settled and not self.known.disputed)
-        return "verify" if doubted or self._doubts > clean - TRUSTED else "probe"
+        return "verify" if self._doubted or self._doubts > clean - TRUSTED else "probe"
 
     def _decide(self, observation: Any, left: int, aim: Aim | None) -> Intent | None:
         """Return what to do, with a program as soon as there is enough to write one from."""
         allowed = self.task.allowed(self.env)
         if not self.known.program:
             if self._too_few:
-                return Intent(
-                    random_action(self.env.action_space, allowed), "explore", "warming up"
-                )
+                return self._at_random("warming up", allowed)
             self._write()
         self.intent = self._choose(observation, left, aim, allowed)
         return self.intent
@@ -336,16 +339,15 @@ class Learner:
             intent = self.actor.choose(observation, left, aim)
         except Broke as error:
             self._broke(error.failure)
-            return self._at_random("the program failed")
+            return self._at_random("the program failed", allowed)
         finally:
             self.planning_seconds += time.perf_counter() - began
         if intent is None or allowed is None or intent.action in allowed:
             return intent
-        return self._at_random(f"{intent.action} is not allowed here")
+        return self._at_random(f"{intent.action} is not allowed here", allowed)
 
-    def _at_random(self, reason: str) -> Intent:
+    def _at_random(self, reason: str, allowed: tuple[int, ...] | None) -> Intent:
         """Return a random action, of those that are allowed."""
-        allowed = self.task.allowed(self.env)
         return Intent(random_action(self.env.action_space, allowed), "explore", reason)
 
     def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
@@ -363,7 +365,7 @@ class Learner:
             self.known.disputed[:] = left
         self._unsaved.append(row)
         if self.known.program:
-            self.actor.remember(row)
+            self._unbroken(lambda: self.actor.remember(row), None)
             if not agreed:
                 self._mismatch(row, predicted, by_chance)
         if len(self._unsaved) >= SYNCED:
@@ -374,11 +376,17 @@ class Learner:
 
     def _predicted(self, observation: Any, action: Any) -> Step | None:
         """Ask what follows; nothing where there is no program, or where it fails."""
+        if not self.known.program:
+            return None
+        return self._unbroken(lambda: self.actor.predict(observation, action), None)
+
+    def _unbroken(self, ask: Callable[[], T], otherwise: T) -> T:
+        """Ask the actor something; go on otherwise where the program fails in its hands."""
         try:
-            return self.actor.predict(observation, action) if self.known.program else None
+            return ask()
         except Broke as error:
             self._broke(error.failure)
-            return None
+            return otherwise
 
     def _taken(
         self, env: gym.Env[Any, Any], observation: Any, action: Any
@@ -423,13 +431,13 @@ class Learner:
         if not played.mismatched and "probe" in played.aims:
             self._doubts += 1
         self.observer.advanced(played)
-        replays = FRESH_BETWEEN if self.actor.REPLAYS else 0.0
-        if self._due(replays):
+        if self._due(0.0):
             self._write()
         elif self.verification.episodes == TRUSTED and played.is_play:
             self._find_disputes()
-        self._ask(self.actor.questions(), "play")
+        self._ask(self._unbroken(self.actor.questions, []), "play")
         self._ask(self._disputes(), "candidates")
+        self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
         if self.verification.enough and played.is_play:
             self._certify()
 
@@ -437,6 +445,7 @@ class Learner:
 
     def _due(self, share: float) -> bool:
         """Whether the program is to be written anew, after so many more rows as a share."""
+        share = FRESH_REMEMBERED if self.actor.REPLAYS else share
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
     def _write(self) -> None:
@@ -484,10 +493,7 @@ class Learner:
         self.known.program = program
         self.known.imagination = Imagination(self.sandbox, program, rows, seed=self.known.seed)
         self.known.disputed.clear()
-        try:
-            self.actor.learn()
-        except Broke as error:
-            self._broke(error.failure)
+        self._unbroken(self.actor.learn, None)
         self.learning_seconds += time.perf_counter() - began
 
     def _broke(self, failure: Failure) -> None:
@@ -594,8 +600,14 @@ class Learner:
     @property
     def _is_certified(self) -> bool:
         """Whether its play was trusted for long enough, and doubting it came to nothing."""
-        doubted = self._doubts >= DOUBTS or (self.actor.settled and not self.known.disputed)
-        return self.verification.enough and doubted and self._pending == 0
+        return self.verification.enough and self._pending == 0 and self._doubted
+
+    def _is_doubted(self) -> bool:
+        """Whether doubting the program came to nothing, often enough or as nothing is left."""
+        if self._doubts >= DOUBTS:
+            return True
+        settled = self._unbroken(lambda: self.actor.settled, otherwise=False)
+        return settled and not self.known.disputed
 
     @property
     def _is_spent(self) -> bool:
