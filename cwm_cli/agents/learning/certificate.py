@@ -73,7 +73,8 @@ class EpisodeRecord(BaseModel):
 
     `steps` counts those of the environment up to its end, `aims` says for how many of its steps
     each aim was acted for, `promised` is the return that the play was worth in the program at the
-    start, None where none was promised. `mismatched` counts predictions that went wrong.
+    start, None where none was promised. `mismatched` counts predictions that went wrong; it is not
+    `whole` where it was given up.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -87,6 +88,7 @@ class EpisodeRecord(BaseModel):
     promised: float | None = None
     mismatched: int = 0
     terminated: bool = False
+    whole: bool = True
 
     @property
     def aim(self) -> str:
@@ -96,7 +98,7 @@ class EpisodeRecord(BaseModel):
     @property
     def is_play(self) -> bool:
         """Whether it was played for the return from the first step to the last."""
-        return bool(self.aims) and set(self.aims) <= {"exploit", "verify"}
+        return self.whole and bool(self.aims) and set(self.aims) <= {"exploit", "verify"}
 
     @property
     def kept(self) -> bool:

@@ -209,6 +209,7 @@ class Learner:
         try:
             if self.known.rows and not self._too_few:
                 self._write()
+            self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
             while not (why := self._over()):
                 self._episode()
             return why
@@ -310,8 +311,9 @@ class Learner:
                 promised=promised,
                 mismatched=mismatched,
                 terminated=row.terminated,
+                whole=row.terminated or row.truncated or left == 1,
             )
-            self._finish(played, whole=row.terminated or row.truncated or left == 1)
+            self._finish(played)
 
     def _aim(self) -> Aim | None:
         """Return what an episode is for: what promises most, or trust, once it plays as it says."""
@@ -418,18 +420,11 @@ class Learner:
             )
         self.observer.advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
 
-    def _finish(self, played: EpisodeRecord, *, whole: bool) -> None:
+    def _finish(self, played: EpisodeRecord) -> None:
         """Write an episode down, and draw conclusions from it."""
-        self.episodes.append(played)
         self._sync()
         self.run.append(played)
-        if whole or played.mismatched:
-            before = self.verification.attempt, self.verification.changed
-            self.verification.episode(played)
-            if before != (self.verification.attempt, self.verification.changed):
-                self._doubts = 0
-        if not played.mismatched and "probe" in played.aims:
-            self._doubts += 1
+        self._count(played)
         self.observer.advanced(played)
         if self._due(0.0):
             self._write()
@@ -440,6 +435,16 @@ class Learner:
         self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
         if self.verification.enough and played.is_play:
             self._certify()
+
+    def _count(self, played: EpisodeRecord) -> None:
+        """Count an episode for or against what may be promised."""
+        self.episodes.append(played)
+        changed = self.verification.changed
+        self.verification.episode(played)
+        if changed != self.verification.changed:
+            self._doubts = 0
+        elif "probe" in played.aims:
+            self._doubts += 1
 
     # --- the program
 
@@ -661,12 +666,14 @@ class Learner:
                 self._given(part)
                 self.steps += len(part)
             elif isinstance(record, EpisodeRecord):
-                self.episodes.append(record)
-                self.verification.episode(record)
+                self._count(record)
             elif isinstance(record, ProgramRecord):
                 self.programs.append(record)
                 self.writing_seconds += record.seconds
                 self.verification.change(record.steps)
+                self._doubts = 0
+            elif isinstance(record, Certificate):
+                self._doubts = DOUBTS
             elif isinstance(record, RecordedQuestion):
                 asked[record.key] = record
         self.questions = Questions(asked.values())
