@@ -14,7 +14,7 @@ from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
 REVISION = "1"
 """Raised whenever the household goes another way."""
 
-MOST_STEPS = 50
+MOST_STEPS = 30
 """Steps after which an episode is cut off; the longest task takes about ten."""
 
 ROOMS = {
