@@ -21,6 +21,8 @@ from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
 from cwm_cli.agents.learning.goals import GoalCondition
 from cwm_cli.agents.learning.loop import Budget, Learner, Stop
+from cwm_cli.agents.learning.missions import StateView
+from cwm_cli.agents.learning.optimism import Optimist
 from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
 from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
@@ -29,6 +31,7 @@ from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.objects import MISSION
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -375,6 +378,16 @@ class _LearnedTask(NamedTuple):
         words = f"{self.description}\n\nOnly this pays, 1 for reaching it: {goal}."
         return self._replace(goal=pursued, description=words), _Begun(rows, program)
 
+    def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> Optimist | None:
+        """Return who invents what a mission may take, where there are missions and a model."""
+        known, space = self.known, self.known.observation_space
+        missions = space.kind == "dict" and MISSION in space.keys
+        if asked is None or not missions or known.action_space.kind != "discrete":
+            return None
+        first = int(known.action_space.low[0])
+        view = StateView(space, known.schema, self.actions, first)
+        return Optimist(asked, sandbox, view, known.seed)
+
     @property
     def named(self) -> LearningTask:
         """The task as other loops take it."""
@@ -447,6 +460,7 @@ def _learner(
             budget=budget,
             names=documented_names(task.description, known.observation_space),
             observer=observer,
+            optimist=task.optimist(asked, sandbox),
         )
     ) as learner:
         yield learner

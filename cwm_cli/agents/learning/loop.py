@@ -35,6 +35,7 @@ from cwm_cli.worlds.imagining import Imagination
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from cwm_cli.agents.learning.optimism import Optimist
     from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
     from cwm_cli.sandbox import Sandbox
 
@@ -170,6 +171,8 @@ class Learner:
     budget: Budget = field(default_factory=Budget)
     names: Sequence[str] = ()
     observer: Observer = SILENT
+    optimist: Optimist | None = None
+    """Who invents what would make a mission possible, where a language model is asked."""
 
     steps: int = field(default=0, init=False)
     """Of the environment, in this run."""
@@ -275,6 +278,7 @@ class Learner:
         seed, _ = seeds_of(self.known.seed, self._number)
         observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
         self.known.starts.append(observation)
+        self._hope(observation)
         aim, aims, returned, mismatched = self._aim(), Counter[str](), 0.0, 0
         promised, row, wandering = None, None, False
         for left in range(self.known.limit, 0, -1):
@@ -469,6 +473,19 @@ class Learner:
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
+
+    def _hope(self, start: Any) -> None:
+        """Act on what may make a mission possible that nobody was ever paid for."""
+        if self.optimist is None or not self.known.program or self._pending:
+            return
+        began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
+        found = self.optimist.invent(self.known.program, rows, start)
+        if found is not None:
+            seconds = time.perf_counter() - began
+            self.writing_seconds += seconds
+            self._record(found, len(rows), seconds, self._used - used)
+            self._act_on(found.program, rows)
+            self.verification.change(self.steps)
 
     def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
         """Write a program down."""

@@ -27,8 +27,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import close
 from cwm_cli.problems.feedback.examples import documented_names
 
-TRANSITION, REWARD = "transition", "reward_func"
-"""The entry points of the two programs."""
+TRANSITION, REWARD, INVENTED = "transition", "reward_func", "invented"
+"""The entry points of the two programs, and of what is invented beyond a program."""
 
 NEAREST = 3
 """Missions whose rewards are looked at for a new one."""
@@ -398,6 +398,56 @@ def _closed(name: str, code: str, wanted: str, purpose: str) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
+
+
+def layered(program: str, code: str, view: StateView) -> str:
+    """Return a program with `invented(state, action, next_state, reward, done)` after each step."""
+    head = _head(view.schema, view.actions) if view.schema else f"ACTIONS = {view.actions!r}\n"
+    things = f"[{OBJECTS!r}]"
+    read = f"decode({{}}{things})" if view.schema else "{}"
+    written = f"{{**after, {OBJECTS!r}: encode(next_state, len(after{things}))}}"
+    tail = Template(_LAYER_TAIL).substitute(
+        head=indent(head.strip(), "    "),
+        code=indent(code.strip(), "    "),
+        first=view.first,
+        before=read.format("before"),
+        after=read.format("after"),
+        written=written if view.schema else "next_state",
+    )
+    return f"{program.rstrip()}\n{tail}"
+
+
+_LAYER_TAIL = '''
+
+def _invention():
+$head
+
+$code
+
+    def says(before, action, after, reward, done):
+        name = ACTIONS[action - $first] if ACTIONS else action
+        next_state, reward, done = invented($before, name, $after, reward, done)
+        return $written, float(reward), bool(done)
+
+    return says
+
+
+_Seen, _invented = Environment, _invention()
+
+
+class Environment(_Seen):
+    """What was seen, and what may be so beyond that."""
+
+    def set_state(self, observation):
+        super().set_state(observation)
+        self._before = observation
+
+    def step(self, action):
+        after, reward, terminated = super().step(action)
+        after, reward, terminated = _invented(self._before, action, after, reward, terminated)
+        self.set_state(after)
+        return after, reward, terminated
+'''
 
 
 def for_goal(program: str, goal: str, space: Space, description: str = "") -> str:

@@ -1,0 +1,85 @@
+"""What a language model invents where a mission was never rewarded, with a real sandbox."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cwm_cli.agents.learning.missions import WorldProgram
+from cwm_cli.agents.learning.optimism import Optimist
+from cwm_cli.agents.learning.repairing import AskedModel
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
+from cwm_cli.worlds import ProgramModel
+from tests.object_worlds import Corridor
+from tests.test_missions import rows_of, view_of
+
+FOLDER = Path(__file__).parent / "corridor"
+MOVES = (FOLDER / "moves_only.py").read_text()
+OPENED = (FOLDER / "opened.md").read_text()
+CONTRADICTING = "```python\ndef invented(state, action, next_state, reward, done):\n    return state, 1, True\n```"
+
+
+class Answers(Backend):
+    """Gives its answers in turn, and keeps the prompts."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.prompts = list(texts), list[str]()
+
+    def complete(self, request: Request) -> Completion:
+        self.prompts.append(request.messages[-1].content)
+        return Completion(self.texts.pop(0))
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(), 2) as made:
+        yield made
+
+
+def locked(rows: Dataset) -> Dataset:
+    """Return the rows in which the agent has no key, opens nothing and is not paid."""
+    keep = [not row.next_observation["objects"][1, 6] for row in rows]
+    keep = [k and row.observation["objects"][2, 5] == 2 for k, row in zip(keep, rows, strict=True)]
+    toggled = [row.action != 3 for row in rows]
+    return rows[np.flatnonzero(np.array(keep) & np.array(toggled))]
+
+
+def test_what_is_invented_contradicts_no_row_and_holds_a_way_to_the_mission(
+    sandbox: Sandbox,
+) -> None:
+    rows, view = locked(rows_of(Corridor(), 150)), view_of(rows_of(Corridor(), 1))
+    rows = rows[np.array([i for i, row in enumerate(rows) if row.action != 2])]
+    program = WorldProgram(MOVES).text(view)
+    start, _ = Corridor().reset(seed=4)
+    answers = Answers("I do not know.", CONTRADICTING, OPENED)
+    model = AskedModel(answers, Strategy, each=3)
+    optimist = Optimist(model, sandbox, view)
+    found = optimist.invent(program, rows, start)
+    assert found is not None
+    assert found.origin == "optimism"
+    assert model.used == 3
+    assert "had no function `invented`" in answers.prompts[1]
+    assert "contradicts what was seen" in answers.prompts[2]
+    assert "return state, 1, True" in answers.prompts[2]
+    said = ProgramModel(found.program, sandbox).predict(rows)
+    assert said.failure is None
+    assert np.array_equal(said.columns["rewards"], rows.columns["rewards"])
+    assert optimist.invent(found.program, rows, start) is None  # it is good enough to be tried
+    assert model.used == 3
+
+
+def test_nobody_is_asked_once_a_reward_was_seen_or_where_a_way_is_known(sandbox: Sandbox) -> None:
+    rows, view = rows_of(Corridor(), 10), view_of(rows_of(Corridor(), 1))
+    start, _ = Corridor().reset(seed=4)
+    model = AskedModel(Answers(), Strategy)
+    optimist = Optimist(model, sandbox, view)
+    moves = (FOLDER / "transition.py").read_text()
+    pays = {Corridor().mission: (FOLDER / "reward.py").read_text()}
+    assert optimist.invent(WorldProgram(moves, pays).text(view), rows, start) is None
+    paid = rows_of(Corridor(), 400, seed=3)
+    assert (paid.columns["rewards"] > 0).any()
+    assert optimist.invent(WorldProgram(MOVES).text(view), paid, start) is None
+    assert model.used == 0
