@@ -19,7 +19,10 @@ from tests.test_missions import rows_of, view_of
 FOLDER = Path(__file__).parent / "corridor"
 MOVES = (FOLDER / "moves_only.py").read_text()
 OPENED = (FOLDER / "opened.md").read_text()
-CONTRADICTING = "```python\ndef invented(state, action, next_state, reward, done):\n    return state, 1, True\n```"
+CONTRADICTING = """```python
+def invented(state, action, next_state, reward, done):
+    return state, 1, True
+```"""
 
 
 class Answers(Backend):
