@@ -197,6 +197,8 @@ def _keys(effect: Effect, refused: bool) -> Sequence[tuple[str, ...]]:
         return GOING.get(effect.role, KEYS[:1])
     if effect.fields == PLACE:
         return JUMPING
+    if effect.role in ("front", "beyond", "here", "held", "other", "there"):
+        return ((f"{effect.role}.kind",),)
     return KEYS if refused or effect.role != "agent" else ()
 
 
