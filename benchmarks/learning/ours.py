@@ -1,4 +1,4 @@
-"""Learn an environment with `cwm learn`, and measure between episodes how well it plays by now.
+"""Learn an environment with `cwm learn`, and measure on the way how well it plays by now.
 
 What is measured is never learned from: 20 fresh episodes of seeds that no learning meets. A
 certificate is checked with further steps of the same play, which end no episode early.
@@ -48,9 +48,9 @@ class Case(NamedTuple):
 
 
 class Asked(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment before whose every reset something else is done."""
+    """An environment before whose every reset and step something else is done."""
 
-    def __init__(self, env: gym.Env[Any, Any], before: Callable[[], None]) -> None:
+    def __init__(self, env: gym.Env[Any, Any], before: Callable[[bool], None]) -> None:
         super().__init__(env)
         self._before = before
 
@@ -58,12 +58,17 @@ class Asked(gym.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset, after that."""
-        self._before()
+        self._before(True)
         return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, after that."""
+        self._before(False)
+        return self.env.step(action)
 
 
 class Measuring(Observer):
-    """Measures play between episodes until the return is reached, and in the end."""
+    """Measures play after each program and episode until the return is reached, and in the end."""
 
     def __init__(self, goal: Goal, returned: float, seed: int) -> None:
         self.goal, self.returned = goal, returned
@@ -76,16 +81,16 @@ class Measuring(Observer):
         self._good: list[float] = []
 
     def begins(self, work: object) -> None:
-        """Hear who learns; a reset is the moment between episodes."""
+        """Hear who learns, and be asked before it acts."""
         if isinstance(work, Learner):
             self.learner = work
-            work.env = Asked(work.env, self.between)
+            work.env = Asked(work.env, self.before)
 
-    def between(self) -> None:
-        """Measure where something may have changed since the last time."""
+    def before(self, begins: bool) -> None:
+        """Measure where there is another program, or an episode begins after more was seen."""
         learner = self.learner
         assert learner is not None
-        last = learner.episodes[-1] if learner.episodes else None
+        last = learner.episodes[-1] if begins and learner.episodes else None
         changed = len(learner.programs) > self._programs
         changed |= last is not None and (last.mismatched > 0 or not last.is_play)
         if self.facts["hit"] is None and changed and learner.known.program:

@@ -62,7 +62,7 @@ class Axis(NamedTuple):
             return cls(10.0 ** floor(log10(low)), 10.0 ** max(ceil(log10(high)), 1), True)
         if high - low < 1e-9 * max(1.0, abs(high)):
             low, high = low - 0.5, high + 0.5
-        step = nice_step((high - low) / 4)
+        step = nice_step((high - low) / 10)
         return cls(step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9))
 
     def place(self, value: float) -> float:
