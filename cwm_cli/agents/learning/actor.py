@@ -97,6 +97,10 @@ class Actor:
     WARM: ClassVar[int] = 10
     """Random steps before there is anything to write a program from."""
 
+    LOOKS_UP: ClassVar[bool] = True
+    """Whether it imagines with recorded steps that a program looks up: where numbers are real none
+    comes again, and looking takes the program its forms for many observations at once."""
+
     REPLAYS: ClassVar[bool] = False
     """Whether what it remembers overrides the program, so that between two programs it acts as if
     every row were replayed."""

@@ -20,6 +20,7 @@ import numpy as np
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Verification
 from cwm_cli.agents.learning.questions import Questions, RecordedQuestion, Source
+from cwm_cli.agents.learning.repairing import EXCEPTIONS
 from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
@@ -513,6 +514,8 @@ class Learner:
         if self.known.imagination is not None:
             self.known.imagination.close()
         self.known.program = program
+        if not self.actor.LOOKS_UP:
+            program = program.partition(EXCEPTIONS)[0]
         self.known.imagination = Imagination(self.sandbox, program, rows, seed=self.known.seed)
         self.known.disputed.clear()
         self._unbroken(self.actor.learn, None)

@@ -17,7 +17,6 @@ import numpy as np
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_cli.planning.imagining import policies
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.confirming import Broke
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -52,6 +51,9 @@ COMMON = 0.1
 
 FAR = 1e3
 """Bounds beyond this stand for none."""
+
+NEWS = 0.01
+"""How far out, in spreads of the data, something new begins."""
 
 LAST = 8
 """Steps before an end from which nothing may be saved any more."""
@@ -120,6 +122,7 @@ class Real(Actor):
     """Acts where observations are vectors of real numbers."""
 
     WARM: ClassVar[int] = 30
+    LOOKS_UP: ClassVar[bool] = False
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
@@ -268,7 +271,9 @@ class Real(Actor):
         """Return the way that leads farthest out of what was visited."""
         given = self._lasting | {"start": here}
         found = self._ask("searching:reach", given, horizon=left, most=PLAN_WORK)
-        return found and found | {"reason": np.array("out of what was visited")}
+        if not found or found["value"] <= NEWS:
+            return None
+        return found | {"reason": np.array("out of what was visited")}
 
     def _probing(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way to where the first question that was not tried too often is answered."""
@@ -281,14 +286,11 @@ class Real(Actor):
         return None
 
     def _ask(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:
-        """Imagine; a program that breaks in it is not planned with."""
+        """Imagine with the program; `Broke` where that fails."""
         if self.known.imagination is None:
             return None
         given = arrays | {"shape": np.array(self._shape, int)}
-        try:
-            found = self.known.imagination.ask(function, given, **options)
-        except Broke:
-            return None
+        found = self.known.imagination.ask(function, given, **options)
         self.work += int(found.get("work", 0))
         return found
 
@@ -313,21 +315,28 @@ class Real(Actor):
         ends = np.array([row.terminated for row in self.known.rows], np.bool_)
         if not ends.any() or ends.all():
             return []
-        found = []
+        causes = []
         for place, sign in product(range(after.shape[1]), (1, -1)):
             values = sign * after[:, place]
-            last, beyond = values[~ends].max(), values[ends & (values > values[~ends].max())]
-            if not len(beyond):
-                continue
-            first, share = beyond.min(), len(beyond) / ends.sum()
+            last, mask = values[~ends].max(), ends & (values > values[~ends].max())
+            first = values[mask].min() if mask.any() else last
+            gap = (first - last) / self._visited.spread[place]
+            causes.append((int(mask.sum()), float(gap), place, sign, mask, last, first))
+        found, explained = [], np.zeros(len(ends), np.bool_)
+        for count, gap, place, sign, mask, last, first in sorted(
+            causes, key=lambda each: each[:2], reverse=True
+        ):
+            if not (mask & ~explained).any():
+                continue  # another component explains these ends, and more of them
+            explained |= mask
             low, high = sorted((sign * float(last), sign * float(first)))
             text = f"the limit of observation[{place}] lies between {low:.4g} and {high:.4g}"
-            if len(beyond) == 1:
+            if count == 1:
                 text += "; the end was seen once"
             box = _box(after.shape[1], place, low, high)
             region = f"observation[{place}] from {low:.4g} to {high:.4g}"
             answers = "an end there moves the limit inwards, none moves it outwards"
-            weight = share * (high - low) / self._visited.spread[place] + (len(beyond) == 1)
+            weight = gap * count / ends.sum() + (count == 1)
             found.append(Pursued(OpenQuestion(text, region, None, answers, float(weight)), box))
         return found
 

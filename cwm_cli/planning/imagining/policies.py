@@ -135,7 +135,7 @@ def improve(
             best, value, found = drawn[first], float(score[first]), tried.returns[first]
         elite = drawn[np.argsort(-score, kind="stable")[:ELITES]]
         mean, deviation = elite.mean(0), elite.std(0) + LEAST
-        if alike >= STALE or lanes.work > most:
+        if alike >= STALE or lanes.is_over(most):
             break
     # several may be as good: the one in their middle is farther from what ends episodes
     middle = imagined(lanes, mean[None], starts, arrays, horizon)

@@ -61,7 +61,7 @@ def polish(
     low, high = options.min(0), options.max(0)
     stiffness, curves = 1e-3, None
     for _ in range(ROUNDS):
-        if lanes.work > most or stiffness > STIFF:
+        if lanes.is_over(most) or stiffness > STIFF:
             break
         if curves is None:
             curves = _curves(lanes, way, start, np.concatenate([arrays["spread"], high - low]))

@@ -34,6 +34,12 @@ those that pay later (swing-ups of a pendulum cost 340 that way, 120 this way)."
 NEWS = 0.02
 """How much farther out, in spreads of the data, is worth a longer way."""
 
+KNOWN = 0.98
+"""Share of the return that has to be sure so that a perfect policy is played unsearched."""
+
+SOON = 100
+"""Steps after which something new is worth half of what it is at once: they are real ones."""
+
 _PRIMES = np.array([2654435761, 2246822519, 3266489917, 668265263, 374761393], np.uint64)
 
 
@@ -96,7 +102,9 @@ class Search:
             total = now.returns[lanes] + doubted(rewards, after, self._arrays)
             self.ended = self._better(self.ended, np.where(ends, total, -np.inf), depth, count)
             if score is not None:
-                worth = np.where(lost, -np.inf, score(after))
+                worth = score(after)
+                worth = np.where(worth > 0, worth * SOON / (SOON + depth), worth)
+                worth = np.where(lost, -np.inf, worth)
                 self.reached = self._better(self.reached, worth, depth, count, NEWS)
             live = np.flatnonzero(~(ends | lost))
             known = {} if again else known
@@ -187,7 +195,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
     if "weights" in arrays:
         way, how = _felt(lanes, arrays, start, horizon), "policy"
     flat = way.value <= lasting
-    if best > 0 and way.sure(arrays) >= enough:
+    if best > 0 and way.value >= enough and way.sure(arrays) >= KNOWN * enough:
         return _told(way, lanes, flat=flat, how=how)
     beam = int(np.clip(most / (2 * horizon * len(arrays["options"])), 50, BEAM))
     for fine, again in (*SPARSE, DENSE) if usual is not None else (DENSE, *SPARSE):
@@ -199,7 +207,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
             flat &= not found.ended and found.value <= lasting
             if found.sure(arrays) > way.sure(arrays):
                 way, how = found, "search"
-        if (leaf.value > -np.inf and not flat) or lanes.work > most:
+        if (leaf.value > -np.inf and not flat) or lanes.is_over(most):
             break
     bettered = polish(lanes, arrays, start, way, most)
     if bettered.value > way.value + 1e-9 * abs(way.value):

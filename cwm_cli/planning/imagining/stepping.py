@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import process_time
 
 import numpy as np
 
@@ -14,6 +15,9 @@ FARTHEST = 1e6
 STRAYING = 0.1
 """Share of a reward that straying by a spread of the data costs, at most: no row shows what is
 out there, an end for instance."""
+
+LONGEST = 4.0
+"""Seconds of one core that one question may take: the sandbox ends what takes ten."""
 
 ALONE = 30
 """How many times a step costs more where the model has no form for many observations."""
@@ -27,8 +31,12 @@ class Lanes:
     """
 
     def __init__(self, model: Model, shape: tuple[int, ...]) -> None:
-        self.work = 0
+        self.work, self._began = 0, process_time()
         self._model, self._shape = model, shape
+
+    def is_over(self, most: int) -> bool:
+        """Whether so much work was done; seconds only cap that."""
+        return self.work > most or process_time() - self._began > LONGEST
 
     def step(
         self, observations: np.ndarray, actions: np.ndarray
