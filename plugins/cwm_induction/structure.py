@@ -9,20 +9,24 @@ if TYPE_CHECKING:
     from cwm_induction.discrete.transitions import Layout
     from cwm_induction.mechanics.motion import Mechanics
 
-FEW_MORE, GROWN = 1.15, 1.5
-"""With so many times the rows everything is searched again, where what was found leaves something
-unexplained, and anyway: what looked likely may be so no more. All searches of rows that grow one by
-one together then cost a few times what the last one does."""
+FEW_MORE, GROWN = 1.15, 2.0
+"""With so many times the rows one looks again, where what was found leaves something unexplained,
+and anyway: what looked likely may be so no more."""
+
+EARLY = 40
+"""Rows below which everything is looked at again each time: they settle little, and it is quick."""
 
 
 @dataclass
 class KnownStructure:
-    """The structure of what was found in `rows` rows; empty where nothing was.
+    """The structure of what was found; empty where nothing was.
 
-    `layouts` are readings of whole numbers, `mechanics` is a mechanism.
+    It was looked for in `rows` rows last, and everywhere in `thorough` rows. `layouts` are readings
+    of whole numbers, `mechanics` is a mechanism.
     """
 
     rows: int = 0
+    thorough: int = 0
     layouts: tuple[Layout, ...] = ()
     mechanics: Mechanics | None = None
 
@@ -31,5 +35,5 @@ class KnownStructure:
         return 0 < self.rows <= rows < GROWN * self.rows
 
     def is_fresh(self, rows: int) -> bool:
-        """Whether it was found in nearly as many rows, so that another search would tell little."""
+        """Whether it was found in nearly as many rows, so that looking again would tell little."""
         return 0 < self.rows <= rows < FEW_MORE * self.rows

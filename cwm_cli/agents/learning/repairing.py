@@ -169,14 +169,15 @@ class ProgramWriter:
 
     def others(self, rows: Dataset, known: Sequence[str], most: int = 3) -> list[str]:
         """Return other programs that replay every row: where they disagree nothing is known."""
-        problem, found = self._problem(rows), list(known)
-        for step in range(1, 2 * most + 1):  # some are equal, and some do not fit
+        problem, seen, found = self._problem(rows), set(known), list[str]()
+        for step in range(1, 2 * most + 1):  # some do not fit
             text, _ = self._from_data(problem, step)
-            if text not in found and not self.wrong(text, problem.dataset).any():
-                found.append(text)
-            if len(found) == len(known) + most:
+            if len(found) == most or (step == 1 and text in seen):  # it knows no other
                 break
-        return found[len(known) :]
+            if text not in seen and not self.wrong(text, problem.dataset).any():
+                found.append(text)
+            seen.add(text)
+        return found
 
     def wrong(self, program: str, rows: Dataset) -> np.ndarray:
         """Return a mask of the rows that a program does not replay: all of them if it fails."""

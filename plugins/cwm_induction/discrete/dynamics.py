@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
-from cwm_induction.discrete.moves import Assumption, FactorMove, Fit, assume_opposites, fit_moves
+from cwm_induction.discrete.moves import (
+    Assumption,
+    FactorMove,
+    Fit,
+    assume_opposites,
+    fit_moves,
+    plain_cost,
+)
 from cwm_induction.discrete.rule_search import MOST_WEIGHT, RuleVariant, choose_rules, fit_layers
 from cwm_induction.discrete.rules import (
     DecisionList,
@@ -32,6 +39,9 @@ SCREENED = 16
 
 FINALISTS = 3
 """Layouts that exceptions are fitted for in full."""
+
+PLAIN = 6
+"""Layouts that are tried where there is no time for all: those that plain moves explain best."""
 
 ROUGH_COLUMNS = 2
 """Columns that a rough table of exceptions looks at at most."""
@@ -167,7 +177,19 @@ def _plans(seen: Transitions, variant: RuleVariant) -> tuple[list["_Plan"], list
     """Return a plan for every layout, and the likeliest of them, the likeliest first."""
     every = [_Plan(seen, layout, bits, fits, variant) for layout, bits, fits in _nominal(seen)]
     screened = sorted(every, key=lambda plan: plan.cost)[:SCREENED]
+    if len(screened) == 1:
+        return every, screened
     return every, sorted(screened, key=lambda plan: plan.rough.bits)
+
+
+def plain_layouts(seen: Transitions) -> list[Layout]:
+    """Return the few layouts in which changes by action alone promise most."""
+    costs = []
+    for layout, bits in seen.layouts:
+        old, after = seen.in_factors(layout)
+        radices = tuple(radix for digits in layout for radix in digits)
+        costs.append((bits + plain_cost(old, seen.action, after, radices), layout))
+    return [layout for _, layout in sorted(costs)[:PLAIN]]
 
 
 @lru_cache(KEPT)

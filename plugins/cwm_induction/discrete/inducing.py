@@ -16,13 +16,13 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
 from cwm_induction.discrete.chances import MOST_WEIGHED, fit_chances
-from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics
+from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, plain_layouts
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
 from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
-from cwm_induction.structure import KnownStructure
+from cwm_induction.structure import EARLY, GROWN, KnownStructure
 
 VARIANTS = (
     RuleVariant(),
@@ -72,14 +72,25 @@ def induce(
 
 
 def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
-    """Return the shortest description, in the layouts that were likely before if it holds there."""
+    """Return the shortest description in the layout that was known, in likely ones, or in any.
+
+    Each is the next to be looked at where the one before leaves something unexplained.
+    """
     rng = np.random.default_rng(0)  # of which the shortest description makes no use
-    if known.layouts and known.holds_for(len(fit)):
+    rows = len(fit)
+    if known.layouts and known.holds_for(rows) and (rows > EARLY or known.is_fresh(rows)):
         program = _induced(fit, replace(seen, readings=known.layouts), 0, rng)
-        if known.is_fresh(len(fit)) or not recall(program)[1]:
+        if known.is_fresh(rows) or not recall(program)[1]:
             return program
-    program = _induced(fit, seen, 0, rng)
-    known.rows, known.layouts = len(fit), (fit_dynamics(seen, VARIANTS[0]).layout,)
+    known.rows = rows
+    if known.layouts and rows > EARLY:
+        likely = replace(seen, readings=(*known.layouts, *plain_layouts(seen)))
+        program = _induced(fit, likely, 0, rng)
+        if rows < GROWN * known.thorough or not recall(program)[1]:
+            known.layouts = (fit_dynamics(likely, VARIANTS[0]).layout,)
+            return program
+    program, known.thorough = _induced(fit, seen, 0, rng), rows
+    known.layouts = (fit_dynamics(seen, VARIANTS[0]).layout,)
     return program
 
 

@@ -170,6 +170,16 @@ def fit_moves(
     return [min(search.fits(factor), key=lambda fit: fit.cost) for factor in range(len(radices))]
 
 
+def plain_cost(
+    factors: np.ndarray, action: np.ndarray, after: np.ndarray, radices: tuple[int, ...]
+) -> float:
+    """Return the bits of changes by action alone, and of a guess at what they miss."""
+    stays, actions = (factors == after).all(axis=1), int(action.max(initial=0)) + 1
+    search = _MoveSearch(factors, action, after, stays, radices, (actions,))
+    fits = (search.by_action(factor, None) for factor in range(len(radices)))
+    return sum(min(fit.cost for fit in both) for both in fits)
+
+
 class Assumption(NamedTuple):
     """An action that was never seen to change anything is taken for a move of a factor."""
 
@@ -238,17 +248,17 @@ class _MoveSearch(NamedTuple):
 
     def fits(self, factor: int) -> Iterator[Fit]:
         """Yield the moves of one factor: by action alone, then by action and another factor."""
-        plain = list(self._by_action(factor, None))
+        plain = list(self.by_action(factor, None))
         yield from plain
         if all(fit.misses for fit in plain) and len(self.radices) <= MAX_KEYED:
             for key, radix in enumerate(self.radices):
                 if key != factor and radix <= MAX_KEY:
-                    yield from self._by_action(factor, key)
+                    yield from self.by_action(factor, key)
             rows = self.factors, self.action, self.after[:, factor], self.stays
             for wraps in (False, True):
                 yield _SumSearch(*rows, self.radices, self.parts, factor, wraps).fit()
 
-    def _by_action(self, factor: int, key: int | None) -> Iterator[Fit]:
+    def by_action(self, factor: int, key: int | None) -> Iterator[Fit]:
         """Yield the best move that stops at the bounds, then the best that wraps around."""
         size, actions = 1 if key is None else self.radices[key], prod(self.parts)
         group = self.action * size + (0 if key is None else self.factors[:, key])
