@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
+import pytest
 
 from cwm_cli.agents.learning.repairing import (
     EXCEPTIONS,
@@ -134,6 +135,7 @@ def test_rows_that_contradict_each_other_are_named(sandbox):
 
 FOLDS = """
 import numpy as np
+import pytest
 
 
 class Environment:
