@@ -260,6 +260,23 @@ def test_rows_and_columns_come_before_cells() -> None:
     assert "width 1" in intent.reason
 
 
+def test_corners_come_before_other_cells() -> None:
+    actor = counted(PLAIN)
+    actor.known.starts.append(0)
+    around = [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 6, 12, 18, 12, 6, 7]
+    moves = {1: 0, -1: 2, 6: 1, -6: 3}
+    took(actor, *((a, moves[b - a], b, 0.0, False) for a, b in pairwise(around)))
+    took(actor, *((0, action, 0, 0.0, False) for action in (2, 3)))
+    took(actor, *((cell, 3, cell, 0.0, False) for cell in range(6)))
+    took(actor, *((cell, 2, cell, 0.0, False) for cell in (6, 12, 18)))
+    actor.learn()
+    actor.choose(7, 20)
+    levels = [level for level in actor._news.levels() if level.unknown.any()]
+    corner = next(level for level in levels if "extremes" in level.reason)
+    numbers = np.unique(actor.table.following[corner.unknown])
+    assert [actor.table.observation(n) for n in numbers.tolist()] == [23]
+
+
 def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None:
     actor = counted(GOAL)
     actor.known.starts.append(16)

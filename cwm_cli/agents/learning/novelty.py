@@ -104,6 +104,8 @@ class Novelty:
             untried = self._untried(width) & self.idle
             yield Level(f"an action that mostly does nothing, width {width}", untried)
             yield Level(f"never visited, width {width}", self.landings(width))
+            if width == 1:
+                yield Level("never visited, two extremes", self._extremes())
         for width in widths:
             yield Level(f"an action never tried there, width {width}", self._untried(width))
         yield Level("never tried there", self.fresh)
@@ -122,6 +124,27 @@ class Novelty:
             seen[code[steps.before]] = seen[code[steps.after]] = True
             novel |= ~seen[code]
         return np.asarray(novel[self._situations.following] & self.fresh)
+
+    def _extremes(self) -> np.ndarray:
+        """Return where actions lead to places at two extremes that were never seen together.
+
+        As with real numbers extremes tell most, and of whole numbers there are few.
+        """
+        factors, first = self._factors, self._columns.shape[1] - self._factors.shape[1]
+        extreme = (factors == factors.min(axis=0)) | (factors == factors.max(axis=0))
+        novel = np.zeros(self._shape, bool)
+        for one, two in combinations(self._where.tolist(), 2):
+            reached = self._reaching([(first + one, first + two)])
+            novel |= reached & (extreme[:, one] & extreme[:, two])[self._situations.following]
+        return novel
+
+    @cached_property
+    def _where(self) -> np.ndarray:
+        """The factors that say where: those that actions change which mostly do something."""
+        steps, factors = self._steps, self._factors
+        plain = ~self.idle[steps.action] & ~steps.ended
+        changed = factors[steps.after[plain]] != factors[steps.before[plain]]
+        return np.flatnonzero(changed.any(axis=0))
 
     def _untried(self, width: int) -> np.ndarray:
         """Return actions that were never tried with some values of so many factors."""
@@ -210,8 +233,7 @@ class Novelty:
         """
         steps, factors = self._steps, self._factors
         changed = factors[steps.after] != factors[steps.before]
-        plain = ~self.idle[steps.action] & ~steps.ended
-        where = np.flatnonzero(changed[plain].any(axis=0))
+        where = self._where
         other = np.setdiff1d(np.arange(factors.shape[1]), where)
         if not len(where) or not len(other):
             return np.zeros((len(factors), 0), np.int64)
