@@ -20,6 +20,7 @@ from cwm_household.house import (
     Household,
     State,
 )
+from cwm_induction.objects.inducing import induce
 
 FAMILIES = TASKS["Household-v0"]
 FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
@@ -202,3 +203,14 @@ class TestEnvironment:
     def test_wrong_arguments_are_refused_in_one_line(self):
         with pytest.raises(CwmError, match="unknown argument of Household-v0"):
             environment("Household-v0").make(rooms=3)
+
+    def test_rules_over_its_objects_are_found_though_nothing_moves_by_a_cell(self):
+        rows = record(environment("Household-v0"), episodes=1, max_steps=20, policy="random")
+        program = {}
+        exec(induce(rows.train), program)
+        world = program["Environment"]()
+        for row in rows.train:
+            world.set_state(row.observation)
+            following, reward, terminated = world.step(row.action)[:3]
+            np.testing.assert_array_equal(following["objects"], row.next_observation["objects"])
+            assert (reward, terminated) == (row.reward, row.terminated)

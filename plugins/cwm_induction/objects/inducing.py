@@ -104,7 +104,7 @@ def composed(seen: Experience, transition: str, reward: str) -> str:
     """Return the program made of two functions; what they do not explain it looks up."""
     about = f"Rules over objects, read off {len(seen.rows)} transitions."
     world = ENVIRONMENT.format(about=about)
-    moves = f"MOVES = {dict(seen.moves)!r}\n" if seen.moves else ""
+    moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""
     prelude = _used(seen.language.text, transition + reward + world)
     program = "\n\n".join(part for part in (prelude, moves, transition, reward, world) if part)
     recalled = _unexplained(seen, program)
