@@ -361,3 +361,15 @@ def test_another_loop_learns_in_its_own_way_and_its_run_is_like_any(cwm: Shell) 
     assert run.best_program() == "class Environment:\n    pass\n"
     assert set(run.dataset().columns["actions"].tolist()) == {1}
     assert "4 steps" in cwm.inside("runs", "list", "r").stdout
+
+
+@pytest.mark.slow
+def test_without_a_folder_the_newest_run_goes_on_that_is_not_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = lake(steps=3)
+    assert lake(steps=3).run != first.run  # what is over is not repeated
+    newest = lake(steps=3, new=True).run
+    further = lake(steps=6)
+    assert (further.run, further.steps) == (newest, 6)
