@@ -135,7 +135,6 @@ def test_rows_that_contradict_each_other_are_named(sandbox):
 
 FOLDS = """
 import numpy as np
-import pytest
 
 
 class Environment:
