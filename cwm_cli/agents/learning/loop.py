@@ -191,6 +191,7 @@ class Learner:
     learning_seconds: float = field(default=0.0, init=False)
     """For deciding, for writing programs, and for what actors make of those."""
     _outcomes: OutcomeCounts = field(default_factory=OutcomeCounts, init=False, repr=False)
+    _in_vain: int = field(default=0, init=False, repr=False)
     _unsaved: list[Transition] = field(default_factory=list, init=False, repr=False)
     _pending: int = field(default=0, init=False, repr=False)
     _fitted: int = field(default=0, init=False, repr=False)
@@ -260,7 +261,7 @@ class Learner:
         """Completions of language models so far, and what they cost, None where that is unknown."""
         costs = [each.cost for each in self.programs]
         known = [cost for cost in costs if cost is not None]
-        count = sum(each.completions for each in self.programs)
+        count = sum(each.completions for each in self.programs) + self._in_vain
         return count, sum(known) if len(known) == len(costs) else None
 
     @property
@@ -471,6 +472,8 @@ class Learner:
             self._act_on(found.program, rows)
             self.verification.change(self.steps)
             self._doubts = 0
+        if not self.known.rows[-1].terminated:
+            self._hope(self.known.rows[-1].next_observation)
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
@@ -481,7 +484,9 @@ class Learner:
             return
         began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
         found = self.optimist.invent(self.known.program, rows, start)
-        if found is not None:
+        if found is None:
+            self._in_vain += self._used - used
+        else:
             seconds = time.perf_counter() - began
             self.writing_seconds += seconds
             self._record(found, len(rows), seconds, self._used - used)
@@ -500,9 +505,10 @@ class Learner:
             unexplained=int(found.unexplained.sum()),
             wrong=int(found.wrong.sum()),
             seconds=round(seconds, 3),
-            completions=completions,
+            completions=completions + self._in_vain,
             cost=found.usage.cost,
         )
+        self._in_vain = 0
         self.programs.append(record)
         self.run.add_program(record, found.program)
         self.run.write_best(found.program)

@@ -58,6 +58,7 @@ class Optimist:
     refuted: list[str] = field(default_factory=list)
     """What was invented before, and did not come true."""
     _reaching: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
+    _usages: list[Usage] = field(default_factory=list, init=False, repr=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def invent(self, program: str, rows: Dataset, start: Any) -> WrittenProgram | None:
@@ -71,10 +72,10 @@ class Optimist:
             return None
         if self._reaches(program, rows, start):
             return None
-        usages, complaint = [], ""
+        complaint = ""
         for _ in range(self.model.left):
             text, usage = self._answer(program, start, complaint)
-            usages.append(usage)
+            self._usages.append(usage)
             code = merged(*blocks(text))
             if not entry(code, INVENTED):
                 complaint = f"The answer had no function `{INVENTED}`."
@@ -85,10 +86,9 @@ class Optimist:
             if wrong.any():
                 complaint = self._contradicted(rows, int(np.flatnonzero(wrong)[0]))
             elif self._reaches(invented, rows, start):
-                none = np.zeros(len(rows), bool)
-                return WrittenProgram(
-                    invented, "optimism", program, none, none, usage=total(usages)
-                )
+                none, usage = np.zeros(len(rows), bool), total(self._usages)
+                self._usages.clear()
+                return WrittenProgram(invented, "optimism", program, none, none, usage=usage)
             else:
                 complaint = "With that, still no sequence of actions reaches the mission."
         return None
