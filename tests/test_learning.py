@@ -373,3 +373,18 @@ def test_without_a_folder_the_newest_run_goes_on_that_is_not_over(
     newest = lake(steps=3, new=True).run
     further = lake(steps=6)
     assert (further.run, further.steps) == (newest, 6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("env", "returned", "within"),
+    [("CartPole-v1", 500.0, 1500), ("CliffWalking-v1", -13.0, 250), ("Taxi-v4", 7.0, 700)],
+)
+def test_known_worlds_are_mastered_and_certified(
+    env: str, returned: float, within: int, tmp_path: Path
+) -> None:
+    done = learn(env, seed=3, run=tmp_path / "r")
+    assert done.stopped == "certified"
+    assert done.changed <= within
+    assert done.certificate.mean >= returned
+    assert done.certificate.bound < 0.03

@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -470,8 +469,6 @@ def actor_for(known: Knowledge) -> type[Actor]:
     """Return the first kind of world that an environment is."""
     for address in ACTORS:
         module, _, name = address.partition(":")
-        if find_spec(module) is None:
-            continue
         kind: type[Actor] = getattr(import_module(module), name)
         if kind.serves(known.observation_space, known.action_space):
             return kind
