@@ -1,6 +1,7 @@
 """How few steps `cwm learn` needs, beside tuned deep and tabular reinforcement learning.
 
-    python -m benchmarks.learning                     # ours, every environment, ten seeds
+    python -m benchmarks.learning                     # ours, the known environments, ten seeds
+    python -m benchmarks.learning objects held-out --seeds 10 11 12
     python -m benchmarks.learning CartPole-v1 --seeds 3 4 5
     python -m benchmarks.learning --baselines         # theirs; needs the extra rl, and hours
     python -m benchmarks.learning --table             # run nothing, print what there is
@@ -73,7 +74,7 @@ def _chosen(names: Sequence[str]) -> list[Goal]:
     known = every | {name: list(goals) for name, goals in SUITES.items()}
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"there is no {unknown[0]}: choose from {', '.join(known)}")
-    return [goal for name in (names or SUITES) for goal in known[name]]
+    return [goal for name in (names or ["known"]) for goal in known[name]]
 
 
 def kept(folder: Path) -> Results:
