@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cwm_cli import learn
 from cwm_cli.agents.learning.missions import WorldProgram
 from cwm_cli.agents.learning.optimism import Optimist
 from cwm_cli.agents.learning.repairing import AskedModel
+from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.worlds import ProgramModel
 from tests.object_worlds import Corridor
+from tests.openai_server import OpenAIServer
 from tests.test_missions import rows_of, view_of
 
 FOLDER = Path(__file__).parent / "corridor"
@@ -86,3 +91,57 @@ def test_nobody_is_asked_once_a_reward_was_seen_or_where_a_way_is_known(sandbox:
     assert (paid.columns["rewards"] > 0).any()
     assert optimist.invent(WorldProgram(MOVES).text(view), paid, start) is None
     assert model.used == 0
+
+
+class Programs(Observer):
+    """Keeps which programs were written, and after how many steps."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, int]] = []
+
+    def advanced(self, event: object) -> None:
+        if isinstance(event, ProgramRecord):
+            self.written.append((event.origin, event.steps))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("env", "env_args", "prepared"),
+    [
+        ("MiniGrid-DoorKey-5x5-v0", {}, ["doorkey_first.md", "doorkey.md"]),
+        ("Sokoban-Teleport-v0", {"teleport_share": 1.0}, ["sokoban.md"]),
+    ],
+)
+def test_a_model_on_a_server_invents_a_reward_before_any_was_seen(
+    env: str,
+    env_args: dict[str, float],
+    prepared: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    texts = [(FOLDER.parent / "prepared" / name).read_text() for name in prepared]
+
+    def answer(body: dict[str, Any]) -> str:
+        if "`invented(" not in body["messages"][-1]["content"]:
+            return "I do not know."
+        return texts.pop(0) if len(texts) > 1 else texts[0]
+
+    told = Programs()
+    with OpenAIServer(answer) as server:
+        result = learn(
+            env,
+            env_args=env_args,
+            model="openai/x",
+            api_base=server.url,
+            steps=60,
+            stop="never",
+            seed=1,
+            run=tmp_path / "run",
+            observer=told,
+        )
+    assert result.completions == len(server.requests)
+    invented = next(steps for origin, steps in told.written if origin == "optimism")
+    rewards = LearnRun.load(tmp_path / "run").dataset().columns["rewards"]
+    paid = int(np.flatnonzero(rewards > 0.95)[0]) + 1
+    assert invented < paid <= invented + 30

@@ -1,0 +1,178 @@
+"""What the parts of WorldCoder's agent bring, offline: optimism, transfer, guessed rewards, copies.
+
+`python -m benchmarks.worldcoder_agent [--seeds 5] [--steps 300] [--part NAME]` prints a line of
+JSON for each measurement. No language model is asked: the questions are answered by rules.
+"""
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.agents.learning.missions import StateView, WorldProgram
+from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.tasks import Setting, step_limit
+from cwm_cli.planning.imagining.missions import seek
+from cwm_cli.planning.model import Model, Step
+from cwm_cli.registry import environment
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_worldcoder.agent import TaskLearner, WorldCoderAgent
+
+EASY, DOOR, UNLOCK = "MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"
+FETCH = "MiniGrid-Fetch-6x6-N2-v0"
+
+
+def task_of(name: str, **env_args: Any) -> LearningTask:
+    """Name the environment and what it is made of."""
+    spec = environment(name)
+    with closing(spec.make(**env_args)) as env:
+        task = Setting(name, env_args, 0, step_limit(env)).task(spec)
+        schema = spec.objects(env) if spec.objects else None
+        names = tuple(spec.action_names(env)) if spec.action_names else ()
+    return LearningTask(name, task, schema, names)
+
+
+def first_reward(session: LearningSession) -> int | None:
+    """Return after how many steps a reward was seen, None where none was."""
+    return next((n for n, row in enumerate(session.rows, 1) if row.reward > 0), None)
+
+
+def learned(sandbox: Sandbox, names: list[str], seed: int, steps: int, **options: Any) -> Any:
+    """Learn environments one after the other; return the session, and seconds."""
+    session = LearningSession([task_of(n) for n in names], sandbox, seed=seed, steps=steps)
+    chosen = {"plan_nodes": 1500, "patience": 3, **options}
+    began = time.perf_counter()
+    WorldCoderAgent(**chosen).learn(session)
+    return session, round(time.perf_counter() - began, 1)
+
+
+def optimism(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
+    """Count steps until the first reward: with phi 2, without, and at random."""
+    arms: dict[str, dict[str, Any]] = {
+        "phi 1 and phi 2": {},
+        "phi 1": {"optimism": False},
+        "random": {"exploration": 1.0, "warm": 10**6},
+    }
+    for name in (DOOR, UNLOCK):
+        for arm, options in arms.items():
+            found = []
+            for seed in seeds:
+                session, _ = learned(
+                    sandbox, [name], seed, steps, patience=1, episodes=3, **options
+                )
+                found.append(first_reward(session))
+            reached = [each if each is not None else steps for each in found]
+            yield {"part": "optimism", "env": name, "arm": arm, "steps": found,
+                   "median": median(reached)}  # fmt: skip
+
+
+def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
+    """Count steps in the second environment: after the first, and from nothing."""
+    for seed in seeds:
+        both, _ = learned(sandbox, [EASY, DOOR], seed, steps)
+        fresh, _ = learned(sandbox, [DOOR], seed, steps)
+        shape = fresh.rows[0].observation["mission"]
+        own = [n for n, row in enumerate(both.rows) if row.observation["mission"] == shape]
+        paid = [n for n in own if both.rows[n].reward > 0]
+        yield {"part": "transfer", "seed": seed, "fresh": first_reward(fresh),
+               "carried": paid[0] - own[0] + 1 if paid else None}  # fmt: skip
+
+
+def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
+    """Share of episodes with a mission never met that succeed at first, and at random."""
+    for seed in seeds:
+        session = LearningSession([task_of(FETCH)], sandbox, seed=seed, steps=steps, seconds=120)
+        agent = WorldCoderAgent(plan_nodes=1500, episodes=12)
+        with closing(TaskLearner(agent, session, session.tasks[0])) as learner:
+            met, first = set[str](), []
+            for number in range(agent.episodes):
+                if session.over:
+                    break
+                learner.episode(number)
+                mission = session.rows[-1].observation["mission"]
+                if met and mission not in met:
+                    first.append(learner.succeeded[-1])
+                met.add(mission)
+        yield {"part": "guessing", "seed": seed, "missions": len(met), "first": first}
+
+
+class Copying(Model):
+    """A world program whose states are copied deeply, as often as the published code does."""
+
+    def __init__(self, environment: Any, action_space: Space, copy_state: Callable[[Any], Any]):
+        self.environment, self.action_space, self.counter = environment, action_space, [0]
+        self._copy, self.deterministic = copy_state, True
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self.environment.set_state(state)
+
+    def step(self, action: Any) -> Step:
+        """Step, after as many copies."""
+        self.counter[0] += 1
+        for _ in range(6):
+            self._copy(self.environment.state)
+        return Step(*self.environment.step(action))
+
+
+def planner(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
+    """Time searches for a plan: with frozen situations, and with deep copies."""
+    del sandbox, seeds, steps
+    task = task_of(DOOR)
+    with closing(task.task.make()) as env:
+        start, _ = env.reset(seed=0)
+        from cwm_cli.envs.spec import space_of
+
+        space, actions = space_of(env.observation_space), space_of(env.action_space, "actions")
+    moves = (
+        "def transition(state, action):\n    agent = state[0]\n    x, y = agent.direction\n"
+        "    if action == 'turn left':\n        agent.direction = (y, -x)\n"
+        "    elif action == 'move forward' and not "
+        "entities_by_position(state, agent.x + x, agent.y + y):\n"
+        "        agent.x, agent.y = agent.x + x, agent.y + y\n    return state\n"
+    )
+    names: dict[str, Any] = {}
+    program = WorldProgram(moves).text(StateView(space, task.schema, task.actions))
+    exec(compile(program, "world", "exec"), names)
+    speeds = {}
+    for how, copying in (("frozen", lambda state: None), ("deepcopy", copy.deepcopy)):
+        model = Copying(names["Environment"](), actions, copying)
+        began, nodes = time.perf_counter(), 0
+        while time.perf_counter() - began < 1.0:
+            found = seek(
+                model, space.pack("observations", [start]), space=space.to_json(), budget=500
+            )
+            nodes += int(found["nodes"][0])
+        speeds[how] = nodes / (time.perf_counter() - began)
+    yield {"part": "planner", **{f"{n}_nodes_per_s": round(v) for n, v in speeds.items()},
+           "ratio": round(speeds["frozen"] / speeds["deepcopy"], 1)}  # fmt: skip
+
+
+PARTS = {"optimism": optimism, "transfer": transfer, "guessing": guessing, "planner": planner}
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--part", choices=PARTS, action="append")
+    asked = parser.parse_args()
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    np.seterr(all="ignore")
+    with Sandbox(Limits(), 3) as sandbox:
+        for name in asked.part or PARTS:
+            for line in PARTS[name](sandbox, seeds, asked.steps):
+                print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
