@@ -52,6 +52,9 @@ COMMON = 0.1
 FAR = 1e3
 """Bounds beyond this stand for none."""
 
+IDLE = 10
+"""Steps after which the frontier is looked for again where nothing lay beyond it."""
+
 NEWS = 0.01
 """How far out, in spreads of the data, something new begins."""
 
@@ -135,7 +138,7 @@ class Real(Actor):
         self._remembered: dict[tuple[bytes, bytes], Step] = {}
         self._seen: list[np.ndarray] = []
         self._cached: Visited | None = None
-        self.work = 0
+        self.work = self._idle_until = 0
 
     @classmethod
     def serves(cls, observation_space: Space, action_space: Space) -> bool:
@@ -148,7 +151,7 @@ class Real(Actor):
 
     def learn(self) -> None:
         """Forget plans of another program; a policy is found when one is needed."""
-        self._way, self._felt = None, False
+        self._way, self._felt, self._idle_until = None, False, 0
 
     def remember(self, row: Transition) -> None:
         """Remember what came out otherwise than the program says."""
@@ -230,6 +233,8 @@ class Real(Actor):
             goes_on = way.is_felt and way.place(left) > 0  # wherever that led; not another episode
             if goes_on or (np.abs(here - due) <= OFF * self._visited.spread).all():
                 return way
+        if aim == "explore" and len(self.known.rows) < self._idle_until:
+            return None
         makers = {"exploit": self._planned, "explore": self._frontier, "probe": self._probing}
         found = makers[aim](here, left) if self.known.program and left > 0 else None
         self._way = Way(aim, left, found, here) if found and len(found["actions"]) else None
@@ -272,6 +277,7 @@ class Real(Actor):
         given = self._lasting | {"start": here}
         found = self._ask("searching:reach", given, horizon=left, most=PLAN_WORK)
         if not found or found["value"] <= NEWS:
+            self._idle_until = len(self.known.rows) + IDLE
             return None
         return found | {"reason": np.array("out of what was visited")}
 

@@ -34,10 +34,17 @@ those that pay later (swing-ups of a pendulum cost 340 that way, 120 this way)."
 NEWS = 0.02
 """How much farther out, in spreads of the data, is worth a longer way."""
 
+FEW = 10_000
+"""A search of fewer steps did not get out of its first cells, where it started slowly: finer ones
+are tried."""
+
+CHEAP = 20
+"""Finer cells are tried, too, where all so far took less than the work by this."""
+
 KNOWN = 0.98
 """Share of the return that has to be sure so that a perfect policy is played unsearched."""
 
-SOON = 100
+SOON = 200
 """Steps after which something new is worth half of what it is at once: they are real ones."""
 
 _PRIMES = np.array([2654435761, 2246822519, 3266489917, 668265263, 374761393], np.uint64)
@@ -207,7 +214,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
             flat &= not found.ended and found.value <= lasting
             if found.sure(arrays) > way.sure(arrays):
                 way, how = found, "search"
-        if (leaf.value > -np.inf and not flat) or lanes.is_over(most):
+        if (way is not NO_WAY and not flat and lanes.work > most / CHEAP) or lanes.is_over(most):
             break
     bettered = polish(lanes, arrays, start, way, most)
     if bettered.value > way.value + 1e-9 * abs(way.value):
@@ -239,11 +246,18 @@ def reach(
             return strayed(after, arrays)
 
     beam = int(np.clip(most / (horizon * len(arrays["options"])), 50, BEAM))
-    search = Search(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
-    search.run(1.0, 0.0, score)
-    way = played(lanes, arrays["start"].ravel(), search.way(search.reached))
+    farthest, way = -np.inf, NO_WAY
+    for fine, again in (*SPARSE, DENSE):
+        begun = lanes.work
+        search = Search(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
+        search.run(fine, 0.0, score, again=again)
+        if search.reached.value > farthest:
+            farthest = search.reached.value
+            way = played(lanes, arrays["start"].ravel(), search.way(search.reached))
+        if lanes.work - begun > FEW:
+            break
     told = _told(way, lanes, flat=False, how="search")
-    return told | {"value": np.array(search.reached.value)}
+    return told | {"value": np.array(farthest)}
 
 
 def _nearness(places: np.ndarray, spread: np.ndarray) -> Score:
