@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -13,6 +13,9 @@ from cwm_cli.agents.learning.situations import Situations
 
 AROUND = ("front", "here", "right", "down", "left", "up")
 """The relations, see `data.objects.relations`, that say what the agent is in touch with."""
+
+ALIKE = 8
+"""Tries after which an action that always did something, or never, is taken to go on like that."""
 
 
 class Contacts(Novelty):
@@ -43,14 +46,25 @@ class Contacts(Novelty):
         yield Level("an action that was never tried", self._untried(0))
         yield Level("never done to such a thing", self._touching(1))
         yield Level("objects were never like that", self._reaching((n,) for n in (*near, *far)))
+        yield Level("never done to such a thing with that in hand", self._touching(2, {"held"}))
         yield Level("never done to such a thing in such a state", self._touching(2))
+
+    def deeper(self) -> Iterator[Level]:
+        """Yield what is unknown among more things: a new board may well offer more than that."""
+        far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
         yield Level("objects were never like that together", self._reaching(combinations(far, 2)))
         yield Level("never done among such things", self._touching(3))
 
-    def _touching(self, width: int) -> np.ndarray:
-        """Return where actions were never taken among such things, so many of them together."""
-        unknown = np.zeros(self._shape, bool)
-        for action in range(self._shape[1]):
+    def _touching(self, width: int, only: Container[str] | None = None) -> np.ndarray:
+        """Return where actions were never taken among such things, so many of them together.
+
+        What always or never changes anything is not tried on more than one thing.
+        """
+        unknown, steps = np.zeros(self._shape, bool), self._steps
+        tried = np.bincount(steps.action, minlength=self._shape[1])
+        moved = np.bincount(steps.action, steps.after != steps.before, minlength=self._shape[1])
+        alike = (tried >= ALIKE) & ((moved == 0) | (moved == tried)) & (width > 1)
+        for action in np.flatnonzero(~alike).tolist():
             side = self._sides.get(action)
             first = {"here", side} if side else {*AROUND}
             more = {"here", "held", side, f"beyond {side}"} if side else {*AROUND, "held"}
@@ -58,7 +72,8 @@ class Contacts(Novelty):
             like = [
                 n
                 for n, name in self._named
-                if name in more or (name.split(" ")[0] in more and not name.endswith("color"))
+                if (only is None or name in only)
+                and (name in more or (name.split(" ")[0] in more and not name.endswith("color")))
             ]
             tuples = [(n, *rest) for n in near for rest in combinations(like, width - 1)]
             unknown[:, action] = self._trying(t for t in tuples if len({*t}) == width)[:, action]

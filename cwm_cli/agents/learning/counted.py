@@ -51,6 +51,7 @@ class Counted(Actor):
         self._factors: np.ndarray | None = None
         self._related: tuple[list[str], np.ndarray] | None = None
         self._novelty: Novelty | None = None
+        self._deep = False  # whether not even a new board offered much that is unknown
         self._rng = np.random.default_rng([known.seed, 0])
 
     @classmethod
@@ -115,7 +116,12 @@ class Counted(Actor):
             ways = self.table.ways(number, left)
             return self._towards(ways, chain([disputed], self._doubts(number, ways, left)), "probe")
         ways = self.table.ways(number, left)
-        return self._towards(ways, self._news.levels(), "explore")
+        found = self._towards(ways, self._news.levels(), "explore")
+        if left == self.known.limit:
+            self._deep = found is None
+        if found is None and self._deep and isinstance(self._news, Contacts):
+            return self._towards(ways, self._news.deeper(), "explore")
+        return found
 
     def questions(self) -> list[OpenQuestion]:
         """Return what the rows leave open: actions never tried, ends seen once, places unseen."""
