@@ -51,6 +51,7 @@ class Counted(Actor):
         self._factors: np.ndarray | None = None
         self._related: tuple[list[str], np.ndarray] | None = None
         self._novelty: Novelty | None = None
+        self._told = np.zeros((0, 0), np.int64)  # the relations of all situations so far
         self._deep = False  # whether not even a new board offered much that is unknown
         self._rng = np.random.default_rng([known.seed, 0])
 
@@ -198,7 +199,8 @@ class Counted(Actor):
             return None
         if self._related is None:
             tables = self.table.column(f"observations.{OBJECTS}")
-            names, columns = relations(self.known.schema, tables)
+            names, told = relations(self.known.schema, tables[len(self._told) :])
+            columns = self._told = np.concatenate([self._told.reshape(-1, len(names)), told])
             varying = np.flatnonzero((columns != columns[:1]).any(axis=0))
             self._related = [names[n] for n in varying], _varying(columns)
         named, columns = self._related

@@ -223,18 +223,21 @@ class _Novelty:
         self._width = width
         self._first: Sequence[Any] | None = None
         self._seen: set[Any] = set()
+        self._varying: set[int] = set()
 
     def adds(self, values: Sequence[Any]) -> bool:
         """Take note of a situation, and return whether something in it is new.
 
-        Only tuples with a number that is not that of the first situation are kept: there are few.
+        Only tuples with a number that is not that of the first situation are kept, and of numbers
+        that were ever another: there are few.
         """
         if self._first is None:
             self._first = values
             return True
         before, items = len(self._seen), list(enumerate(values))
         others = [item for item in items if item[1] != self._first[item[0]]]
-        alike = [item for item in items if item[1] == self._first[item[0]]]
+        self._varying.update(place for place, _ in others)
+        alike = [(n, self._first[n]) for n in self._varying if values[n] == self._first[n]]
         for count in range(1, self._width + 1):
             rest = list(combinations(alike, self._width - count))
             self._seen.update(product(combinations(others, count), rest))

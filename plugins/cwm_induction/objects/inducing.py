@@ -18,24 +18,32 @@ from cwm_induction.objects.rewards import fit_outcomes, write_reward
 RANKS = 3
 """Conditions that fit alike, of which variants take one each."""
 
+MOST_KNOWN = 4000
+"""States that a program keeps: some megabytes."""
+
 ENVIRONMENT = '''\
 class Environment:
     """{about}"""
 
     def __init__(self):
         self.mission, self.table, self.state = "", None, ()
+        self.known = {{}}  # states by their tables, since planners come back to them
 
     def set_state(self, observation):
         """Stand at another observation."""
-        self.mission, table = observation["mission"], observation["objects"]
-        if self.table is None or table.shape != self.table.shape:
-            self.state = tuple(map(decoded, range(len(table)), table.tolist()))
-        elif table is not self.table:
-            state = list(self.state)
-            for slot in np.flatnonzero((table != self.table).any(1)).tolist():
-                state[slot] = decoded(slot, table[slot].tolist())
-            self.state = tuple(state)
-        self.table = table
+        self.mission, self.table = observation["mission"], observation["objects"]
+        key = self.table.tobytes()
+        if key not in self.known:
+            taken = np.flatnonzero(self.table[:, 0])
+            rows = self.table[: taken[-1] + 1 if len(taken) else 0].tolist()
+            self.remember(key, tuple(map(decoded, range(len(rows)), rows)))
+        self.state = self.known[key]
+
+    def remember(self, key, state):
+        """Keep a state, and not too many."""
+        if len(self.known) > {most}:
+            self.known.clear()
+        self.known[key] = state
 
     def step(self, action):
         """Predict the observation, the reward, and whether the episode ends."""
@@ -46,6 +54,7 @@ class Environment:
         for one, two in zip(state, after):
             if one is not two:
                 table[two.slot] = encoded(two)
+        self.remember(table.tobytes(), after)
         self.table, self.state = table, after
         return {{"mission": self.mission, "objects": table}}, gained, done
 '''
@@ -103,7 +112,7 @@ def induce(data: Dataset, *, variant: int = 0) -> str:
 def composed(seen: Experience, transition: str, reward: str) -> str:
     """Return the program made of two functions; what they do not explain it looks up."""
     about = f"Rules over objects, read off {len(seen.rows)} transitions."
-    world = ENVIRONMENT.format(about=about)
+    world = ENVIRONMENT.format(about=about, most=MOST_KNOWN)
     moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""
     prelude = _used(seen.language.text, transition + reward + world)
     program = "\n\n".join(part for part in (prelude, moves, transition, reward, world) if part)
