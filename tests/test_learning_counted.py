@@ -304,6 +304,23 @@ def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
     assert "action 3 was never tried" in asked
 
 
+def test_promises_that_went_wrong_again_and_again_are_not_gone_for() -> None:
+    actor = counted(GOAL.replace("== 17", "> 17"))
+    actor.known.starts.append(0)
+    actor.learn()
+    for cell in (12, 13, 14):
+        intent = actor.choose(cell, 20)
+        assert intent is not None
+        assert intent.aim == "exploit"
+        took(actor, (cell, 1, cell + 6, 0.0, False))
+    intent = actor.choose(15, 20)
+    assert intent is not None
+    assert intent.aim == "explore"
+    play = actor.choose(15, 20, "exploit")
+    assert play is not None
+    assert play.aim == "exploit"
+
+
 def test_what_chance_decided_is_no_rule() -> None:
     actor = counted(PLAIN)
     actor.known.starts.append(0)

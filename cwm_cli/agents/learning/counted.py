@@ -30,6 +30,10 @@ COMMON = 0.1
 SLACK = 1e-6
 """By how much of the rewards returns have to differ to be different."""
 
+DISAPPOINTED, LATELY = 3, 20
+"""So many wrong rewards or ends in so many steps make its promises doubtful: more of what they
+promise would be wrong alike, and the program is written anew soon."""
+
 SHOWN = 3
 """Open questions of one kind that are told."""
 
@@ -48,6 +52,7 @@ class Counted(Actor):
         super().__init__(known)
         self.table = Situations(known.observation_space, known.action_space)
         self._steps: list[tuple[int, int, int, float, bool]] = []
+        self._wrong: list[int] = []
         self._factors: np.ndarray | None = None
         self._related: tuple[list[str], np.ndarray] | None = None
         self._novelty: Novelty | None = None
@@ -64,6 +69,7 @@ class Counted(Actor):
     def learn(self) -> None:
         """Begin a table anew; the program is asked once it is known from where."""
         self._steps.clear()
+        self._wrong.clear()
         self.table.forget()
         self.table.usual = self._usual()
         self._noticed()
@@ -106,6 +112,10 @@ class Counted(Actor):
         number = self._met(observation)
         if aim in (None, "exploit", "verify"):
             promise = self.promise(observation, left)
+            if promise is not None and aim is None and self._is_disappointed:
+                ways = self.table.ways(number, left)
+                if intent := self._towards(ways, self._news.levels(), "explore"):
+                    return intent
             if promise is not None:
                 action = self.table.actions[int(self.table.worth(number, left).argmax())]
                 return Intent(action, aim or "exploit", "the best in the program", promise)
@@ -151,6 +161,12 @@ class Counted(Actor):
             self.table.explore(imagination, number)
         return number
 
+    @property
+    def _is_disappointed(self) -> bool:
+        """Whether what it promised itself went wrong again and again."""
+        since = len(self._steps) - LATELY
+        return sum(place >= since for place in self._wrong[-DISAPPOINTED:]) == DISAPPOINTED
+
     def _noticed(self) -> None:
         """Give new rows their numbers; what chance decided once is no rule."""
         known, table = self.known, self.table
@@ -159,8 +175,8 @@ class Counted(Actor):
             action, ended = table.action_number(row.action), bool(row.terminated)
             self._steps.append((before, action, after, float(row.reward), ended))
             self._novelty = None
-            if place not in known.chance:
-                table.record(*self._steps[-1])
+            if place not in known.chance and table.record(*self._steps[-1]):
+                self._wrong.append(place)
 
     def _usual(self) -> float:
         """Return the best reward that is common and ends nothing: it can be had again and again."""

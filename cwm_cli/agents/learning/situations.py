@@ -128,16 +128,15 @@ class Situations:
                 self._set(before, action, after, reward, ended)
 
     def record(self, before: int, action: int, after: int, reward: float, ended: bool) -> bool:
-        """Take note of what was seen, and return whether it was known."""
+        """Take note of what was seen; return whether another reward or end was expected."""
         self._recorded[before, action] = after, reward, ended
         place = before, action
-        known = self.following[place] == after or ended
-        known &= self.answered[place] and self.rewards[place] == reward
-        known &= bool(self.terminated[place]) == ended
-        if not known:
+        paid = self.rewards[place] == reward and bool(self.terminated[place]) == ended
+        if not (self.answered[place] and paid and (ended or self.following[place] == after)):
             self._levels = []
+        expected = bool(self.answered[place])
         self._set(before, action, after, reward, ended)
-        return bool(known)
+        return expected and not paid
 
     def values_to_go(self, steps: int) -> np.ndarray:
         """Return what every situation is worth with so many steps to go, by Bellman's equation."""
