@@ -33,7 +33,7 @@ WIDTH = 2
 MOST_VALUES = 4_000_000
 """Values that are remembered for different numbers of steps to go."""
 
-HASTE, TRUST = 2.0**-36, 2.0**-26
+HASTE, TRUST = 2.0**-39, 2.0**-31
 """Shares of the largest reward that a step costs, and one that was never taken: where returns are
 equal, and nowhere else, what is known wins, and then what is sooner."""
 
