@@ -507,7 +507,7 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
             {"steps": each.steps, "return": each.returned, "aim": each.aim}
             for each in learner.episodes
         ],
-        certificate=learner.certificate if stopped == "certified" else None,
+        certificate=learner.certificate,
         questions=list(learner.questions),
         completions=completions,
         cost=cost,

@@ -439,8 +439,7 @@ class Learner:
         self._ask(self._unbroken(self.actor.questions, []), "play")
         self._ask(self._disputes(), "candidates")
         self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
-        if self.verification.enough and played.is_play:
-            self._certify()
+        self._certify()
 
     def _count(self, played: EpisodeRecord) -> None:
         """Count an episode for or against what may be promised."""
@@ -448,9 +447,13 @@ class Learner:
         changed = self.verification.changed
         self.verification.episode(played)
         if changed != self.verification.changed:
-            self._doubts = 0
+            self._distrust()
         elif "probe" in played.aims:
             self._doubts += 1
+
+    def _distrust(self) -> None:
+        """Begin anew to doubt: something changed."""
+        self._doubts, self._doubted, self.certificate = 0, False, None
 
     # --- the program
 
@@ -492,6 +495,7 @@ class Learner:
             self._record(found, len(rows), seconds, self._used - used)
             self._act_on(found.program, rows)
             self.verification.change(self.steps)
+            self._distrust()
 
     def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
         """Write a program down."""
@@ -617,16 +621,14 @@ class Learner:
             self.observer.advanced(question)
 
     def _certify(self) -> None:
-        """Say what its play so far promises, once that is enough."""
-        untried = [each.text for each in self.questions.open]
-        found = self.verification.certificate(untried)
-        told = (
-            self.certificate is not None and self.certificate.changed == self.verification.changed
-        )
-        self.certificate = found
-        if found is not None and not told and self._is_certified:
-            self.run.append(found)
-            self.observer.advanced(found)
+        """Say what its play so far promises, once it is trusted and doubting it came to nothing."""
+        if not self._is_certified:
+            return
+        is_news, untried = self.certificate is None, [each.text for each in self.questions.open]
+        self.certificate = self.verification.certificate(untried)
+        if is_news and self.certificate is not None:
+            self.run.append(self.certificate)
+            self.observer.advanced(self.certificate)
 
     @property
     def _is_certified(self) -> bool:
@@ -697,9 +699,9 @@ class Learner:
                 self.programs.append(record)
                 self.writing_seconds += record.seconds
                 self.verification.change(record.steps)
-                self._doubts = 0
+                self._distrust()
             elif isinstance(record, Certificate):
-                self._doubts = DOUBTS
+                self.certificate, self._doubts = record, DOUBTS
             elif isinstance(record, RecordedQuestion):
                 asked[record.key] = record
         self.questions = Questions(asked.values())
