@@ -1,5 +1,7 @@
 """MiniGrid as objects: what is seen, what it rewards, and that it is restored exactly."""
 
+import json
+import subprocess
 import sys
 from contextlib import closing
 from functools import cache
@@ -155,3 +157,13 @@ def test_an_episode_is_cut_off_and_says_nothing_of_it_in_what_is_seen():
     env, _ = made(EMPTY, max_steps=3)
     assert [env.step(LEFT)[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]
     assert "after 3 steps" in environment(EMPTY).describe(env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [EMPTY, "Sokoban-Teleport-v0", "Household-Pick-v0"])
+def test_worlds_of_objects_are_planned_in_and_nothing_else_is_printed(name, tmp_path):
+    words = ["plan", "--env", name, "--real-env", "--episodes", "1", "--json"]
+    command = [sys.executable, "-m", "cwm_cli", *words]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    result = json.loads(told.stdout)
+    assert result["oracle"]["mean"] > result["random"]["mean"]
