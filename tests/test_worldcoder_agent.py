@@ -28,6 +28,7 @@ from tests.test_missions import rows_of
 
 FOLDER = Path(__file__).parent / "corridor"
 PREPARED = {
+    "The new mission is": "guessed.md",
     "What cannot be": "invented.md",
     "What it gets wrong": "refuted.md",
     "`reward_func(": "pays_nothing.py",
@@ -146,6 +147,20 @@ def test_a_curriculum_keeps_how_things_move_and_asks_no_more(sandbox: Sandbox) -
     assert returns[0] == 1.0  # the first episode in the second environment
     assert session.asked == 4
     assert session.programs[-1][0] < second
+
+
+def test_for_a_goal_in_words_a_reward_is_guessed_and_acted_for_without_new_data(
+    sandbox: Sandbox,
+) -> None:
+    session = session_of(sandbox, Prepared(), seed=0, goal="pick up the key")
+    agent(exploration=0.0).learn(session)
+    before = session.programs[-1][0]
+    assert "'pick up the key'" in session.program
+    assert session.returns[-1][1:] == (1.0, "exploit")
+    assert session.rows[-1].next_observation["objects"][1, 6] == 1
+    assert session.rows[-1].reward == 0.0  # the environment pays for another mission
+    assert session.asked == 5
+    assert before < len(session.rows)
 
 
 def test_worlds_are_graded_part_by_part_and_only_right_ones_are_planned_in(

@@ -21,6 +21,7 @@ from pydantic import Field
 from cwm_cli.agents.learning.missions import StateView, WorldProgram, merged, nearest
 from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_cli.data.dataset import Transition
+from cwm_cli.data.objects import MISSION
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
@@ -82,6 +83,8 @@ class WorldCoderAgent(LearningStrategy):
             with closing(TaskLearner(self, session, task, world)) as learner:
                 learner.learn()
                 world = learner.world
+                if session.goal is not None and task is session.tasks[-1]:
+                    learner.pursue(session.goal)
             if session.over:
                 return
 
@@ -170,6 +173,32 @@ class TaskLearner:
                 break
         self.succeeded.append(succeeded)
         self.session.ended(returned, aim=aim)
+
+    def pursue(self, goal: str) -> None:
+        """Act for a mission that the environment does not know, by a reward that is guessed.
+
+        Nobody else can say what it pays: the guess decides what an episode returns.
+        """
+        if not self.view.has_mission:
+            raise CwmError(f"{self.task.name} has no missions in words: leave --strategy out")
+        if self.world is not None and goal not in self.world.rewards:
+            self.guess(goal)
+        for number in range(self.agent.patience):
+            if self.session.over or self.world is None or not self.world.serves(goal):
+                return
+            seed, _ = seeds_of(self.session.seed, self.agent.episodes + number)
+            observation, returned, aim = self.env.reset(seed=seed)[0], 0.0, "explore"
+            self._plan = []
+            for _ in range(min(self.agent.length, self.task.task.limit)):
+                action, aim = self.act({**observation, MISSION: goal}, goal)
+                row = self._stepped(observation, action, self.agent.episodes + number, aim)
+                observation = row.next_observation
+                code = self.world.rewards[goal]
+                [said] = self.evaluator.paid(code, goal, [_meant(row, goal)])
+                returned += said.reward
+                if said.done or row.terminated or row.truncated or self.session.over:
+                    break
+            self.session.ended(returned, aim=aim)
 
     def act(self, observation: Any, mission: str) -> tuple[int, str]:
         """Return what to do and what for: the next action of a plan, or a random one."""
@@ -291,3 +320,9 @@ class TaskLearner:
         """Let go of the environment and of the processes of programs."""
         self.env.close()
         self.evaluator.close()
+
+
+def _meant(row: Transition, goal: str) -> Transition:
+    """Return a row as if the goal were its mission."""
+    before, after = ({**o, MISSION: goal} for o in (row.observation, row.next_observation))
+    return row._replace(observation=before, next_observation=after)

@@ -30,7 +30,6 @@ from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.objects import MISSION
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -379,12 +378,13 @@ class _LearnedTask(NamedTuple):
 
     def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> Optimist | None:
         """Return who invents what a mission may take, where there are missions and a model."""
-        known, space = self.known, self.known.observation_space
-        missions = space.kind == "dict" and MISSION in space.keys
-        if asked is None or not missions or known.action_space.kind != "discrete":
+        known = self.known
+        if asked is None or known.action_space.kind != "discrete":
             return None
         first = int(known.action_space.low[0])
-        view = StateView(space, known.schema, self.actions, first)
+        view = StateView(known.observation_space, known.schema, self.actions, first)
+        if not view.has_mission:
+            return None
         return Optimist(asked, sandbox, view, known.seed)
 
     @property

@@ -200,6 +200,11 @@ class StateView:
     first: int = 0
     """The number of the first action."""
 
+    @property
+    def has_mission(self) -> bool:
+        """Whether what is observed says what is asked for."""
+        return self.space.kind == "dict" and MISSION in self.space.keys
+
     def mission(self, observation: Any) -> str:
         """Return what is asked for, "" where nothing is."""
         return str(observation.get(MISSION, "")) if isinstance(observation, dict) else ""
@@ -352,14 +357,13 @@ class WorldProgram:
         parts.append(f"REWARDS = {{{pairs}}}\n")
         things, slots = f"observation[{OBJECTS!r}]", f"len(self.observation[{OBJECTS!r}])"
         encoded = f"{{**self.observation, {OBJECTS!r}: encode(after, {slots})}}"
-        has = view.space.kind == "dict" and MISSION in view.space.keys
         tail = Template(tail).substitute(
             first=view.first,
             decode=f"decode({things})" if view.schema else "observation",
             copies="clone(self.state)" if view.schema else "self.state",
             after="clone(after)" if view.schema else "after",
             encode=encoded if view.schema else "after",
-            mission=f"self.observation[{MISSION!r}]" if has else "''",
+            mission=f"self.observation[{MISSION!r}]" if view.has_mission else "''",
         )
         said = f'"""{note}"""\n\n' if note else ""
         return said + "\n\n".join([head, *parts]) + tail
