@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
@@ -93,8 +92,9 @@ BEGINS = RECALLED[: RECALLED.index(",")]
 
 
 def supports(data: Dataset) -> bool:
-    """Whether the observations of a dataset are objects, and its actions a few numbers."""
-    return bool(data.metadata.get("objects")) and data.action_space.kind == "discrete"
+    """Whether the observations of a dataset are objects in places, and its actions few numbers."""
+    fields = {name for name, _ in data.metadata.get("objects", {}).get("fields", ())}
+    return {"x", "y"} <= fields and data.action_space.kind == "discrete"
 
 
 def induce(data: Dataset, *, variant: int = 0) -> str:
@@ -174,8 +174,3 @@ def _unexplained(seen: Experience, program: str) -> dict[Any, Any]:
         key = row.action, crc32(table.tobytes() + row.mission.encode())
         recalled[key] = {slot: tuple(after[slot].tolist()) for slot in slots}, row.reward, row.done
     return recalled
-
-
-def refine(data: Dataset, wrong: Sequence[int], right: Sequence[int], *, variant: int = 0) -> str:
-    """Return a program from the rows that another one has wrong and some that it has right."""
-    return induce(data[np.array(sorted({*wrong, *right}), np.int64)], variant=variant)
