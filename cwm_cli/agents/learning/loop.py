@@ -474,7 +474,7 @@ class Learner:
             self._record(found, len(rows), seconds, self._used - used)
             self._act_on(found.program, rows)
             self.verification.change(self.steps)
-            self._doubts = 0
+            self._distrust()
         if not self.known.rows[-1].terminated:
             self._hope(self.known.rows[-1].next_observation)
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.names)]
