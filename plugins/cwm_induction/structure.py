@@ -13,6 +13,9 @@ FEW_MORE, GROWN = 1.15, 2.0
 """With so many times the rows one looks again, where what was found leaves something unexplained,
 and anyway: what looked likely may be so no more."""
 
+FEW = 2
+"""Rows that may be left unexplained by what is known: they say nothing of what they share."""
+
 EARLY = 40
 """Rows below which everything is looked at again each time: they settle little, and it is quick."""
 

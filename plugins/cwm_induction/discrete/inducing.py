@@ -22,7 +22,7 @@ from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, kn
 from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
 from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
-from cwm_induction.structure import EARLY, GROWN, KnownStructure
+from cwm_induction.structure import EARLY, FEW, GROWN, KnownStructure
 
 VARIANTS = (
     RuleVariant(),
@@ -80,7 +80,7 @@ def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
     rows = len(fit)
     if known.layouts and known.holds_for(rows) and (rows > EARLY or known.is_fresh(rows)):
         program = _induced(fit, replace(seen, readings=known.layouts), 0, rng)
-        if known.is_fresh(rows) or not recall(program)[1]:
+        if known.is_fresh(rows) or len(recall(program)[1]) <= FEW:
             return program
     known.rows = rows
     if known.layouts and rows > EARLY:
