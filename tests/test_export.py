@@ -161,7 +161,7 @@ def run_of(folder, program, failure=None):
     node = Node(0, 0, -1, GENERATE, program, Verdict(0.5, failure=failure), "key", Usage())
     with run:
         run.learn(Record(node, program))
-    run.save_best(node)
+    run.write_best(node.program)
     return run
 
 

@@ -213,7 +213,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
     try:
         with SearchRun.load(run.folder) as opened:
             opened.log("hello")
-            opened.save_best(node)
+            opened.write_best(node.program)
             opened.save_result({})
             Problem().keep(run.folder, node)
     except CwmError as error:

@@ -37,6 +37,8 @@ class Extra(NamedTuple):
 EXTRAS = {
     "llm": Extra("litellm", "cwm-cli[llm]", "language models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
+    "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
+    "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
     "hub": Extra(
         "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
     ),
