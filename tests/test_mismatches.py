@@ -123,3 +123,12 @@ def test_learning_goes_on_from_what_planning_showed_to_be_wrong(here) -> None:
     rows = load(begun.run).dataset()
     assert played.mismatches.wrong > 0
     assert len(rows) == played.mismatches.steps + 1
+
+
+@pytest.mark.slow
+def test_a_search_says_how_to_go_on_where_its_program_is_wrong(cwm) -> None:
+    done = cwm("synthesize", "--env", "Blackjack-v1", "--budget", "1", "--run", "cards")
+    words = (
+        "learn   cwm learn --env Blackjack-v1 --from cards (it predicts wrongly of held-out rows)"
+    )
+    assert done.stdout.splitlines()[-1] == words, done.stderr
