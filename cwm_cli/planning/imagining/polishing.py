@@ -14,7 +14,6 @@ import numpy as np
 
 from cwm_cli.planning.imagining.stepping import Lanes
 from cwm_cli.planning.imagining.ways import Way, played
-from cwm_cli.planning.model import Model
 
 ROUNDS = 30
 """Rounds at most; few ways gain after 20."""
@@ -165,11 +164,3 @@ def _tried(
         now = np.where(lost, before[step][:, None], now)
     best = int(np.argmax(np.nan_to_num(total, nan=-np.inf)))
     return float(total[best]), np.array(actions)[:, :, best]
-
-
-def polished(model: Model, arrays: Mapping[str, np.ndarray], *, most: int) -> dict[str, np.ndarray]:
-    """Better the `actions` from `start`."""
-    lanes = Lanes(model, tuple(arrays["shape"].tolist()))
-    start = arrays["start"].ravel()
-    way = polish(lanes, arrays, start, played(lanes, start, arrays["actions"]), most)
-    return {"actions": way.actions, "rewards": way.rewards}
