@@ -19,8 +19,8 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Move, Request
 from cwm_worldcoder.agent import WorldCoderAgent
 from cwm_worldcoder.arms import Arm, WorldSearch
-from cwm_worldcoder.asking import TOKENS_MENDING, Example, ProgramQuestion, programs_in
-from cwm_worldcoder.evaluating import Evaluation, Outcome, WorldEvaluator, evaluate
+from cwm_worldcoder.asking import TOKENS_MENDING, ProgramQuestion, Shown, programs_in
+from cwm_worldcoder.evaluating import Answered, WorldEvaluation, WorldEvaluator, evaluate
 from cwm_worldcoder.proposer import RuleProposer
 from tests.object_worlds import ACTIONS, MISSION, SCHEMA, Corridor
 from tests.openai_server import OpenAIServer
@@ -209,8 +209,8 @@ def search_of(bandit: str, *scores: float) -> WorldSearch:
     )
     search.arms.append(Arm("init", None, 1.0, 1.0))
     for score in scores:
-        said = (Outcome(),) * 3
-        base = Evaluation(
+        said = (Answered(),) * 3
+        base = WorldEvaluation(
             WorldProgram(f"# {score}"), tuple(rows), said, said, (True, False, True),
             (True,) * 3, score,
         )  # fmt: skip
@@ -244,12 +244,12 @@ def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]
 def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> None:
     rows = rows_of(Corridor(), 30)
     view, some = view_of(rows), list(rows)
-    wrong = Example(some[0], Outcome(some[1].observation, error=""))
+    wrong = Shown(some[0], Answered(some[1].observation, error=""))
     question = ProgramQuestion(
         "mend transition",
         view,
         transition="x = 1",
-        right=tuple(map(Example, some[:3])),
+        right=tuple(map(Shown, some[:3])),
         wrong=wrong,
     )
     user = question.messages()[1]
@@ -257,18 +257,18 @@ def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> Non
     for words in ("x = 1", "# What it gets wrong", "Why does the world do that?", "`transition("):
         assert words in user.content
     assert "carrying" in user.content
-    crowded = replace(question, right=tuple(map(Example, some * 3)))
+    crowded = replace(question, right=tuple(map(Shown, some * 3)))
     assert len(crowded.messages()[1].content) < 4 * (TOKENS_MENDING + 2500)
-    failed = replace(question, wrong=Example(some[0], Outcome(error="KeyError: 'x'")))
+    failed = replace(question, wrong=Shown(some[0], Answered(error="KeyError: 'x'")))
     assert "KeyError: 'x'" in failed.messages()[1].content
 
 
 def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -> None:
     rows = list(rows_of(Corridor(), 60))
     view = view_of(rows_of(Corridor(), 2))
-    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(Example, rows[:7]))))
+    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(Shown, rows[:7]))))
     for row in rows[7:]:  # one at a time, as counterexamples come
-        question = ProgramQuestion("mend transition", view, transition=code, wrong=Example(row))
+        question = ProgramQuestion("mend transition", view, transition=code, wrong=Shown(row))
         [code] = asked(question)
     program: dict[str, Any] = {}
     exec(WorldProgram(code).text(view), program)
@@ -296,7 +296,7 @@ def test_a_reward_is_guessed_from_the_nearest_mission_by_its_words() -> None:
         rows[0]._replace(observation=a, next_observation=b, action=2, reward=r, terminated=bool(r))
         for (a, b), r in ((paid[0][-2:], 1.0), (paid[0][:2], 0.0))
     ]
-    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(Example, rows))))
+    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(Shown, rows))))
     question = ProgramQuestion(
         "guess reward", view, "pick up the blue key", others={env.mission: known}
     )

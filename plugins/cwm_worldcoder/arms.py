@@ -16,8 +16,8 @@ import numpy as np
 
 from cwm_cli.agents.learning.missions import REWARD, TRANSITION, WorldProgram, merged
 from cwm_cli.data.dataset import Transition
-from cwm_worldcoder.asking import Example, ProgramQuestion, programs_in
-from cwm_worldcoder.evaluating import Evaluation, WorldEvaluator, evaluate
+from cwm_worldcoder.asking import ProgramQuestion, Shown, programs_in
+from cwm_worldcoder.evaluating import WorldEvaluation, WorldEvaluator, evaluate
 
 Kind = Literal["init", "transition", "reward", "reach"]
 Ask = Callable[[ProgramQuestion], str]
@@ -37,7 +37,7 @@ class Arm:
     """A way to go on from a world, and what came of it so far: `good` and `bad` weigh the two."""
 
     kind: Kind
-    base: Evaluation | None
+    base: WorldEvaluation | None
     good: float
     bad: float
     mission: str = ""
@@ -72,13 +72,13 @@ class WorldSearch:
     pulled: list[tuple[str, float]] = field(default_factory=list, init=False)
     """The kind of each arm that was pulled, and the score of what came of it."""
     _seen: set[Any] = field(default_factory=set, init=False, repr=False)
-    _best: list[Evaluation] = field(default_factory=list, init=False, repr=False)
+    _best: list[WorldEvaluation] = field(default_factory=list, init=False, repr=False)
     _moving: dict[str, None] = field(default_factory=dict, init=False, repr=False)
     _paying: dict[tuple[str, ...], Mapping[str, str]] = field(
         default_factory=dict, init=False, repr=False
     )
 
-    def search(self, given: WorldProgram | None, pulls: int) -> Evaluation | None:
+    def search(self, given: WorldProgram | None, pulls: int) -> WorldEvaluation | None:
         """Return a world that is right, or the best that so many pulls led to."""
         self._rewards = dict(given.rewards) if given else {}
         self.arms.append(Arm("init", None, 1.0, 1.0))
@@ -99,10 +99,10 @@ class WorldSearch:
                 return found
         return self._best[self.rng.integers(len(self._best))] if self._best else None
 
-    def _graded(self, world: WorldProgram) -> Evaluation:
+    def _graded(self, world: WorldProgram) -> WorldEvaluation:
         return evaluate(self.evaluator, world, self.rows, self.starts, budget=self.budget)
 
-    def _take(self, graded: Evaluation) -> Evaluation | None:
+    def _take(self, graded: WorldEvaluation) -> WorldEvaluation | None:
         """Take a graded world in; return one that is right: itself, or parts of several."""
         if graded.succeeds:
             return graded
@@ -134,7 +134,7 @@ class WorldSearch:
         states = [row.observation for row in self.rows] + list(self.starts or ())
         return list(dict.fromkeys(map(view.mission, states)))
 
-    def _add_arms(self, graded: Evaluation) -> None:
+    def _add_arms(self, graded: WorldEvaluation) -> None:
         """Add the ways to go on from a world that are not there yet."""
         wanted: list[tuple[Kind, str]] = []
         if not all(graded.moves) and any(graded.moves):
@@ -178,12 +178,12 @@ class WorldSearch:
     def _anew(self, arm: Arm) -> WorldProgram | None:
         """Write both programs from examples."""
         view = self.evaluator.view
-        moved = [Example(row) for row in _drawn(arm.rng, self.everything, FIRST)]
+        moved = [Shown(row) for row in _drawn(arm.rng, self.everything, FIRST)]
         text = self.ask(ProgramQuestion("transition", view, right=tuple(moved)))
         transition = merged(*programs_in(text))
         mission = self._missions[arm.rng.integers(len(self._missions))]
         own = [row for row in self.rows if view.mission(row.observation) == mission]
-        paid = [Example(row) for row in _drawn(arm.rng, own, FIRST)]
+        paid = [Shown(row) for row in _drawn(arm.rng, own, FIRST)]
         text = self.ask(ProgramQuestion("reward", view, mission, right=tuple(paid)))
         reward = merged(*programs_in(text))
         if not transition and not reward:
@@ -191,7 +191,7 @@ class WorldSearch:
         rewards = {**self._rewards, mission: reward} if reward else self._rewards
         return WorldProgram(transition, rewards)
 
-    def _mend(self, arm: Arm, base: Evaluation) -> WorldProgram | None:
+    def _mend(self, arm: Arm, base: WorldEvaluation) -> WorldProgram | None:
         """Show a program what it gets wrong once, and up to three times what it gets right."""
         view, mission, world = self.evaluator.view, "", base.world
         marks = base.moves if arm.kind == "transition" else base.pays
@@ -206,7 +206,7 @@ class WorldSearch:
             places = [n for n in places if missions[n] == mission]
         wrong_ones = [n for n in places if not marks[n]]
         chosen = wrong_ones[arm.rng.integers(len(wrong_ones))]
-        right = [Example(base.rows[n]) for n in places if marks[n]]
+        right = [Shown(base.rows[n]) for n in places if marks[n]]
         question = ProgramQuestion(
             "mend transition" if arm.kind == "transition" else "mend reward",
             view,
@@ -214,7 +214,7 @@ class WorldSearch:
             world.transition,
             world.rewards.get(mission, ""),
             right=tuple(_drawn(arm.rng, right, RIGHT)),
-            wrong=Example(base.rows[chosen], said[chosen]),
+            wrong=Shown(base.rows[chosen], said[chosen]),
         )
         codes = programs_in(self.ask(question))
         if not codes:
@@ -223,7 +223,7 @@ class WorldSearch:
             return WorldProgram(merged(world.transition, *codes), world.rewards)
         return world.with_reward(mission, merged(world.rewards.get(mission, ""), *codes))
 
-    def _reach(self, arm: Arm, base: Evaluation) -> WorldProgram | None:
+    def _reach(self, arm: Arm, base: WorldEvaluation) -> WorldProgram | None:
         """Ask what is missing, that the mission cannot be reached from a start."""
         start = base.failing[arm.rng.integers(len(base.failing))]
         mission, world = self.evaluator.view.mission(start), base.world

@@ -14,7 +14,7 @@ from cwm_cli.agents.learning.missions import REWARD, TRANSITION, StateView, comp
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import Message
 from cwm_cli.search.reading import blocks, unfenced
-from cwm_worldcoder.evaluating import Outcome
+from cwm_worldcoder.evaluating import Answered
 
 Asked = Literal["transition", "reward", "mend transition", "mend reward", "reach", "guess reward"]
 
@@ -31,11 +31,11 @@ SYSTEM = (
 )
 
 
-class Example(NamedTuple):
+class Shown(NamedTuple):
     """A row, and what a program made of it, where it was asked."""
 
     row: Transition
-    said: Outcome | None = None
+    said: Answered | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class ProgramQuestion:
     mission: str = ""
     transition: str = ""
     reward: str = ""
-    right: tuple[Example, ...] = ()
-    wrong: Example | None = None
+    right: tuple[Shown, ...] = ()
+    wrong: Shown | None = None
     start: object = None
     others: Mapping[str, str] | None = None
 
@@ -62,7 +62,7 @@ class ProgramQuestion:
         limit = TOKENS_MENDING if self.wrong else TOKENS_FIRST
         while len(kept) > (0 if self.wrong else 1) and _tokens(self._examples(kept)) > limit:
             kept.pop()
-        write: dict[Asked, Callable[[Sequence[Example]], str]] = {
+        write: dict[Asked, Callable[[Sequence[Shown]], str]] = {
             "transition": self._first_transition,
             "reward": self._first_reward,
             "mend transition": self._mend_transition,
@@ -76,31 +76,31 @@ class ProgramQuestion:
             Message(role="user", content=f"{self.view.api}\n\n{words}"),
         )
 
-    def _first_transition(self, kept: Sequence[Example]) -> str:
+    def _first_transition(self, kept: Sequence[Shown]) -> str:
         return (
             f"# What happened\n\n{self._examples(kept)}\n\n# What to write\n\n{_TRANSITION}\n"
             f"{_ENDING.format(TRANSITION)}"
         )
 
-    def _first_reward(self, kept: Sequence[Example]) -> str:
+    def _first_reward(self, kept: Sequence[Shown]) -> str:
         return (
             f"# What happened\n\nThe mission was: {self.mission}\n\n{self._examples(kept)}\n\n"
             f"# What to write\n\n{_REWARD}\n{_ENDING.format(REWARD)}"
         )
 
-    def _mend_transition(self, kept: Sequence[Example]) -> str:
+    def _mend_transition(self, kept: Sequence[Shown]) -> str:
         return (
             f"# The program so far\n\n{_fenced(self.transition)}\n\n{self._mending(kept)}\n\n"
             f"# What to write\n\n{_TRANSITION}\n{_ENDING.format(TRANSITION)}"
         )
 
-    def _mend_reward(self, kept: Sequence[Example]) -> str:
+    def _mend_reward(self, kept: Sequence[Shown]) -> str:
         return (
             f"# The program so far\n\nThe mission is: {self.mission}\n\n{_fenced(self.reward)}\n\n"
             f"{self._mending(kept)}\n\n# What to write\n\n{_REWARD}\n{_ENDING.format(REWARD)}"
         )
 
-    def _mending(self, kept: Sequence[Example]) -> str:
+    def _mending(self, kept: Sequence[Shown]) -> str:
         """Show what is handled and what is not, and ask about it step by step."""
         shown = f"# What it gets right\n\n{self._examples(kept)}\n\n" if kept else ""
         wrong = self._example(self.wrong) if self.wrong else ""
@@ -136,11 +136,11 @@ class ProgramQuestion:
             f"\n\n{_REWARD}\n{_ENDING.format(REWARD)}"
         )
 
-    def _examples(self, some: Sequence[Example]) -> str:
+    def _examples(self, some: Sequence[Shown]) -> str:
         numbered = (f"## Example {n}\n\n{self._example(e)}" for n, e in enumerate(some, 1))
         return "\n\n".join(numbered)
 
-    def _example(self, example: Example) -> str:
+    def _example(self, example: Shown) -> str:
         """Show a row: the action, the state before, what changed, what was paid."""
         row, view = example.row, self.view
         before = "\n".join(view.lines(row.observation))

@@ -24,7 +24,7 @@ SAME_REWARD = 1e-6
 """By less than this two rewards may differ."""
 
 
-class Outcome(NamedTuple):
+class Answered(NamedTuple):
     """What a program said of a row: an observation, or a reward and an end; or its error."""
 
     observation: Any = None
@@ -55,12 +55,12 @@ class WorldEvaluator:
     _open: dict[str, Imagination] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def moved(self, transition: str, rows: Sequence[Transition]) -> list[Outcome]:
+    def moved(self, transition: str, rows: Sequence[Transition]) -> list[Answered]:
         """Return what a transition program makes of each row."""
         program = WorldProgram(transition).text(self.view)
         return self._asked(program, rows, self.view.space, lambda row: row.observation)
 
-    def paid(self, reward: str, mission: str, rows: Sequence[Transition]) -> list[Outcome]:
+    def paid(self, reward: str, mission: str, rows: Sequence[Transition]) -> list[Answered]:
         """Return what a reward program pays for each row, as it really went."""
         program = WorldProgram("", {mission: reward}).judge(self.view)
         pair = Space("tuple", children=(self.view.space, self.view.space))
@@ -73,7 +73,7 @@ class WorldEvaluator:
         pairs = zip(said, rows, strict=True)
         return all(self.is_state(o, row) and is_pay(o, row) for o, row in pairs)
 
-    def is_state(self, said: Outcome, row: Transition) -> bool:
+    def is_state(self, said: Answered, row: Transition) -> bool:
         """Whether the state was said that followed."""
         return not said.error and self.view.same(said.observation, row.next_observation)
 
@@ -117,7 +117,7 @@ class WorldEvaluator:
         rows: Sequence[Transition],
         space: Space,
         state: Callable[[Transition], Any],
-    ) -> list[Outcome]:
+    ) -> list[Answered]:
         """Ask a program for the rows that it was not asked for yet."""
         keys = [(program, self.row_key(row)) for row in rows]
         new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._known}
@@ -130,7 +130,7 @@ class WorldEvaluator:
                     "missions:answers", arrays, space=space.to_json()
                 )
                 answers = [
-                    Outcome(
+                    Answered(
                         space.unpack("next_observations", said, place),
                         float(said["rewards"][place]),
                         bool(said["terminations"][place]),
@@ -140,7 +140,7 @@ class WorldEvaluator:
                 ]
             except (Broke, ValueError, KeyError, IndexError) as error:
                 failure = error.failure.message if isinstance(error, Broke) else "no answer"
-                answers = [Outcome(error=failure.splitlines()[0])] * len(asked)
+                answers = [Answered(error=failure.splitlines()[0])] * len(asked)
             self._known |= dict(zip(new, answers, strict=True))
         return [self._known[key] for key in keys]
 
@@ -174,14 +174,14 @@ class WorldEvaluator:
                 stack.callback(self._open.popitem()[1].close)
 
 
-def is_pay(said: Outcome, row: Transition) -> bool:
+def is_pay(said: Answered, row: Transition) -> bool:
     """Whether the reward was said that was paid, and whether that was the end."""
     close = abs(said.reward - row.reward) < SAME_REWARD
     return not said.error and close and said.done == row.terminated
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class WorldEvaluation:
     """How a world fits some rows, and from how many starts it reaches the mission.
 
     `moves` and `pays` say of each row whether the transition and the reward program are right,
@@ -190,8 +190,8 @@ class Evaluation:
 
     world: WorldProgram
     rows: tuple[Transition, ...]
-    moved: tuple[Outcome, ...]
-    paid: tuple[Outcome, ...]
+    moved: tuple[Answered, ...]
+    paid: tuple[Answered, ...]
     moves: tuple[bool, ...]
     pays: tuple[bool, ...]
     exp_ratio: float
@@ -231,12 +231,12 @@ def evaluate(
     starts: Sequence[Any] | None = None,
     *,
     budget: int = 6000,
-) -> Evaluation:
+) -> WorldEvaluation:
     """Grade a world by the rows, and where it fits them all by the starts, if there are some."""
     view = evaluator.view
     moved = evaluator.moved(world.transition, rows)
     missions = [view.mission(row.observation) for row in rows]
-    paid: list[Outcome] = [Outcome()] * len(rows)
+    paid: list[Answered] = [Answered()] * len(rows)
     for mission in dict.fromkeys(missions):
         places = [place for place, each in enumerate(missions) if each == mission]
         code = world.rewards.get(mission, "")
@@ -251,7 +251,7 @@ def evaluate(
         + (not o.error and o.done == row.terminated)
         for n, (o, row) in enumerate(zip(paid, rows, strict=True))
     ]
-    graded = Evaluation(
+    graded = WorldEvaluation(
         world=world,
         rows=tuple(rows),
         moved=tuple(moved),
@@ -266,4 +266,4 @@ def evaluate(
     plans = evaluator.plans(world, starts, budget)
     failing = tuple(s for s, plan in zip(starts, plans, strict=True) if not plan.reached)
     share = 1 - len(failing) / len(starts) if starts else 1.0
-    return Evaluation(**{**vars(graded), "plan_ratio": share, "failing": failing})
+    return WorldEvaluation(**{**vars(graded), "plan_ratio": share, "failing": failing})

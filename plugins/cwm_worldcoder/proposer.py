@@ -22,7 +22,7 @@ from cwm_cli.agents.learning.missions import StateView, class_name, words_of
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.search.contracts import Backend, Completion, Request
 from cwm_worldcoder import rules
-from cwm_worldcoder.asking import Example, ProgramQuestion
+from cwm_worldcoder.asking import ProgramQuestion, Shown
 
 LIBRARY = "\n\n".join(
     inspect.getsource(getattr(rules, name))
@@ -384,7 +384,7 @@ def _carried(code: str) -> tuple[list[Case], list[Wish]]:
 
 
 def _rows(question: ProgramQuestion) -> list[Any]:
-    shown: tuple[Example, ...] = question.right
+    shown: tuple[Shown, ...] = question.right
     wrong = (question.wrong,) if question.wrong else ()
     return [each.row for each in chain(shown, wrong)]
 
