@@ -71,6 +71,7 @@ class Counted(Actor):
         self._steps.clear()
         self._wrong.clear()
         self.table.forget()
+        self._told = self._told[:0]
         self.table.usual = self._usual()
         self._noticed()
         self._factors = self._novelty = None
@@ -143,12 +144,12 @@ class Counted(Actor):
     def settled(self) -> bool:
         """Whether nothing never visited could better the return from any start, if it paid most."""
         limit = self.known.limit
-        starts = [self._met(start) for start in self.known.starts[-SHOWN:]]
-        return bool(starts) and not any(
-            level.unknown.any()
-            for start in dict.fromkeys(starts)
-            for level in self._doubts(start, self.table.ways(start, limit), limit)
-        )
+        for observation in self.known.starts[-SHOWN:]:
+            start = self._met(observation)
+            doubts = self._doubts(start, self.table.ways(start, limit), limit)
+            if any(level.unknown.any() for level in doubts):
+                return False
+        return bool(self.known.starts)
 
     def _met(self, observation: Any) -> int:
         """Return the number of a situation, of which the program was asked."""
