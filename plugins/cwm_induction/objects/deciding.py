@@ -29,7 +29,7 @@ class Property:
     cost: float
 
 
-class Literal(NamedTuple):
+class PropertyTest(NamedTuple):
     """A property that has a value, or has it not; of true and false the value says it all."""
 
     text: str
@@ -42,13 +42,13 @@ class Literal(NamedTuple):
         return f"{self.text} {'==' if self.holds else '!='} {self.value!r}"
 
 
-Product = tuple[Literal, ...]
+Product = tuple[PropertyTest, ...]
 Scored = tuple[tuple[int, ...], float, float]
 """Literals by number, how many wanted rows they cover, and what they cost."""
 
 
 @dataclass(frozen=True)
-class Condition:
+class DecidingCondition:
     """A sum of products; one product without literals holds everywhere."""
 
     products: tuple[Product, ...]
@@ -70,12 +70,12 @@ class Condition:
         return " or ".join(texts)
 
 
-class Situations:
+class DecidingCases:
     """The properties of some rows, and the conditions that tell some of them from others."""
 
     def __init__(self, columns: Mapping[Property, Sequence[Any]], rank: int = 0) -> None:
         self.rank = rank
-        self.literals: list[Literal] = []
+        self.literals: list[PropertyTest] = []
         self.values = {each.text: np.array(column, object) for each, column in columns.items()}
         masks, costs = [], []
         for each, column in columns.items():
@@ -86,7 +86,7 @@ class Situations:
             for value in different if not isinstance(different[0], bool) else [True]:
                 mask = np.array(array == value, np.bool_)
                 for holds in (True, False):
-                    self.literals.append(Literal(each.text, value, holds))
+                    self.literals.append(PropertyTest(each.text, value, holds))
                     masks.append(mask if holds else ~mask)
                     costs.append(each.cost + (0 if holds else DENIED))
         size = len(next(iter(columns.values()))) if columns else 0
@@ -95,7 +95,7 @@ class Situations:
 
     def condition(
         self, wanted: Array, refused: Array, keys: Sequence[tuple[str, ...]] = ()
-    ) -> tuple[Condition, float]:
+    ) -> tuple[DecidingCondition, float]:
         """Return a condition that holds in no refused row, and in as many wanted ones as it can.
 
         With `keys`, properties, all values of some of them together are spoken of by themselves:
@@ -107,7 +107,7 @@ class Situations:
         found = [self._keyed(key, wanted, refused) for key in keys]
         return min(found, key=lambda each: (self._left(each[0], wanted), each[1]))
 
-    def holds(self, condition: Condition, rows: int) -> Array:
+    def holds(self, condition: DecidingCondition, rows: int) -> Array:
         """Return the mask of the rows in which a condition holds."""
         mask = np.zeros(rows, np.bool_)
         for product in condition.products:
@@ -117,27 +117,27 @@ class Situations:
             mask |= part
         return mask
 
-    def _left(self, condition: Condition, wanted: Array) -> int:
+    def _left(self, condition: DecidingCondition, wanted: Array) -> int:
         return int((wanted & ~self.holds(condition, len(wanted))).sum())
 
     def _keyed(
         self, keys: tuple[str, ...], wanted: Array, refused: Array
-    ) -> tuple[Condition, float]:
+    ) -> tuple[DecidingCondition, float]:
         """Return a condition that begins with the values of some properties."""
         columns, products, cost = [self.values[key] for key in keys], [], 0.0
         for values in sorted(set(zip(*(each[wanted] for each in columns), strict=True)), key=str):
             parts = [column == value for column, value in zip(columns, values, strict=True)]
             mask = np.array(np.logical_and.reduce(parts), np.bool_)
             condition, more = self._products(wanted & mask, refused & mask)
-            first = tuple(map(Literal, keys, values))
+            first = tuple(map(PropertyTest, keys, values))
             products += [(*first, *each) for each in condition.products]
             cost += 1 + more
-        return Condition(tuple(products)), cost
+        return DecidingCondition(tuple(products)), cost
 
-    def _products(self, wanted: Array, refused: Array) -> tuple[Condition, float]:
+    def _products(self, wanted: Array, refused: Array) -> tuple[DecidingCondition, float]:
         """Return products that cover the wanted rows one after the other, the most at first."""
         if not refused.any():
-            return Condition(((),)), 0.0
+            return DecidingCondition(((),)), 0.0
         products: list[Product] = []
         left, cost = wanted.copy(), 0.0
         while left.any() and len(products) < PARTS:
@@ -148,7 +148,7 @@ class Situations:
             products.append(tuple(self.literals[index] for index in chosen))
             left &= ~self.masks[list(chosen)].all(0)
             cost += price + 1
-        return Condition(tuple(products)), cost
+        return DecidingCondition(tuple(products)), cost
 
     def _product(self, wanted: Array, refused: Array) -> tuple[tuple[int, ...], float] | None:
         """Return the product of up to three literals that covers most wanted rows and no other."""

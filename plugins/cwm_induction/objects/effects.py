@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_induction.objects.deciding import Condition, Product, Situations
+from cwm_induction.objects.deciding import DecidingCases, DecidingCondition, Product
 from cwm_induction.objects.experience import Experience, compiled
 from cwm_induction.objects.words import Language
 
@@ -24,7 +24,7 @@ JUMPING = (("here.kind", "there.kind"),)
 """The same for things that go to where another one is."""
 
 
-class Effect(NamedTuple):
+class ObjectEffect(NamedTuple):
     """Fields of the thing in a role, and the expressions they become; none: it vanishes."""
 
     role: str
@@ -32,29 +32,29 @@ class Effect(NamedTuple):
     values: tuple[str, ...]
 
 
-class Rule(NamedTuple):
+class ObjectRule(NamedTuple):
     """What some actions do under a condition."""
 
     actions: tuple[int, ...]
-    condition: Condition
-    effect: Effect
+    condition: DecidingCondition
+    effect: ObjectEffect
 
 
-class Group(NamedTuple):
+class EffectGroup(NamedTuple):
     """Actions with rules in common, and the transitions that they were seen in."""
 
     actions: tuple[int, ...]
     rows: list[int]
     scenes: list[dict[str, Any]]
-    situations: Situations
+    situations: DecidingCases
 
 
-def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[Rule]:
+def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[ObjectRule]:
     """Return rules that say what changes; `careful` ones say nothing of what was never seen.
 
     Of conditions that fit alike the cheapest is taken, or one further behind by `rank`.
     """
-    rules: list[Rule] = []
+    rules: list[ObjectRule] = []
     scenes = seen.scenes()
     moving = tuple(sorted(seen.moves))
     groups = [moving] if moving else []
@@ -65,9 +65,9 @@ def fit_rules(seen: Experience, *, careful: bool = True, rank: int = 0) -> list[
         if not any(changes):
             continue
         mine = [scenes[n] for n in rows]
-        situations = Situations(seen.columns(seen.of_situations(), mine), rank)
-        group = Group(actions, rows, mine, situations)
-        pushed: list[Rule] = []  # the agent last: where it goes depends on what gives way
+        situations = DecidingCases(seen.columns(seen.of_situations(), mine), rank)
+        group = EffectGroup(actions, rows, mine, situations)
+        pushed: list[ObjectRule] = []  # the agent last: where it goes depends on what gives way
         for role, mask in sorted(_played(seen, group, changes), key=lambda one: one[0] == "agent"):
             pushed += _fit_role(seen, group, role, mask, told=pushed, careful=careful)
         rules += pushed
@@ -102,7 +102,7 @@ def differing(language: Language, one: Any, two: Any) -> list[str]:
 
 
 def _played(
-    seen: Experience, group: Group, changes: list[set[int]]
+    seen: Experience, group: EffectGroup, changes: list[set[int]]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the roles whose things change, the most often changing first, with their rows.
 
@@ -132,13 +132,13 @@ def _played(
 
 def _fit_role(
     seen: Experience,
-    group: Group,
+    group: EffectGroup,
     role: str,
     mask: np.ndarray,
     *,
-    told: Sequence[Rule],
+    told: Sequence[ObjectRule],
     careful: bool,
-) -> list[Rule]:
+) -> list[ObjectRule]:
     """Return the rules for the things in a role; conditions of other rules are tried first."""
     before = [scene[role] for scene in group.scenes]
     after = [
@@ -150,7 +150,7 @@ def _fit_role(
     parts: list[tuple[str, ...]] = [(name,) for name in fields if name not in PLACE]
     parts += [PLACE] if set(fields) & set(PLACE) else []
     gone = np.array([each == ["gone"] for each in differs])
-    rules: list[Rule] = []
+    rules: list[ObjectRule] = []
     for part in parts:
         wanted = np.array([bool(set(part) & set(each)) for each in differs]) & mask
         known = mask & (~gone if part != ("gone",) else mask)
@@ -170,16 +170,16 @@ def _fit_role(
             if rest.any():
                 keys = _keys(effect, bool(never.any())) if careful else ()
                 more = group.situations.condition(rest, never, keys)[0]
-                condition = Condition((*more.products, *condition.products))
+                condition = DecidingCondition((*more.products, *condition.products))
             if condition.products:
-                rules.append(Rule(group.actions, condition, effect))
+                rules.append(ObjectRule(group.actions, condition, effect))
             left &= ~mine
     return rules
 
 
 def _told(
-    situations: Situations, rules: Sequence[Rule], must: np.ndarray, never: np.ndarray
-) -> Condition:
+    situations: DecidingCases, rules: Sequence[ObjectRule], must: np.ndarray, never: np.ndarray
+) -> DecidingCondition:
     """Return what conditions of other rules say of this effect: one thing gives way to another."""
     products: list[Product] = []
     left = must.copy()
@@ -188,10 +188,10 @@ def _told(
         if (holds & left).any() and not (holds & never).any():
             products += rule.condition.products
             left &= ~holds
-    return Condition(tuple(dict.fromkeys(products)))
+    return DecidingCondition(tuple(dict.fromkeys(products)))
 
 
-def _keys(effect: Effect, refused: bool) -> Sequence[tuple[str, ...]]:
+def _keys(effect: ObjectEffect, refused: bool) -> Sequence[tuple[str, ...]]:
     """Return what a careful rule speaks of first."""
     if any("dx" in value for value in effect.values):
         return GOING.get(effect.role, KEYS[:1])
@@ -204,10 +204,10 @@ def _keys(effect: Effect, refused: bool) -> Sequence[tuple[str, ...]]:
 
 def _effects(
     seen: Experience, role: str, part: tuple[str, ...], after: list[Any], wanted: np.ndarray
-) -> list[Effect]:
+) -> list[ObjectEffect]:
     """Return what may have happened to some fields, what generalises best first."""
     if part == ("gone",):
-        return [Effect(role, (), ())]
+        return [ObjectEffect(role, (), ())]
     others = [name for name in seen.roles if name != role]
     rows = np.flatnonzero(wanted).tolist()
     found: list[tuple[str, ...]] = []
@@ -229,11 +229,11 @@ def _effects(
             found += [(f"{role}.{name} {sign} {k}",) for k in (1, 2, 3) for sign in "+-"]
         found += [(repr(value),) for value in values]
         found += [(f"{other}.{name}",) for other in others]
-    return [Effect(role, part, values) for values in found]
+    return [ObjectEffect(role, part, values) for values in found]
 
 
 def _explains(
-    seen: Experience, group: Group, effect: Effect, after: list[Any], known: np.ndarray
+    seen: Experience, group: EffectGroup, effect: ObjectEffect, after: list[Any], known: np.ndarray
 ) -> np.ndarray:
     """Return the mask of the rows in which an effect gives what came about."""
     if not effect.fields:
@@ -256,7 +256,7 @@ def _explains(
     return mask
 
 
-def write_transition(seen: Experience, rules: Sequence[Rule]) -> str:
+def write_transition(seen: Experience, rules: Sequence[ObjectRule]) -> str:
     """Write the rules as a function of a state and an action."""
     lines: list[str] = []
     by_actions: dict[tuple[int, ...], dict[str, list[str]]] = {}

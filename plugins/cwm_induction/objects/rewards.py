@@ -7,46 +7,46 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.objects.deciding import Condition, Situations
+from cwm_induction.objects.deciding import DecidingCases, DecidingCondition
 from cwm_induction.objects.effects import needed
 from cwm_induction.objects.experience import Experience
 
 
-class Outcome(NamedTuple):
+class RewardAndEnd(NamedTuple):
     """The reward of a step, and whether it ends the episode."""
 
     reward: float
     done: bool
 
 
-class Outcomes(NamedTuple):
+class RewardRules(NamedTuple):
     """Outcomes under their conditions, and the one of all other steps."""
 
-    rules: list[tuple[Condition, Outcome]]
-    otherwise: Outcome
+    rules: list[tuple[DecidingCondition, RewardAndEnd]]
+    otherwise: RewardAndEnd
 
 
-def fit_outcomes(seen: Experience, *, rank: int = 0) -> Outcomes:
+def fit_outcomes(seen: Experience, *, rank: int = 0) -> RewardRules:
     """Return rules for rewards and ends, the rarest outcomes first.
 
     They speak of the state after a step and of what the mission names, so that they hold
     on other missions too.
     """
-    outcomes = [Outcome(row.reward, row.done) for row in seen.rows]
-    [(otherwise, _), *others] = Counter(outcomes).most_common() or [(Outcome(0.0, False), 0)]
+    outcomes = [RewardAndEnd(row.reward, row.done) for row in seen.rows]
+    [(otherwise, _), *others] = Counter(outcomes).most_common() or [(RewardAndEnd(0.0, False), 0)]
     if not others:
-        return Outcomes([], otherwise)
-    situations = Situations(seen.columns(seen.of_outcomes(), seen.scenes(after=True)), rank)
+        return RewardRules([], otherwise)
+    situations = DecidingCases(seen.columns(seen.of_outcomes(), seen.scenes(after=True)), rank)
     rules = []
     for outcome, _ in reversed(others):
         wanted = np.array([each == outcome for each in outcomes])
         condition, _ = situations.condition(wanted, ~wanted)
         if condition.products:
             rules.append((condition, outcome))
-    return Outcomes(rules, otherwise)
+    return RewardRules(rules, otherwise)
 
 
-def write_reward(seen: Experience, outcomes: Outcomes) -> str:
+def write_reward(seen: Experience, outcomes: RewardRules) -> str:
     """Write the rules as a function of a mission, two states and the action between them."""
     lines = []
     for condition, outcome in outcomes.rules:
