@@ -75,7 +75,6 @@ class Counted(Actor):
         self.table.usual = self._usual()
         self._noticed()
         self._factors = self._novelty = None
-        self._told = self._told[:0]
 
     def remember(self, row: Transition) -> None:
         """Take note of a step: it outranks the program."""
