@@ -388,3 +388,10 @@ def test_known_worlds_are_mastered_and_certified(
     assert done.changed <= within
     assert done.certificate.mean >= returned
     assert done.certificate.bound < 0.03
+
+
+def test_play_that_a_budget_cuts_off_is_no_return_of_its_play():
+    cut = EpisodeRecord(number=1, steps=9, returned=9.0, length=9, aims={"exploit": 9}, whole=False)
+    assert cut.is_cut
+    assert not cut.model_copy(update={"whole": True}).is_cut
+    assert not cut.model_copy(update={"aims": {"explore": 9}}).is_cut

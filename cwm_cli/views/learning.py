@@ -74,7 +74,7 @@ class LearningView(Lines):
         self._began = time.monotonic() - (run.elapsed if run else 0.0)
         if isinstance(work, Learner):
             self.steps = work.steps
-            self.returns = [_point(each) for each in work.episodes]
+            self.returns = [_point(each) for each in work.episodes if not each.is_cut]
             self.program = work.programs[-1] if work.programs else None
             self.asked = {each.key: each for each in work.questions}
             self.mismatches = sum(each.mismatched for each in work.episodes)
@@ -91,7 +91,7 @@ class LearningView(Lines):
                 self.mismatches += not event.by_chance
             case EpisodeRecord():
                 self.steps = max(self.steps, event.steps)
-                self.returns.append(_point(event))
+                self.returns += [_point(event)] * (not event.is_cut)
                 self.length, self.returned = 0, 0.0
             case ProgramRecord():
                 self.program = event

@@ -28,6 +28,9 @@ MANY_STEPS, FEW_EPISODES = 1500, 5
 SHORT = 0.05
 """By so much of its size a return may miss what was promised: rounding adds up over an episode."""
 
+PLAY = frozenset({"exploit", "verify"})
+"""What steps are for that are taken for the return."""
+
 
 class Certificate(BaseModel):
     """How far the play of a program was seen to agree with the world, in so many clean steps.
@@ -98,7 +101,12 @@ class EpisodeRecord(BaseModel):
     @property
     def is_play(self) -> bool:
         """Whether it was played for the return from the first step to the last."""
-        return self.whole and bool(self.aims) and set(self.aims) <= {"exploit", "verify"}
+        return self.whole and bool(self.aims) and set(self.aims) <= PLAY
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was play that a budget cut off: what it returned is no return of its play."""
+        return not self.whole and set(self.aims) <= PLAY
 
     @property
     def kept(self) -> bool:

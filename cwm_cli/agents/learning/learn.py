@@ -506,6 +506,7 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
         returns=[
             {"steps": each.steps, "return": each.returned, "aim": each.aim}
             for each in learner.episodes
+            if not each.is_cut
         ],
         certificate=learner.certificate,
         questions=list(learner.questions),
