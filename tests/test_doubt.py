@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cwm_cli
+from cwm_cli.agents.learning.actor import Knowledge
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -19,6 +20,7 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.doubt import Prospect, Support, doubted, prospect
 from cwm_cli.worlds.trails import LOOKUP, RECORDER, Recorder, watched
+from object_worlds import SCHEMA, Corridor
 from recordings import POINT, dataset
 from worlds import CARTPOLE
 
@@ -257,6 +259,24 @@ def test_what_the_data_do_not_show_is_told_the_most_important_first():
     assert "No row takes the action 1." in gaps(one)
     assert "when an episode ends is not known" in gaps(cliff_rows()[np.arange(5)])[0]
     assert gaps(rows[np.arange(0)]) == []
+
+
+def test_of_objects_the_classes_that_were_not_met_are_told_and_no_cells():
+    env = Corridor(8)
+    space, actions = space_of(env.observation_space), space_of(env.action_space)
+    here, _ = env.reset(seed=0)
+    rows = [
+        Transition(here, action, here := env.step(action)[0], 0.0, n == 3)
+        for n, action in enumerate([0, 0, 0, 2])
+    ]
+    about = {"objects": SCHEMA.to_json() | {"classes": [*SCHEMA.to_json()["classes"], "ball"]}}
+    told = gaps(Dataset.of(rows, observation_space=space, action_space=actions, metadata=about))
+    assert "No row shows an object of class ball." in told
+    assert not any("[" in each for each in told)
+    assert "one terminal transition" in told[0]
+    known = Knowledge(space, actions, 10, schema=SCHEMA)
+    here["objects"][1, 6] = 1
+    assert known.told(here) == f"agent at {here['objects'][0, 1]}, 0 with key"
 
 
 def spaces_of(rows):

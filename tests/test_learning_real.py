@@ -146,6 +146,10 @@ def test_what_limits_and_bounds_leave_open_is_asked() -> None:
     limit = "the limit of observation[0] lies between 0.2 and 0.25; the end was seen once"
     assert texts[0] == limit
     assert any("observation[0] never passed 0.25 of its bound 1" in text for text in texts)
+    known.names = "Cart Position", "Cart Velocity"
+    asked = Real(known).questions()
+    assert asked[0].text.startswith("the limit of Cart Position lies between 0.2 and 0.25")
+    assert asked[0].region == "Cart Position from 0.2 to 0.25"
 
 
 def test_it_serves_real_numbers_with_numbered_or_bounded_actions() -> None:

@@ -6,12 +6,14 @@ beside each score, and in the docstring of a program that was found from data al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, prod
+from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.objects import OBJECTS
 from cwm_cli.evaluation.support import ENOUGH, UNKNOWN, ProgramSurvey
 from cwm_cli.worlds.contract import component_names
 from cwm_cli.worlds.doubt import countable, limits
@@ -44,13 +46,18 @@ def gaps(
     """
     if not len(rows):
         return []
-    names = names or component_names(rows.observation_space, "observation")
-    columns = _columns(rows, "observations"), _columns(rows, "next_observations")
+    schema = rows.metadata.get("objects")
+    if schema is None:
+        names = names or component_names(rows.observation_space, "observation")
+        columns = _columns(rows, "observations"), _columns(rows, "next_observations")
+    else:  # the numbers of a table mean nothing one by one
+        names, columns = (), ([], [])
     parts = [
         _on_ends(rows, names, columns),
         _on_rewards(rows),
         _on_bounds(rows, names, columns[1]),
         _on_actions(rows),
+        _on_classes(rows, schema),
         *_on_rules(found, program),
         _on_what_stays(names, columns),
         _on_coverage(rows),
@@ -88,7 +95,7 @@ def _on_ends(rows: Dataset, names: Sequence[str], columns: tuple[Components, Com
 
 def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, Components]) -> str:
     """Name the component which is, at every end, where it is nowhere else."""
-    if all(len(after) and len(np.unique(after[ended])) == 1 for after in columns[1]):
+    if columns[1] and all(len(after) and len(np.unique(after[ended])) == 1 for after in columns[1]):
         return "the same observation"
     for name, before, after in zip(names, *columns, strict=True):
         elsewhere = np.concatenate([before, after[~ended]]) if len(after) else after
@@ -130,6 +137,15 @@ def _on_actions(rows: Dataset) -> str:
     low, count = int(rows.action_space.low[0]), rows.action_space.count
     missing = sorted(set(range(low, low + count)) - set(rows.columns["actions"].tolist()))
     return f"No row takes the action {_listed(list(map(str, missing)))}." if missing else ""
+
+
+def _on_classes(rows: Dataset, schema: Mapping[str, Any] | None) -> str:
+    """Name the classes of objects that no row shows, where there are objects."""
+    if schema is None:
+        return ""
+    seen = np.unique(rows.columns[f"observations.{OBJECTS}"][..., 0])
+    missing = [name for n, name in enumerate(schema["classes"]) if n and n not in seen]
+    return f"No row shows an object of class {_listed(missing)}." if missing else ""
 
 
 def _on_rules(found: ProgramSurvey | None, program: str) -> Iterator[str]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.objects import OBJECTS
+from cwm_cli.sandbox.failures import printable
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -50,7 +56,8 @@ class Knowledge:
 
     `rows` and `starts` grow while the agent acts, and nothing is ever dropped. `limit` is how
     many steps an episode can last. `program` is the text that is acted on, empty before there is
-    one, and `imagination` what imagines with it. `valid` are the actions allowed
+    one, and `imagination` what imagines with it. `names` are those of the components, where the
+    environment tells them. `valid` are the actions allowed
     after each row in `rows`, where the environment names them. Rows whose numbers are in
     `chance` came out otherwise when the same was done again. `disputed` are observations and
     actions of which other programs that replay every row say otherwise: to be probed first.
@@ -61,6 +68,7 @@ class Knowledge:
     limit: int
     seed: int = 0
     schema: ObjectSchema | None = None
+    names: Sequence[str] = ()
     rows: list[Transition] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
     chance: set[int] = field(default_factory=set)
@@ -71,6 +79,29 @@ class Knowledge:
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ValueError("an episode lasts a step at least")
+
+    def component(self, place: int) -> str:
+        """Return what a component of the observation is called."""
+        return self.names[place] if self.names else f"observation[{place}]"
+
+    def told(self, observation: Any) -> str:
+        """Return an observation in a few words: of objects, where the agent is and what it has."""
+        if self.schema is not None:
+            table, column = observation[OBJECTS], self.schema.column
+            x, y = table[0, [column("x"), column("y")]].tolist()
+            kinds = (
+                table[table[:, column("held")] == 1, 0].tolist()
+                if "held" in self.schema.names
+                else []
+            )
+            held = [
+                self.schema.classes[kind] for kind in kinds if 0 < kind < len(self.schema.classes)
+            ]
+            return f"agent at {x}, {y}" + (f" with {', '.join(held)}" if held else "")
+        if self.names:
+            parts = zip(self.names, np.ravel(observation).tolist(), strict=True)
+            return printable(", ".join(f"{name} {value:.4g}" for name, value in parts), 80)
+        return printable(" ".join(str(observation).split()), 80)
 
 
 class Actor:

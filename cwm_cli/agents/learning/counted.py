@@ -285,8 +285,8 @@ class Counted(Actor):
         return [
             OpenQuestion(
                 f"the end by action {self.table.actions[action]} at"
-                f" {_brief(self.table.observation(before))} was seen once",
-                _brief(self.table.observation(before)),
+                f" {self.known.told(self.table.observation(before))} was seen once",
+                self.known.told(self.table.observation(before)),
                 self.table.actions[action],
                 "whether the episode always ends there",
                 abs(rewards[before, action] - self.table.usual),
@@ -302,7 +302,9 @@ class Counted(Actor):
         found = []
         for level in self._doubts(start, self.table.ways(start, limit), limit):
             places = np.unique(self.table.following[level.unknown])
-            found += [_brief(self.table.observation(int(place))) for place in places[:SHOWN]]
+            found += [
+                self.known.told(self.table.observation(int(place))) for place in places[:SHOWN]
+            ]
         return [
             OpenQuestion(f"never visited: {place}", place, answers="whether it pays to be there")
             for place in dict.fromkeys(found)
@@ -314,9 +316,3 @@ def _varying(values: np.ndarray) -> np.ndarray:
     varies = np.flatnonzero((values != values[:1]).any(axis=0))
     columns = [np.unique(values[:, v], return_inverse=True)[1].reshape(-1) for v in varies]
     return np.stack(columns, 1) if columns else np.zeros((len(values), 0), np.int64)
-
-
-def _brief(observation: Any) -> str:
-    """Write an observation in a few words."""
-    text = str(observation.tolist() if isinstance(observation, np.ndarray) else observation)
-    return text if len(text) <= 60 else text[:57] + "..."

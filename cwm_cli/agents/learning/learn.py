@@ -355,18 +355,20 @@ class _LearnedTask(NamedTuple):
             recorded_args(begun.rows, env_args) if begun.rows is not None else dict(env_args or {})
         )
         with closing(spec.make(**args)) as made:
+            space, description = space_of(made.observation_space), spec.describe(made)
             known = Knowledge(
-                space_of(made.observation_space),
+                space,
                 space_of(made.action_space, "actions"),
                 step_limit(made),
                 seed,
                 spec.objects(made) if spec.objects else None,
+                documented_names(description, space),
             )
             if begun.rows is not None and begun.rows.observation_space != known.observation_space:
                 raise CwmError(f"the rows to begin with are none of {spec.id}: name others")
             setting = Setting(env, args, seed, known.limit)
             names = spec.action_names(made) if spec.action_names else ()
-            return cls(spec, setting, spec.describe(made), known, tuple(names))
+            return cls(spec, setting, description, known, tuple(names))
 
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
@@ -457,7 +459,6 @@ def _learner(
             sandbox=sandbox,
             run=run,
             budget=budget,
-            names=documented_names(task.description, known.observation_space),
             observer=observer,
             optimist=task.optimist(asked, sandbox),
         )

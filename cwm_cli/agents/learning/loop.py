@@ -170,7 +170,6 @@ class Learner:
     sandbox: Sandbox
     run: LearnRun
     budget: Budget = field(default_factory=Budget)
-    names: Sequence[str] = ()
     observer: Observer = SILENT
     optimist: Optimist | None = None
     """Who invents what would make a mission possible, where a language model is asked."""
@@ -477,7 +476,7 @@ class Learner:
             self._distrust()
         if not self.known.rows[-1].terminated:
             self._hope(self.known.rows[-1].next_observation)
-        asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.names)]
+        asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.known.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
 
@@ -562,13 +561,13 @@ class Learner:
         """Ask about what programs disagree on; what was tried by now is settled."""
         return [
             OpenQuestion(
-                f"programs that replay every row disagree on {action} at {_words(observation)}",
-                _words(observation),
+                f"programs that replay every row disagree on {action} at {place}",
+                place,
                 action,
                 "one of the programs is wrong",
                 1.0,
             )
-            for observation, action in self.known.disputed
+            for place, action in ((self.known.told(o), a) for o, a in self.known.disputed)
         ]
 
     def _untried(self) -> Dataset:
@@ -599,7 +598,7 @@ class Learner:
             asked.append(
                 OpenQuestion(
                     f"no rule gives {count} of {len(rows)} rows",
-                    f"such as {_words(row.observation)}",
+                    f"such as {self.known.told(row.observation)}",
                     row.action,
                     "the same there again: a rule is missing; otherwise: chance",
                     1.0,
@@ -742,8 +741,3 @@ def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
         "terminated": bool(predicted.terminated) == row.terminated,
     }
     return tuple(name for name, right in pairs.items() if not right) or ("observation",)
-
-
-def _words(observation: Any) -> str:
-    """Write an observation down, in a few words."""
-    return printable(" ".join(str(observation).split()), 80)

@@ -1,4 +1,4 @@
-"""Worlds of real numbers: plans to the end of the episode, policies felt in imagination, extremes.
+"""Worlds of real numbers: plans to the end of the episode, policies found in imagination, extremes.
 
 The program says which plays, a plan or a policy: whichever returns more from where the agent
 stands. What is unknown lies beyond what was visited, and at the limits that ends were seen at.
@@ -95,7 +95,7 @@ class Way:
         return float(self.found["rewards"][self.place(left) :].sum())
 
     @property
-    def is_felt(self) -> bool:
+    def is_policy(self) -> bool:
         """Whether it is a policy's, which goes on wherever it gets to."""
         return str(self.found["how"]) == "policy"
 
@@ -132,7 +132,7 @@ class Real(Actor):
         self._shape = known.observation_space.shape
         self._options = _options(known.action_space, known.seed)
         self._weights: np.ndarray | None = None
-        self._felt = self._fresh = False
+        self._has_looked = False
         self._way: Way | None = None
         self._tried: Counter[str] = Counter()
         self._remembered: dict[tuple[bytes, bytes], Step] = {}
@@ -151,7 +151,7 @@ class Real(Actor):
 
     def learn(self) -> None:
         """Forget plans of another program; a policy is found when one is needed."""
-        self._way, self._felt, self._idle_until = None, False, 0
+        self._way, self._has_looked, self._idle_until = None, False, 0
 
     def remember(self, row: Transition) -> None:
         """Remember what came out otherwise than the program says."""
@@ -206,15 +206,15 @@ class Real(Actor):
         if way is None:
             return None
         if aim in ("exploit", "verify"):
-            felt = "the policy that was found in imagination"
-            reason = felt if way.is_felt else "the plan that returns most"
+            policy = "the policy that was found in imagination"
+            reason = policy if way.is_policy else "the plan that returns most"
             return Intent(self._action(way, observation, left), aim, reason, way.worth(left))
         return Intent(self._action(way, observation, left), aim, str(way.found["reason"]))
 
     def _action(self, way: Way, observation: Any, left: int) -> Any:
         """Return the action of a plan, in the type of the environment."""
         action = way.found["actions"][way.place(left)]
-        if way.is_felt and self._weights is not None:
+        if way.is_policy and self._weights is not None:
             here = np.asarray(observation, float).reshape(-1, 1, 1)
             action = policies.act(self._weights[None], here, self._lasting)[..., 0, 0]
         elif "gains" in way.found:
@@ -230,7 +230,9 @@ class Real(Actor):
         """Return the way under way, or another one where it is off or for something else."""
         here, way = np.asarray(observation, float).ravel(), self._way
         if way is not None and way.aim == aim and (due := way.due(left)) is not None:
-            goes_on = way.is_felt and way.place(left) > 0  # wherever that led; not another episode
+            goes_on = (
+                way.is_policy and way.place(left) > 0
+            )  # wherever that led; not another episode
             if goes_on or (np.abs(here - due) <= OFF * self._visited.spread).all():
                 return way
         if aim == "explore" and len(self.known.rows) < self._idle_until:
@@ -244,7 +246,7 @@ class Real(Actor):
         """Return what returns most; nothing where no program of the rows could tell plans apart."""
         if self._is_blind:
             return None
-        self._feel()
+        self._find_policy()
         given = self._lasting | {"start": here}
         if self._weights is not None:
             given["weights"] = self._weights
@@ -258,11 +260,11 @@ class Real(Actor):
             found["flat"] = np.array(False)  # to last is worth something
         return found
 
-    def _feel(self) -> None:
+    def _find_policy(self) -> None:
         """Find a policy in imagination, beginning with that of the program before."""
-        if self._felt:
+        if self._has_looked:
             return
-        self._felt = True
+        self._has_looked = True
         seen = self._visited.observations
         self._centre, self._scale = np.median(seen, 0), np.maximum(seen.std(0), 1e-3)
         starts = np.array([np.ravel(start) for start in self.known.starts[-16:]], float)
@@ -336,11 +338,12 @@ class Real(Actor):
                 continue  # another component explains these ends, and more of them
             explained |= mask
             low, high = sorted((sign * float(last), sign * float(first)))
-            text = f"the limit of observation[{place}] lies between {low:.4g} and {high:.4g}"
+            name = self.known.component(place)
+            text = f"the limit of {name} lies between {low:.4g} and {high:.4g}"
             if count == 1:
                 text += "; the end was seen once"
             box = _box(after.shape[1], place, low, high)
-            region = f"observation[{place}] from {low:.4g} to {high:.4g}"
+            region = f"{name} from {low:.4g} to {high:.4g}"
             answers = "an end there moves the limit inwards, none moves it outwards"
             weight = gap * count / ends.sum() + (count == 1)
             found.append(Pursued(OpenQuestion(text, region, None, answers, float(weight)), box))
@@ -354,13 +357,13 @@ class Real(Actor):
             most = (seen.high if sign > 0 else seen.low)[place]
             if not isfinite(bound) or abs(bound) > FAR or sign * bound <= 0:
                 continue
-            share = max(0.0, float(most / bound))
+            share, name = max(0.0, float(most / bound)), self.known.component(place)
             if share >= ALL_BUT:
                 continue
-            text = f"observation[{place}] never passed {share:.2g} of its bound {bound:.4g}"
+            text = f"{name} never passed {share:.2g} of its bound {bound:.4g}"
             low, high = (ALL_BUT * bound, np.inf) if sign > 0 else (-np.inf, ALL_BUT * bound)
             beyond = "above" if sign > 0 else "below"
-            region = f"observation[{place}] {beyond} {ALL_BUT * bound:.4g}"
+            region = f"{name} {beyond} {ALL_BUT * bound:.4g}"
             answers = "an end or another reward there is a rule that no row shows"
             question = OpenQuestion(text, region, None, answers, 0.1 * (1 - share))
             found.append(Pursued(question, _box(len(seen.low), place, low, high)))
@@ -377,7 +380,7 @@ class Real(Actor):
         cell = np.maximum(seen.spread, width) / max(10.0, CELLS ** (1 / len(seen.low)))
         arrays = {"options": self._options, "cell": cell}
         arrays |= {"low": seen.low, "high": seen.high, "spread": seen.spread}
-        if self._felt:
+        if self._has_looked:
             arrays |= {"centre": self._centre, "scale": self._scale}
         return arrays
 

@@ -200,7 +200,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
             return _told(way, lanes, flat=way.value <= lasting, how="search")
     way, how = NO_WAY, "nothing"
     if "weights" in arrays:
-        way, how = _felt(lanes, arrays, start, horizon), "policy"
+        way, how = _followed(lanes, arrays, start, horizon), "policy"
     flat = way.value <= lasting
     if best > 0 and way.value >= enough and way.sure(arrays) >= KNOWN * enough:
         return _told(way, lanes, flat=flat, how=how)
@@ -274,7 +274,9 @@ def _nearness(places: np.ndarray, spread: np.ndarray) -> Score:
     return score
 
 
-def _felt(lanes: Lanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, horizon: int) -> Way:
+def _followed(
+    lanes: Lanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, horizon: int
+) -> Way:
     """Return the way that a policy takes."""
     now, ended = start[:, None], False
     seen: list[np.ndarray] = []
