@@ -198,7 +198,10 @@ class Real(Actor):
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the next action of the plan for an aim."""
         if aim is None:
-            aim = "explore" if self.promise(observation, left) is None else "exploit"
+            here = np.asarray(observation, float).ravel()
+            explores = self._followed("explore", here, left) is not None  # to its end
+            explores = explores or self.promise(observation, left) is None
+            aim = "explore" if explores else "exploit"
         if aim == "verify":
             way = self._way_for("exploit", observation, left)
         else:
@@ -226,15 +229,20 @@ class Real(Actor):
             return int(action)
         return np.asarray(action, space.dtype).reshape(space.shape)
 
+    def _followed(self, aim: Aim, here: np.ndarray, left: int) -> Way | None:
+        """Return the way under way for an aim, unless what was due did not come about."""
+        way = self._way
+        if way is None or way.aim != aim or (due := way.due(left)) is None:
+            return None
+        if way.is_policy and way.place(left) > 0:
+            return way  # wherever that led: a policy goes on, though not in another episode
+        return way if (np.abs(here - due) <= OFF * self._visited.spread).all() else None
+
     def _way_for(self, aim: Aim, observation: Any, left: int) -> Way | None:
         """Return the way under way, or another one where it is off or for something else."""
-        here, way = np.asarray(observation, float).ravel(), self._way
-        if way is not None and way.aim == aim and (due := way.due(left)) is not None:
-            goes_on = (
-                way.is_policy and way.place(left) > 0
-            )  # wherever that led; not another episode
-            if goes_on or (np.abs(here - due) <= OFF * self._visited.spread).all():
-                return way
+        here = np.asarray(observation, float).ravel()
+        if (followed := self._followed(aim, here, left)) is not None:
+            return followed
         if aim == "explore" and len(self.known.rows) < self._idle_until:
             return None
         makers = {"exploit": self._planned, "explore": self._frontier, "probe": self._probing}
