@@ -5,8 +5,10 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ from cwm_cli.agents.learning.runs import (
     StepsTaken,
 )
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.objects import ObjectField, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.runs.listing import load, summary_of
 from openai_server import OpenAIServer
@@ -33,6 +36,19 @@ SPACES = {
     "observation_space": Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0)),
     "action_space": Space("discrete", low=(0,), high=(1,)),
 }
+
+
+class Backward(gym.ActionWrapper):
+    """A dry lake on which every action goes the other way."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("FrozenLake-v1", is_slippery=False))
+
+    def action(self, action: int) -> int:
+        return (action + 2) % 4
+
+
+gym.register("Backward-v0", entry_point=Backward)
 
 
 def episode(number: int, length: int = 100, **told: object) -> EpisodeRecord:
@@ -216,6 +232,46 @@ def test_its_play_is_measured_without_learning_from_it(dry: LearningResult, tmp_
     done = lake(start=dry.run, run=tmp_path / "r", steps=12, observer=Measuring())
     assert done.steps == 12
     assert set(measured) == {PlayedEpisode(1.0, 6, None)}
+
+
+def test_objects_of_one_schema_are_written_as_those_of_another() -> None:
+    old = ObjectSchema(("free", "agent", "box"), (ObjectField("x"), ObjectField("hue", ("a", "b"))))
+    fields = (ObjectField("hue", ("none", "b", "a")), ObjectField("x"))
+    new = ObjectSchema(("free", "box", "agent"), fields)
+    tables = np.array([[[1, 4, 0], [0, 0, 0], [2, 5, 1]]])
+    assert old.carried(tables, new, 4).tolist() == [[[2, 2, 4], [0, 0, 0], [1, 1, 5], [0, 0, 0]]]
+    with pytest.raises(ValueError, match="more than 2 objects"):
+        old.carried(tables, new, 2)
+    with pytest.raises(ValueError, match="class box is unknown"):
+        old.carried(tables, replace(new, classes=("free", "agent")), 4)
+
+
+@pytest.mark.slow
+def test_a_curriculum_carries_rows_and_program_to_a_larger_table(tmp_path: Path) -> None:
+    told = {"curriculum": ["Sokoban-v0"], "seed": 1, "run": tmp_path / "r"}
+    assert learn("Sokoban-Teleport-v0", steps=14, **told).steps == 14
+    run = LearnRun.load(tmp_path / "r")
+    before = LearnRun.load(tmp_path / "r-1-Sokoban-v0").dataset()
+    earlier = run.earlier()
+    assert len(earlier) == len(before) == len(run.dataset()) == 14
+    assert earlier.observation_space != before.observation_space
+    assert np.array_equal(earlier.columns["rewards"], before.columns["rewards"])
+    assert learn("Sokoban-Teleport-v0", steps=16, **told).steps == 16
+
+
+@pytest.mark.slow
+def test_rows_of_another_environment_are_left_out_once_they_contradict_it(
+    dry: LearningResult, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    told = {"run": tmp_path / "r", "steps": 30, "observer": Telling(notes)}
+    done = learn("Backward-v0", start=dry.run, **told)
+    assert done.steps == 30
+    assert [note for note in notes if "contradict this one" in note]
+    rows = LearnRun.load(done.run).dataset()
+    assert evaluate(done.run, dataset=rows).scores.train.exact == 1.0
+    with pytest.raises(CwmError, match="rows are none of CartPole-v1"):
+        learn("CartPole-v1", start=rows, run=tmp_path / "s")
 
 
 @pytest.mark.slow

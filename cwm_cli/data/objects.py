@@ -94,6 +94,34 @@ class ObjectSchema:
             table[place, 1:] = [each.write(thing[each.name]) for each in self.fields]
         return table
 
+    def carried(self, tables: np.ndarray, into: ObjectSchema, slots: int) -> np.ndarray:
+        """Return tables (rows, slots, fields) as another schema writes them, in so many slots.
+
+        Objects keep their slots. ValueError where it has no place, class or value for them.
+        """
+        tables = np.asarray(tables)
+        named = [{each.name: bool(each.values) for each in one.fields} for one in (self, into)]
+        if named[0] != named[1] or self.directions != into.directions:
+            raise ValueError("objects have other properties there")
+        if tables[:, slots:].any():
+            raise ValueError(f"more than {slots} objects")
+        said = {"class": self.classes} | {each.name: each.values for each in self.fields}
+        meant = {"class": into.classes} | {each.name: each.values for each in into.fields}
+        tables = tables[:, :slots]
+        there = tables[..., 0] > 0
+        found = np.zeros((len(tables), slots, len(into.names)), np.int64)
+        for place, name in enumerate(into.names):
+            numbers = tables[..., self.column(name)]
+            if said[name] != meant[name]:
+                known = np.zeros(len(said[name]), np.int64)
+                for number in np.unique(numbers[there]):
+                    if (value := said[name][number]) not in meant[name]:
+                        raise ValueError(f"{name} {value} is unknown there")
+                    known[number] = meant[name].index(value)
+                numbers = known[numbers]
+            found[:, : tables.shape[1], place] = np.where(there, numbers, 0)
+        return found
+
     def _properties(self, numbers: Iterable[int]) -> Iterator[tuple[str, int | str]]:
         for each, number in zip(self.fields, numbers, strict=True):
             yield each.name, each.read(number)

@@ -16,6 +16,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
 from cwm_cli.agents.learning.goals import GoalCondition
@@ -23,13 +25,14 @@ from cwm_cli.agents.learning.loop import Budget, Learner, Stop
 from cwm_cli.agents.learning.missions import StateView
 from cwm_cli.agents.learning.optimism import Optimist
 from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
-from cwm_cli.agents.learning.runs import LearnConfig, LearnHeader, LearningResult, LearnRun
+from cwm_cli.agents.learning.runs import EARLIER, LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
 from cwm_cli.agents.learning.strategy import LearningTask
 from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -81,7 +84,8 @@ def learn(
     """Learn an environment by acting in it; a stopped run continues where it was.
 
     It begins with nothing, or with the rows and the program of what it `start`s from: the folder
-    of a run, or a dataset. It goes on for so many `steps` of the environment and `seconds`, or
+    of a run, or a dataset; those of another environment serve while they do not contradict this
+    one. It goes on for so many `steps` of the environment and `seconds`, or
     until it `stop`s: certified, `return=X` once the mean return of its play reaches X, or never.
     A language `model` is asked where data alone do not explain every row, for so many
     `completions` and US dollars at most. The environments of a `curriculum` are learned before
@@ -118,7 +122,7 @@ def learn(
             allow_gap=allow_gap,
             observer=observer,
         )
-    begun = _begun(start)
+    begun = _begun(start).into(env)
     with protected(
         chosen.limits,
         tools=tools,
@@ -128,6 +132,7 @@ def learn(
         observer=observer,
     ) as sandbox:
         task = _LearnedTask.of(env, env_args, begun, seed, observer)
+        begun = task.carrying(begun)
         if goal is not None and strategy is None:
             task, begun = task.pursuing(goal, begun)
         config = LearnConfig(
@@ -164,13 +169,23 @@ def learn(
 def _before(
     curriculum: Sequence[str], folder: Path, start: RunOrRows | None, **same: Any
 ) -> RunOrRows | None:
-    """Learn the environments that come first, each from the program of the one before.
+    """Learn the environments that come first, each from what was learned in the one before.
 
-    Each has a run of its own in the folder of the last.
+    Each has a run of its own beside the folder of the last.
     """
-    for number, env in enumerate(curriculum, 1):
-        done = learn(env, start=start, run=folder / "curriculum" / f"{number}-{slug(env)}", **same)
-        start = done.program
+    folders = [
+        *(
+            folder.with_name(f"{folder.name}-{n}-{slug(env)}")
+            for n, env in enumerate(curriculum, 1)
+        ),
+        folder,
+    ]
+    for env, own, following in zip(curriculum, folders, folders[1:], strict=False):
+        if (following / HEADER).exists():  # it began with this one as it is
+            start = own
+        else:
+            done = learn(env, start=start, run=own, **same)
+            start = done.run if done.program else None
     return start
 
 
@@ -287,19 +302,28 @@ def _budget(steps: int, seconds: float | None, stop: str) -> Budget:
 
 
 class _Begun(NamedTuple):
-    """What learning begins with: rows, if there are any, and a program, "" for none."""
+    """What learning begins with: rows, if there are any, and a program, "" for none.
+
+    Rows of another environment that was learned `earlier` are none of its own.
+    """
 
     rows: Dataset | None = None
     program: str = ""
+    earlier: Dataset | None = None
 
     @property
     def digest(self) -> str:
         """The hash of both, empty for nothing."""
-        if self.rows is None:
+        rows = [each.digest for each in (self.rows, self.earlier) if each is not None]
+        if not rows:
             return ""
-        return self.rows.digest + (
-            sha256(self.program.encode()).hexdigest() if self.program else ""
-        )
+        return "".join(rows) + (sha256(self.program.encode()).hexdigest() if self.program else "")
+
+    def into(self, env: str) -> _Begun:
+        """Return the same for an environment: rows of another one are those of an earlier one."""
+        if self.rows is None or self.rows.metadata.get("env", env) == env:
+            return self
+        return _Begun(None, self.program, self.rows)
 
 
 def _begun(start: RunOrRows | None) -> _Begun:
@@ -370,13 +394,25 @@ class _LearnedTask(NamedTuple):
             names = spec.action_names(made) if spec.action_names else ()
             return cls(spec, setting, description, known, tuple(names))
 
+    def carrying(self, begun: _Begun) -> _Begun:
+        """Return what it begins with, with the rows of an earlier environment as they are here."""
+        if begun.earlier is None:
+            return begun
+        try:
+            return begun._replace(earlier=carried(begun.earlier, self.nothing))
+        except ValueError as error:
+            if begun.program:
+                return begun._replace(earlier=None)
+            raise CwmError(f"the rows are none of {self.spec.id} ({error}): name others") from None
+
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
         pursued = GoalCondition.of(goal, self.known.observation_space, self.description)
         rows = None if begun.rows is None else pursued.rows(begun.rows)
+        earlier = None if begun.earlier is None else pursued.rows(begun.earlier)
         program = pursued.program(begun.program) if begun.program else ""
         words = f"{self.description}\n\nOnly this pays, 1 for reaching it: {goal}."
-        return self._replace(goal=pursued, description=words), _Begun(rows, program)
+        return self._replace(goal=pursued, description=words), _Begun(rows, program, earlier)
 
     def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> Optimist | None:
         """Return who invents what a mission may take, where there are missions and a model."""
@@ -409,6 +445,43 @@ class _LearnedTask(NamedTuple):
         )
 
 
+def carried(rows: Dataset, into: Dataset) -> Dataset:
+    """Return rows of an environment as rows of another one.
+
+    ValueError where that has no place for them: what is observed has to be the same, or objects
+    of the same classes and properties, and actions have to be among those that there are.
+    """
+    old, new = rows.action_space, into.action_space
+    among = old.kind == new.kind == "discrete" and old.low == new.low and old.count <= new.count
+    if old != new and not among:
+        raise ValueError("its actions are others")
+    kept = list(rows)
+    if rows.observation_space != into.observation_space:
+        if not ("objects" in rows.metadata and "objects" in into.metadata):
+            raise ValueError("what is observed is something else")
+        mine = ObjectSchema.from_json(rows.metadata["objects"])
+        theirs = ObjectSchema.from_json(into.metadata["objects"])
+        space = into.observation_space
+        slots = space.children[space.keys.index(OBJECTS)].shape[0]
+        sides = (
+            mine.carried(np.stack([each[OBJECTS] for each in side]), theirs, slots)
+            for side in zip(*((r.observation, r.next_observation) for r in kept), strict=True)
+        )
+        kept = [
+            row._replace(
+                observation={**row.observation, OBJECTS: before},
+                next_observation={**row.next_observation, OBJECTS: after},
+            )
+            for row, before, after in zip(kept, *sides, strict=True)
+        ]
+    return Dataset.of(
+        [row._replace(valid=None) for row in kept],
+        observation_space=into.observation_space,
+        action_space=into.action_space,
+        metadata=into.metadata,
+    )
+
+
 def _open_run(
     config: LearnConfig,
     task: _LearnedTask,
@@ -428,9 +501,10 @@ def _open_run(
         run.check(config)
         return run
     header = LearnHeader(config=config, description=task.description, protection=sandbox.protection)
-    started = LearnRun.start(
-        folder, header, {DATASET: begun.rows if begun.rows is not None else task.nothing}
-    )
+    files = {DATASET: begun.rows if begun.rows is not None else task.nothing}
+    if begun.earlier is not None:
+        files[EARLIER] = begun.earlier
+    started = LearnRun.start(folder, header, files)
     if begun.program:
         started.write_best(begun.program)
     return started

@@ -203,6 +203,8 @@ class Learner:
 
     def __post_init__(self) -> None:
         self._began = self.run.began()
+        self._earlier = list(self.run.earlier() or ())
+        self._carrier = replace(self.writer, model=None)
         self.env = self.task.make()
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
         self._resume()
@@ -465,7 +467,7 @@ class Learner:
         """Have a program written that replays every row, and act on it from now on."""
         began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
         known = [self.known.program] if self.known.program else self._offered
-        found = self.writer.write(rows, known)
+        found = self._written(rows, known)
         seconds = time.perf_counter() - began
         self.writing_seconds += seconds
         self._fitted, self._pending = len(self.known.rows), 0
@@ -479,6 +481,27 @@ class Learner:
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.known.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
+
+    def _written(self, rows: Dataset, known: Sequence[str]) -> WrittenProgram:
+        """Have a program written that replays every row, and those of an earlier environment too.
+
+        Those are forgotten as soon as one without them explains more of the rows here.
+        """
+        if not self._earlier:
+            return self.writer.write(rows, known)
+        first = 1 + max(row.episode for row in self._earlier)
+        before = [row._replace(episode=row.episode - first) for row in self._earlier]
+        found = self._carrier.write(self._rows([*before, *rows]), known)
+        own = slice(len(before), None)
+        found = found._replace(unexplained=found.unexplained[own], wrong=found.wrong[own])
+        if not found.unexplained.any():
+            return found
+        alone = self.writer.write(rows, known)
+        if alone.unexplained.sum() >= found.unexplained.sum():
+            return found
+        self._earlier.clear()
+        self.observer.note("the rows of the earlier environment contradict this one: left out")
+        return alone
 
     def _hope(self, start: Any) -> None:
         """Act on what may make a mission possible that nobody was ever paid for."""

@@ -21,6 +21,9 @@ from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import DATASET, RunHeader
 
+EARLIER = "earlier.npz"
+"""The file with rows of another environment that was learned before."""
+
 PROGRAMS = "programs"
 """The folder with every program that was acted on."""
 
@@ -135,6 +138,11 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
     def began(self) -> Dataset:
         """Return the transitions that it began with."""
         return Dataset.load(self.folder / DATASET)
+
+    def earlier(self) -> Dataset | None:
+        """Return the transitions of another environment that it began with, if there are some."""
+        file = self.folder / EARLIER
+        return Dataset.load(file) if file.exists() else None
 
     def dataset(self) -> Dataset:
         """Return all transitions: those that it began with, and those of its own steps."""
