@@ -74,15 +74,25 @@ def optimism(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, A
 
 
 def transfer(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:
-    """Count steps in the second environment: after the first, and from nothing."""
+    """Count steps and questions until a reward in an environment: after another, and from nothing.
+
+    Each environment has as many steps of its own.
+    """
+    agent = WorldCoderAgent(plan_nodes=1500, patience=3)
     for seed in seeds:
-        both, _ = learned(sandbox, [EASY, DOOR], seed, steps)
-        fresh, _ = learned(sandbox, [DOOR], seed, steps)
-        shape = fresh.rows[0].observation["mission"]
-        own = [n for n, row in enumerate(both.rows) if row.observation["mission"] == shape]
-        paid = [n for n in own if both.rows[n].reward > 0]
-        yield {"part": "transfer", "seed": seed, "fresh": first_reward(fresh),
-               "carried": paid[0] - own[0] + 1 if paid else None}  # fmt: skip
+        found: dict[str, Any] = {}
+        world: WorldProgram | None = None
+        for name, arm in ((EASY, "before"), (DOOR, "carried"), (DOOR, "fresh")):
+            session = LearningSession([task_of(name)], sandbox, seed=seed, steps=steps)
+            given = None if arm == "fresh" else world
+            with closing(TaskLearner(agent, session, session.tasks[0], given)) as learner:
+                while not session.over and first_reward(session) is None:
+                    learner.episode(len(learner.succeeded))
+                found[arm] = {"steps": first_reward(session), "asked": learner.asked}
+                if arm == "before":
+                    learner.learn()
+                world = learner.world
+        yield {"part": "transfer", "seed": seed, **found}
 
 
 def guessing(sandbox: Sandbox, seeds: range, steps: int) -> Iterator[dict[str, Any]]:

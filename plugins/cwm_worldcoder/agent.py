@@ -135,8 +135,13 @@ class TaskLearner:
         self.backend: Backend = self.session.backend or RuleProposer()
         self._asked: Counter[str] = Counter()
         self._failed: Failed | None = None
-        self._stuck: set[Hashable] = set()
+        self._pause = self._waits = 0
         self._plan: list[int] = []
+
+    @property
+    def asked(self) -> int:
+        """How many questions were asked."""
+        return self._asked.total()
 
     def learn(self) -> None:
         """Play episodes until the last ones all succeeded, or the session is over."""
@@ -153,7 +158,7 @@ class TaskLearner:
         seed, _ = seeds_of(self.session.seed, number)
         observation, _ = self.env.reset(seed=seed)
         mission, returned, aim, succeeded = self.view.mission(observation), 0.0, "explore", False
-        tried, self._plan = False, []
+        tried, self._plan, self._pause, self._waits = False, [], 0, 0
         if self.world is not None and mission not in self.world.rewards:
             self.guess(mission)
         if self.agent.single_start:
@@ -201,18 +206,24 @@ class TaskLearner:
             self.session.ended(returned, aim=aim)
 
     def act(self, observation: Any, mission: str) -> tuple[int, str]:
-        """Return what to do and what for: the next action of a plan, or a random one."""
+        """Return what to do and what for: the next action of a plan, or a random one.
+
+        Where no plan was found, one is searched for again after 1, 3, 7 ... steps, in twice as many
+        situations each time: one that a search was too short for is there all the same.
+        """
         allowed = self.task.task.allowed(self.env)
         wanders = self.rng.random() < self.agent.exploration
         if self.world is None or wanders or not self.world.serves(mission):
             self._plan = []
             return int(random_action(self.env.action_space, allowed)), "explore"
-        if not self._plan and mission not in self._stuck:
-            nodes = 3 * self.agent.plan_nodes
+        if not self._plan and self._waits:
+            self._waits -= 1
+        elif not self._plan:
+            nodes = 3 * self.agent.plan_nodes * (1 + self._pause)
             [found] = self.evaluator.plans(self.world, [observation], nodes)
             self._plan = list(found.actions) if found.reached else []
-            if not found.reached:
-                self._stuck.add(mission)
+            self._pause = 0 if found.reached else 2 * self._pause + 1
+            self._waits = self._pause
         if self._plan and (allowed is None or self._plan[0] in allowed):
             return self._plan.pop(0), "exploit"
         self._plan = []
@@ -298,8 +309,7 @@ class TaskLearner:
 
     def _changed(self, why: str) -> None:
         """Act on another world from now on."""
-        self._plan = []
-        self._stuck.clear()
+        self._plan, self._pause, self._waits = [], 0, 0
         if self.world is not None:
             self.session.wrote(self.world.text(self.view), why)
 
@@ -308,7 +318,7 @@ class TaskLearner:
         if self.session.over:
             return ""
         messages = question.messages()
-        step = sum(self._asked.values())
+        step = self.asked
         request = Request(messages, self.session.seed, Move(GENERATE), question, step)
         request = request._replace(occurrence=self._asked[request.key])
         self._asked[request.key] += 1
