@@ -12,6 +12,7 @@ from cwm_cli.agents.learning.actor import Knowledge
 from cwm_cli.agents.learning.counted import Counted
 from cwm_cli.agents.learning.factors import digits_of
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.objects import ObjectField, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.imagining.tables import actions_of, reachable
@@ -146,6 +147,55 @@ def test_where_there_are_too_many_situations_new_pairs_of_numbers_are_enough() -
     assert sizes[1][0] == 25
     assert 25 + 24 * 23 // 2 - 1 <= sizes[2][0] < 600
     assert sizes[2][1] >= 2
+
+
+def test_a_search_stops_at_an_end_that_is_enough_and_begins_anew_with_other_kinds() -> None:
+    space, actions = space_of(gym.spaces.MultiBinary(24)), space_of(gym.spaces.Discrete(24))
+    arrays = {"observations": np.zeros((1, 24), np.int8)}
+    told = {"space": space.to_json(), "most": 5000}
+
+    def tried(**options: Any) -> int:
+        model = Imagined(SWITCHES, actions).model
+        return len(reachable(model, arrays, **told, **options)["tried"])
+
+    assert tried(width=1) == 25
+    assert 25 + 15 <= tried(width=1, apart=[3]) <= 2 * 25
+    assert tried(width=2, enough=1.0) < tried(width=2) == tried(width=2, enough=2.0)
+
+
+FIELD = """
+import numpy as np
+class Environment:
+    def set_state(self, observation):
+        self.seen = observation
+    def step(self, action):
+        objects = self.seen["objects"].copy()
+        way = ((1, 0), (0, 1), (-1, 0), (0, -1))[action]
+        objects[0, 1:3] = np.clip(objects[0, 1:3] + way, 0, 59)
+        self.seen = {"mission": "go", "objects": objects}
+        done = bool(objects[0, 1] == 9 and objects[0, 2] == 9)
+        return self.seen, float(done), done
+"""
+
+
+def test_on_a_large_board_a_way_to_an_end_that_paid_costs_few_steps_of_the_program() -> None:
+    schema = ObjectSchema(("nothing", "agent"), (ObjectField("x"), ObjectField("y")))
+    box = gym.spaces.Box(0, 60, (2, 3), np.int64)
+    space = space_of(gym.spaces.Dict(mission=gym.spaces.Text(4), objects=box))
+    start = {"mission": "go", "objects": np.array([[1, 0, 0], [0, 0, 0]])}
+    actor = counted(FIELD, space=space, limit=200)
+    actor.known.schema = schema
+    actor.known.starts.append(start)
+    asked = actor.known.imagination
+    assert actor.promise(start, 200) == pytest.approx(1.0)
+    whole = asked.model.counter[0]
+    near = {"mission": "go", "objects": np.array([[1, 9, 8], [0, 0, 0]])}
+    there = {"mission": "go", "objects": np.array([[1, 9, 9], [0, 0, 0]])}
+    took(actor, (near, 1, there, 1.0, True))
+    actor.learn()
+    path = play(actor, start, most=200)
+    assert len(path) == 19
+    assert asked.model.counter[0] - whole < whole / 4
 
 
 @pytest.mark.parametrize("form", ["scalar", "auto"])

@@ -13,7 +13,7 @@ from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQue
 from cwm_cli.agents.learning.contacts import Contacts
 from cwm_cli.agents.learning.factors import digits_of, split
 from cwm_cli.agents.learning.novelty import Level, Novelty
-from cwm_cli.agents.learning.situations import Situations, Ways
+from cwm_cli.agents.learning.situations import NARROW, WHOLE, Situations, Ways
 from cwm_cli.data.objects import OBJECTS, SIDES, relations
 from cwm_cli.planning.model import Step
 
@@ -51,6 +51,7 @@ class Counted(Actor):
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
         self.table = Situations(known.observation_space, known.action_space)
+        self.table.apart = self._kinds()
         self._steps: list[tuple[int, int, int, float, bool]] = []
         self._wrong: list[int] = []
         self._factors: np.ndarray | None = None
@@ -82,7 +83,7 @@ class Counted(Actor):
 
     def predict(self, observation: Any, action: Any) -> Step | None:
         """Return what was seen, or else what the program says."""
-        number, chosen = self._met(observation), self.table.action_number(action)
+        number, chosen = self._met(observation, self._least), self.table.action_number(action)
         if not self.table.answered[number, chosen]:
             return None
         after = self.table.observation(int(self.table.following[number, chosen]))
@@ -100,9 +101,11 @@ class Counted(Actor):
 
     def promise(self, observation: Any, left: int) -> float | None:
         """Return the return of the best play, if it is above the usual reward for ever."""
-        number = self._met(observation)
         if left < 1:
             return None
+        return self._promised(self._placed(observation, left), left)
+
+    def _promised(self, number: int, left: int) -> float | None:
         value = float(self.table.worth(number, left).max())
         idle = left * self.table.usual
         scale = max(1e-9, float(np.abs(self.table.rewards).max(initial=0.0)))
@@ -110,9 +113,9 @@ class Counted(Actor):
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Play the best action, or begin the shortest way to what is unknown."""
-        number = self._met(observation)
+        number = self._placed(observation, left)
         if aim in (None, "exploit", "verify"):
-            promise = self.promise(observation, left)
+            promise = self._promised(number, left)
             if promise is not None and aim is None and self._is_disappointed:
                 ways = self.table.ways(number, left)
                 if intent := self._towards(ways, self._news.levels(), "explore"):
@@ -123,12 +126,17 @@ class Counted(Actor):
             if aim is not None:
                 return None
         if aim == "probe":
+            self._met(observation)
             disputed = self._disputed()  # which may add situations, so before any way is looked for
             number = self._met(observation)
             ways = self.table.ways(number, left)
             return self._towards(ways, chain([disputed], self._doubts(number, ways, left)), "probe")
         ways = self.table.ways(number, left)
         found = self._towards(ways, self._news.levels(), "explore")
+        if found is None and self.table.expanded[number] < WHOLE:
+            number = self._met(observation)
+            ways = self.table.ways(number, left)
+            found = self._towards(ways, self._news.levels(), "explore")
         if left == self.known.limit:
             self._deep = found is None
         if found is None and self._deep and isinstance(self._news, Contacts):
@@ -150,17 +158,63 @@ class Counted(Actor):
                 return False
         return bool(self.known.starts)
 
-    def _met(self, observation: Any) -> int:
+    def _met(self, observation: Any, extent: int = WHOLE) -> int:
         """Return the number of a situation, of which the program was asked."""
         number = self.table.number(observation)
         imagination = self.known.imagination
-        if imagination is not None and not self.table.expanded[number]:
+        if imagination is not None and self.table.expanded[number] < extent:
             if self.table.full:
                 self.learn()
                 number = self.table.number(observation)
             self._noticed()
-            self.table.explore(imagination, number)
+            self.table.explore(imagination, number, extent, self._best_end)
         return number
+
+    @property
+    def _least(self) -> int:
+        """How much of a table is asked for first: where objects make them large, little."""
+        return NARROW if self.table.large and self.known.schema is not None else WHOLE
+
+    def _kinds(self) -> list[int]:
+        """Return the places of the numbers that say what objects are like, but not where."""
+        schema, places, first = self.known.schema, list[int](), 0
+        for leaf in self.known.observation_space.leaves("observations"):
+            if schema is not None and leaf.name == f"observations.{OBJECTS}":
+                named = {each.name for each in schema.fields if each.values} | {"held"}
+                kept = [0, *map(schema.column, named & set(schema.names))]
+                width = leaf.space.shape[-1]
+                rows = range(first, first + leaf.space.size, width)
+                places = [row + column for row in rows for column in sorted(kept)]
+            first += leaf.space.size
+        return places
+
+    def _placed(self, observation: Any, left: int) -> int:
+        """Return the number of a situation, of which enough is known to act.
+
+        That is little where its play comes to the best end that was ever seen, or where nothing
+        promises anything; otherwise it is all that can be reached.
+        """
+        number = self._met(observation, self._least)
+        if self.table.expanded[number] == WHOLE or self._promised(number, left) is None:
+            return number
+        return number if self._ends_well(number, left) else self._met(observation)
+
+    @property
+    def _best_end(self) -> float | None:
+        """The best reward that an episode ended with, if it is above the usual one."""
+        ends = [reward for *_, reward, ended in self._steps if ended and reward > self.table.usual]
+        return max(ends) - SLACK * max(1.0, max(ends)) if ends else None
+
+    def _ends_well(self, number: int, left: int) -> bool:
+        """Whether the best play known comes to the best end that was ever seen."""
+        passed, reward = set[int](), self._best_end
+        while reward is not None and left and number not in passed:
+            passed.add(number)
+            action = int(self.table.worth(number, left).argmax())
+            if self.table.terminated[number, action]:
+                return bool(self.table.rewards[number, action] >= reward)
+            number, left = int(self.table.following[number, action]), left - 1
+        return False
 
     @property
     def _is_disappointed(self) -> bool:
@@ -265,7 +319,9 @@ class Counted(Actor):
 
     def _disputed(self) -> Level:
         """Return what other programs that replay every row say otherwise of."""
-        places = [(self._met(o), self.table.action_number(a)) for o, a in self.known.disputed]
+        places = [
+            (self._met(o, self._least), self.table.action_number(a)) for o, a in self.known.disputed
+        ]
         unknown = np.zeros(self.table.following.shape, bool)
         for place in places:
             unknown[place] = True
@@ -298,7 +354,7 @@ class Counted(Actor):
     def _unvisited(self) -> list[OpenQuestion]:
         if not self.known.starts:
             return []
-        start, limit = self._met(self.known.starts[-1]), self.known.limit
+        start, limit = self._met(self.known.starts[-1], self._least), self.known.limit
         found = []
         for level in self._doubts(start, self.table.ways(start, limit), limit):
             places = np.unique(self.table.following[level.unknown])

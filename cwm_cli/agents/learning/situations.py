@@ -30,6 +30,12 @@ FULL = 10_000
 WIDTH = 2
 """Numbers that have to be together for the first time there, where there are too many."""
 
+LARGE = 2_000
+"""Situations of one table above which it costs seconds, and a narrow one some hundredths."""
+
+NARROW, WHOLE = 1, 2
+"""How far it was gone on from a situation: as far as new pairs of numbers lead, or everywhere."""
+
 MOST_VALUES = 4_000_000
 """Values that are remembered for different numbers of steps to go."""
 
@@ -60,11 +66,15 @@ class Situations:
 
     `following`, `rewards` and `terminated` are (situations, actions); where nothing is known, as
     `answered` says, an action leads nowhere and pays what is `usual`. `taken` is what was tried.
+    `expanded` is `NARROW` or `WHOLE` where the program was asked. Where tables were `large`, a
+    narrow one may do. Pairs are new apart for each combination of the numbers in places `apart`.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.space, self.actions = observation_space, actions_of(action_space)
         self.usual = 0.0
+        self.large = False
+        self.apart: list[int] = []
         self._action_numbers = {_plain(action): n for n, action in enumerate(self.actions)}
         self._texts: dict[str, int] = {}
         self._recorded: dict[tuple[int, int], tuple[int, float, bool]] = {}
@@ -80,7 +90,7 @@ class Situations:
         self.terminated = np.zeros((0, size), bool)
         self.answered = np.zeros((0, size), bool)
         self.taken = np.zeros((0, size), bool)
-        self.expanded = np.zeros(0, bool)
+        self.expanded = np.zeros(0, np.int8)
         self._levels: list[np.ndarray] = []
 
     def __len__(self) -> int:
@@ -112,17 +122,29 @@ class Situations:
         """Whether there are so many situations that it is time to begin anew."""
         return len(self) > FULL
 
-    def explore(self, imagination: Imagination, start: int) -> None:
-        """Ask the program for what can be reached from a situation, and from where rows lead."""
+    def explore(
+        self,
+        imagination: Imagination,
+        start: int,
+        extent: int = WHOLE,
+        enough: float | None = None,
+    ) -> None:
+        """Ask the program for what can be reached from a situation, and from where rows lead.
+
+        Where a narrow table is asked for, an end with a reward of `enough` is.
+        """
         for _ in range(ROUNDS):
             near = self.ways(start, len(self) + 1).steps >= 0
             seen = {after for after, _, ended in self._recorded.values() if not ended} | {start}
             roots = np.array(
-                [n for n in sorted(seen) if near[n] and not self.expanded[n]], np.int64
+                [n for n in sorted(seen) if near[n] and self.expanded[n] < extent], np.int64
             )
             if not len(roots):
                 return
-            if not self._ask(imagination, roots, 0):
+            narrowly = bool((self.expanded[roots] >= NARROW).all())
+            if extent == NARROW:
+                self._ask(imagination, roots, WIDTH, NARROW, enough)
+            elif not self._ask(imagination, roots, 0) and not narrowly:
                 self._ask(imagination, roots, WIDTH)
             for (before, action), (after, reward, ended) in self._recorded.items():
                 self._set(before, action, after, reward, ended)
@@ -187,7 +209,14 @@ class Situations:
         self.terminated[place] = ended
         self.answered[place] = self.taken[place] = True
 
-    def _ask(self, imagination: Imagination, roots: np.ndarray, width: int) -> bool:
+    def _ask(
+        self,
+        imagination: Imagination,
+        roots: np.ndarray,
+        width: int,
+        extent: int = WHOLE,
+        enough: float | None = None,
+    ) -> bool:
         """Ask the program, and add what it says; return whether that was all there is."""
         found = imagination.ask(
             "tables:reachable",
@@ -195,15 +224,18 @@ class Situations:
             space=self.space.to_json(),
             most=MOST + len(roots),
             width=width,
+            apart=self.apart if width else [],
+            enough=enough,
         )
         try:
-            self._merge(roots, found)
+            self._merge(roots, found, extent)
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise Broke(NO_PLAN) from error
+        self.large |= self._fresh > LARGE
         ends = np.unique(found["following"][found["terminated"]])
         return len(found["tried"]) + len(ends) >= len(roots) + self._fresh
 
-    def _merge(self, roots: np.ndarray, found: Mapping[str, np.ndarray]) -> None:
+    def _merge(self, roots: np.ndarray, found: Mapping[str, np.ndarray], extent: int) -> None:
         """Add what a program says, which may make no sense."""
         leaves = [leaf.name for leaf in self.space.leaves("observations")]
         new = self._numbered({name: found[name] for name in leaves})
@@ -214,7 +246,7 @@ class Situations:
         self.following[tried] = np.where(answered, numbers[after], tried[:, None])
         self.rewards[tried] = np.where(answered, found["rewards"], self.usual)
         self.terminated[tried] = answered & found["terminated"]
-        self.expanded[tried] = True
+        self.expanded[tried] = np.maximum(self.expanded[tried], extent)
         self._levels = []
 
     def _numbered(self, columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -244,7 +276,7 @@ class Situations:
         self.terminated = np.concatenate([self.terminated, np.zeros((count, size), bool)])
         self.answered = np.concatenate([self.answered, np.zeros((count, size), bool)])
         self.taken = np.concatenate([self.taken, np.zeros((count, size), bool)])
-        self.expanded = np.concatenate([self.expanded, np.zeros(count, bool)])
+        self.expanded = np.concatenate([self.expanded, np.zeros(count, np.int8)])
         self._levels = []
 
     def _coded(self, columns: dict[str, np.ndarray]) -> np.ndarray:

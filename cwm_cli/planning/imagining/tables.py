@@ -34,13 +34,15 @@ def actions_of(space: Space) -> list[Any]:
     return [np.array(values, dtype).reshape(space.shape) for values in product(*ranges)]
 
 
-def reachable(
+def reachable(  # noqa: PLR0913  # options that are plain data
     model: Model,
     arrays: Mapping[str, np.ndarray],
     *,
     space: dict[str, Any],
     most: int = 6_000,
     width: int = 0,
+    apart: Sequence[int] = (),
+    enough: float | None = None,
 ) -> dict[str, np.ndarray]:
     """Take every action in every situation that can be reached, the nearest first.
 
@@ -50,14 +52,18 @@ def reachable(
     row each in `following` (-1 where the program failed), `rewards` and `terminated`. It goes on
     until there are no more, or `most` situations, or too many steps. With a `width` only such
     situations are gone on from in which some so many numbers are together for the first time
-    (iterated width).
+    (iterated width), apart for each combination of the numbers in the places `apart`. An
+    episode that ends with a reward of `enough` is all that is looked for.
 
-    Lipovetzky and Geffner, Width and serialization of classical planning problems, 2012.
+    Lipovetzky and Geffner, Width and serialization of classical planning problems, 2012, and
+    Best-first width search, 2017.
     """
     search = _Search(model, Space.from_json(space), arrays)
-    novelty = _Novelty(width) if width else None
+    novelty = _Novelty(width, apart) if width else None
     budget = model.counter[0] + STEPS
     while search.waiting and len(search.states) < most and model.counter[0] < budget:
+        if enough is not None and search.best_end >= enough:
+            break
         size = min(AT_ONCE // len(search.actions) + 1, most - len(search.states))
         search.expand(size, novelty)
     return search.found()
@@ -84,6 +90,7 @@ class _Search:
         self._following: list[np.ndarray] = []
         self._rewards: list[np.ndarray] = []
         self._terminated: list[np.ndarray] = []
+        self.best_end = -np.inf
 
     def expand(self, size: int, novelty: "_Novelty | None") -> None:
         """Take every action in the next situations that wait; those found wait then."""
@@ -94,6 +101,7 @@ class _Search:
         self._following.append(following)
         self._rewards.append(rewards)
         self._terminated.append(terminated)
+        self.best_end = max(self.best_end, rewards[terminated].max(initial=-np.inf))
         ended = set(following[terminated].tolist()) - set(following[~terminated].tolist())
         fresh = [n for n in range(before, len(self.states)) if n not in ended]
         if novelty is not None:
@@ -217,10 +225,11 @@ class _Bounds:
 
 
 class _Novelty:
-    """Which numbers were seen together, so many at a time."""
+    """Which numbers were seen together, so many at a time, apart where some are others."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def __init__(self, width: int, apart: Sequence[int] = ()) -> None:
+        self._width, self._apart = width, apart
+        self._parts: dict[tuple[Any, ...], _Novelty] = {}
         self._first: Sequence[Any] | None = None
         self._seen: set[Any] = set()
         self._varying: set[int] = set()
@@ -231,6 +240,9 @@ class _Novelty:
         Only tuples with a number that is not that of the first situation are kept, and of numbers
         that were ever another: there are few.
         """
+        if self._apart:
+            part = tuple(values[place] for place in self._apart)
+            return self._parts.setdefault(part, _Novelty(self._width)).adds(values)
         if self._first is None:
             self._first = values
             return True
@@ -239,6 +251,6 @@ class _Novelty:
         self._varying.update(place for place, _ in others)
         alike = [(n, self._first[n]) for n in self._varying if values[n] == self._first[n]]
         for count in range(1, self._width + 1):
-            rest = list(combinations(alike, self._width - count))
+            rest = [r for n in range(self._width - count + 1) for r in combinations(alike, n)]
             self._seen.update(product(combinations(others, count), rest))
         return len(self._seen) > before
