@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.actor import Knowledge
+from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion, Pursued
 from cwm_cli.agents.learning.counted import Counted
 from cwm_cli.agents.learning.factors import digits_of
 from cwm_cli.data.dataset import Dataset, Transition
@@ -342,6 +342,18 @@ def test_nothing_is_settled_while_a_place_never_visited_could_pay_more() -> None
     intent = far.choose(0, 20, "probe")
     assert intent is not None
     assert intent.aim == "probe"
+
+
+def test_what_a_model_asks_is_gone_for_and_answered_by_trying_it() -> None:
+    actor = counted(GOAL)
+    actor.known.starts.append(0)
+    actor.learn()
+    asked = Pursued(OpenQuestion("is there a wall?", action=3), np.array([[2.0], [2.0]]))
+    actor.known.pursued.append(asked)
+    for cell, action in ((0, 0), (1, 0), (2, 3)):
+        assert actor.choose(cell, 20, "probe") == (action, "probe", "is there a wall?", None)
+    assert not asked.is_answered(Transition(2, 0, 3, 0.0, False))
+    assert asked.is_answered(Transition(2, 3, 2, 0.0, False))
 
 
 def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:

@@ -37,6 +37,24 @@ class OpenQuestion(NamedTuple):
     weight: float = 0.0
 
 
+class Pursued(NamedTuple):
+    """An open question, and the box (2, components) in which its answer lies."""
+
+    question: OpenQuestion
+    box: np.ndarray
+
+    def holds(self, values: np.ndarray) -> Any:
+        """Whether components (..., components) lie in the box."""
+        return ((values >= self.box[0]) & (values <= self.box[1])).all(-1)
+
+    def is_answered(self, row: Transition) -> bool:
+        """Whether a step tried the action there; without one it is enough to have been there."""
+        before, after = np.ravel(row.observation), np.ravel(row.next_observation)
+        if self.question.action is None:
+            return bool(self.holds(before) or self.holds(after))
+        return bool(self.holds(before)) and np.array_equal(self.question.action, row.action)
+
+
 class Intent(NamedTuple):
     """The next action, what it is for and why, in a few words, and the return that is promised.
 
@@ -61,6 +79,7 @@ class Knowledge:
     after each row in `rows`, where the environment names them. Rows whose numbers are in
     `chance` came out otherwise when the same was done again. `disputed` are observations and
     actions of which other programs that replay every row say otherwise: to be probed first.
+    `pursued` are questions that a language model named, which are probed where they lie.
     """
 
     observation_space: Space
@@ -73,6 +92,7 @@ class Knowledge:
     starts: list[Any] = field(default_factory=list)
     chance: set[int] = field(default_factory=set)
     disputed: list[tuple[Any, Any]] = field(default_factory=list)
+    pursued: list[Pursued] = field(default_factory=list)
     program: str = ""
     imagination: Imagination | None = None
 

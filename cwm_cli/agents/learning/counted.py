@@ -130,7 +130,8 @@ class Counted(Actor):
             disputed = self._disputed()  # which may add situations, so before any way is looked for
             number = self._met(observation)
             ways = self.table.ways(number, left)
-            return self._towards(ways, chain([disputed], self._doubts(number, ways, left)), "probe")
+            levels = chain([disputed], self._pursued(), self._doubts(number, ways, left))
+            return self._towards(ways, levels, "probe")
         ways = self.table.ways(number, left)
         found = self._towards(ways, self._news.levels(), "explore")
         if found is None and self.table.expanded[number] < WHOLE:
@@ -326,6 +327,14 @@ class Counted(Actor):
         for place in places:
             unknown[place] = True
         return Level("other programs say otherwise", unknown[: len(self.table)])
+
+    def _pursued(self) -> Iterator[Level]:
+        """Yield where each question of a language model is answered."""
+        for each in self.known.pursued:
+            unknown, action = np.zeros(self.table.following.shape, bool), each.question.action
+            column = slice(None) if action is None else self.table.action_number(action)
+            unknown[each.holds(self.table.values), column] = True
+            yield Level(each.question.text, unknown)
 
     def _untried(self) -> list[OpenQuestion]:
         tried = {action for _, action, *_ in self._steps}

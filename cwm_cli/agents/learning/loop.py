@@ -22,6 +22,7 @@ from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Veri
 from cwm_cli.agents.learning.questions import Questions, RecordedQuestion, Source
 from cwm_cli.agents.learning.repairing import EXCEPTIONS
 from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
+from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import Task, random_action, seeds_of
@@ -30,6 +31,7 @@ from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.search.contracts import Usage, total
 from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.agents.learning.optimism import Optimist
     from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
+    from cwm_cli.agents.learning.unsure import Questioner
     from cwm_cli.sandbox import Sandbox
 
 SYNCED = 10
@@ -173,6 +176,8 @@ class Learner:
     observer: Observer = SILENT
     optimist: Optimist | None = None
     """Who invents what would make a mission possible, where a language model is asked."""
+    questioner: Questioner | None = None
+    """Who has a language model name what it is unsure of, where one is asked."""
 
     steps: int = field(default=0, init=False)
     """Of the environment, in this run."""
@@ -373,6 +378,8 @@ class Learner:
             left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != done]
             self.known.disputed[:] = left
         self._unsaved.append(row)
+        if self.known.pursued:
+            self._answer(row)
         if self.known.program:
             self._unbroken(lambda: self.actor.remember(row), None)
             if not agreed:
@@ -468,16 +475,21 @@ class Learner:
         began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
         known = [self.known.program] if self.known.program else self._offered
         found = self._written(rows, known)
+        is_news, named = found.program != self.known.program, list[OpenQuestion]()
+        if is_news and self._may_name:
+            named, usage = self._named(found.program, len(rows))
+            found = found._replace(usage=total([found.usage, usage]))
         seconds = time.perf_counter() - began
         self.writing_seconds += seconds
         self._fitted, self._pending = len(self.known.rows), 0
-        if found.program != self.known.program:
+        if is_news:
             self._record(found, len(rows), seconds, self._used - used)
             self._act_on(found.program, rows)
             self.verification.change(self.steps)
             self._distrust()
         if not self.known.rows[-1].terminated:
             self._hope(self.known.rows[-1].next_observation)
+        self._pursue(named)
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.known.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
@@ -593,6 +605,42 @@ class Learner:
             for place, action in ((self.known.told(o), a) for o, a in self.known.disputed)
         ]
 
+    @property
+    def _may_name(self) -> bool:
+        """Whether a language model is to name questions on the next program."""
+        if self.questioner is None or len(self.programs) % EVERY or not self.questioner.model.left:
+            return False
+        return len(self._still_named) < MOST_OPEN
+
+    @property
+    def _still_named(self) -> list[OpenQuestion]:
+        """What a language model asked and nobody answered."""
+        return [each.asked_again for each in self.questions.open if each.source == "model"]
+
+    def _named(self, program: str, rows: int) -> tuple[list[OpenQuestion], Usage]:
+        """Have a language model name what it is unsure of."""
+        asked = [each.text for each in self.questions.open]
+        return self.questioner.name(program, rows, asked) if self.questioner else ([], Usage())
+
+    def _pursue(self, named: Sequence[OpenQuestion]) -> None:
+        """Write down what a language model asks, and go for what can be gone for."""
+        asked = [*self._still_named, *named]
+        self._ask(asked, "model")
+        found = [self.questioner.pursued(each) for each in asked] if self.questioner else []
+        self.known.pursued[:] = [each for each in found if each is not None]
+
+    def _answer(self, row: Transition) -> None:
+        """Write down what came of the questions that a step answers."""
+        there, pays = self.known.told(row.next_observation), f"reward {row.reward:g}"
+        told = f"step {self.steps:,} led to {there}, {pays}" + ", the end" * row.terminated
+        waiting = list(self.known.pursued)
+        self.known.pursued[:] = [each for each in waiting if not each.is_answered(row)]
+        for each in waiting:
+            if each.is_answered(row):
+                answered = self.questions.answer(each.question, "model", told)
+                self.run.append(answered)
+                self.observer.advanced(answered)
+
     def _untried(self) -> Dataset:
         """Return actions that were not tried where it has been; what follows is made up."""
         rng, space = np.random.default_rng([self.known.seed, self.steps]), self.env.action_space
@@ -662,7 +710,7 @@ class Learner:
         if self._doubts >= DOUBTS:
             return True
         settled = self._unbroken(lambda: self.actor.settled, otherwise=False)
-        return settled and not self.known.disputed
+        return settled and not self.known.disputed and not self.known.pursued
 
     @property
     def _is_spent(self) -> bool:
@@ -727,6 +775,7 @@ class Learner:
             elif isinstance(record, RecordedQuestion):
                 asked[record.key] = record
         self.questions = Questions(asked.values())
+        self._pursue([])
         if not self.programs and self.run.has_program:
             self._offered = [self.run.best_program()]  # what it began with
         if self.programs:

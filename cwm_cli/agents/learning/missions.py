@@ -543,7 +543,12 @@ def component_identifiers(space: Space, description: str) -> dict[str, int]:
 
     "Cart Position" is `cart_position`, and `position` too where no other component has the word.
     """
-    said = [words_of(each) for each in documented_names(description, space)]
+    return identifiers(documented_names(description, space))
+
+
+def identifiers(documented: Sequence[str]) -> dict[str, int]:
+    """Name components as conditions may, given what they are called where they are documented."""
+    said = [words_of(each) for each in documented]
     uses = Counter(word for words in said for word in set(words))
     names: dict[str, int] = {}
     for place, words in enumerate(said):

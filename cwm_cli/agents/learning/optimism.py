@@ -8,7 +8,6 @@ refutes it: what is refuted is told the next time.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from cwm_cli.agents.learning.missions import (
 )
 from cwm_cli.agents.learning.repairing import AskedModel, WrittenProgram
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.search.contracts import GENERATE, Message, Move, Request, Usage, total
+from cwm_cli.search.contracts import Message, Usage, total
 from cwm_cli.search.reading import blocks
 from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
@@ -59,7 +58,6 @@ class Optimist:
     """What was invented before, and did not come true."""
     _reaching: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
     _usages: list[Usage] = field(default_factory=list, init=False, repr=False)
-    _asked: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def invent(self, program: str, rows: Dataset, start: Any) -> WrittenProgram | None:
         """Return the program with what was invented, None where that is not wanted or not had.
@@ -99,14 +97,8 @@ class Optimist:
             Message(role="system", content=SYSTEM),
             Message(role="user", content=self._words(program, start, complaint)),
         )
-        step = self._asked.total()
-        request = Request(messages, self.seed, Move(GENERATE), self, step)
-        request = request._replace(occurrence=self._asked[request.key])
-        self._asked[request.key] += 1
-        completion = self.model.backend.complete(request)
-        self.model.used += 1
-        self.model.spent += completion.usage.cost or 0.0
-        return completion.text, completion.usage
+        completion = self.model.ask(messages, self.seed, self)
+        return (completion.text, completion.usage) if completion else ("", Usage())
 
     def _words(self, program: str, start: Any, complaint: str) -> str:
         """Say what cannot be, what was tried, and what to write."""

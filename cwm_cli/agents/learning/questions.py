@@ -50,6 +50,11 @@ class RecordedQuestion(BaseModel):
             return f"{self.source}: {NUMBERS.sub('#', self.text)}"
         return f"{self.source}: {self.text} {self.action}"
 
+    @property
+    def asked_again(self) -> OpenQuestion:
+        """The question as whoever asked it put it."""
+        return OpenQuestion(self.text, self.region, self.action, self.answers, self.weight)
+
 
 class Questions:
     """All questions so far, the open ones ordered by how much plans depend on the answer."""
@@ -89,6 +94,13 @@ class Questions:
                 changed[key] = known.model_copy(update={"state": "answered", "answer": answer})
         self._known |= changed
         return list(changed.values())
+
+    def answer(self, asked: OpenQuestion, source: Source, answer: str) -> RecordedQuestion:
+        """Take in what came of a question that was asked before; return it as it is now."""
+        key = RecordedQuestion(source=source, **_plain(asked)).key
+        told = self._known[key].model_copy(update={"state": "answered", "answer": answer})
+        self._known[key] = told
+        return told
 
 
 def _plain(asked: OpenQuestion) -> dict[str, Any]:

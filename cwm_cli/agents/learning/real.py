@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
+from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
 from cwm_cli.planning.imagining import policies
 from cwm_cli.planning.model import Step
 
@@ -98,13 +98,6 @@ class Way:
     def is_policy(self) -> bool:
         """Whether it is a policy's, which goes on wherever it gets to."""
         return str(self.found["how"]) == "policy"
-
-
-class Pursued(NamedTuple):
-    """An open question, and the box (2, components) in which its answer lies."""
-
-    question: OpenQuestion
-    box: np.ndarray
 
 
 @dataclass
@@ -197,6 +190,10 @@ class Real(Actor):
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the next action of the plan for an aim."""
+        if aim == "probe":
+            for each in self.known.pursued:
+                if each.question.action is not None and each.holds(np.ravel(observation)):
+                    return Intent(each.question.action, aim, each.question.text)
         if aim is None:
             here = np.asarray(observation, float).ravel()
             explores = self._followed("explore", here, left) is not None  # to its end
@@ -293,12 +290,13 @@ class Real(Actor):
 
     def _probing(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way to where the first question that was not tried too often is answered."""
-        for text, box in self._pursued():
-            if self._tried[text.text] < TRIES:
-                self._tried[text.text] += 1
+        asked = [*self.known.pursued, *self._pursued()]
+        for question, box in sorted(asked, key=lambda each: -each.question.weight):
+            if self._tried[question.text] < TRIES:
+                self._tried[question.text] += 1
                 given = self._lasting | {"start": here, "places": box[None]}
                 found = self._ask("searching:reach", given, horizon=left, most=PLAN_WORK)
-                return found and found | {"reason": np.array(text.text)}
+                return found and found | {"reason": np.array(question.text)}
         return None
 
     def _ask(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:

@@ -8,6 +8,7 @@ gives are looked up in the end, and counted: a program that fails a row is not p
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,8 @@ from cwm_cli.search.contracts import (
     ROOT,
     START,
     Backend,
+    Completion,
+    Message,
     Move,
     Node,
     Refinement,
@@ -109,6 +112,7 @@ class AskedModel:
     max_cost: float | None = None
     used: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
+    _others: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     @property
     def left(self) -> int:
@@ -117,6 +121,19 @@ class AskedModel:
             return 0
         most = self.each if self.completions is None else self.completions - self.used
         return max(0, min(self.each, most))
+
+    def ask(self, messages: tuple[Message, ...], seed: int, problem: object) -> Completion | None:
+        """Ask for something else than a program; None where that may cost more than is left."""
+        request = Request(messages, seed, Move(GENERATE), problem, self._others.total())
+        request = request._replace(occurrence=self._others[request.key])
+        self._others[request.key] += 1
+        worst = self.backend.worst_cost(request) or 0.0
+        if self.max_cost is not None and self.spent + worst > self.max_cost:
+            return None
+        completion = self.backend.complete(request)
+        self.used += 1
+        self.spent += completion.usage.cost or 0.0
+        return completion
 
 
 @dataclass

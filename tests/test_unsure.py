@@ -1,0 +1,155 @@
+"""A language model names what it is unsure of; what can be tried of that is tried."""
+
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli import learn
+from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion
+from cwm_cli.agents.learning.real import Real
+from cwm_cli.agents.learning.repairing import AskedModel
+from cwm_cli.agents.learning.runs import LearnRun
+from cwm_cli.agents.learning.unsure import Questioner, box_of
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usage
+from openai_server import OpenAIServer
+
+TRACK = Space("box", "float64", (2,), (-2.0, -1.0), (2.0, 1.0))
+PUSHES = Space("discrete", "int64", (), (0.0,), (2.0,))
+
+
+def test_a_region_is_bounds_of_components_and_nothing_else() -> None:
+    names = {"position": 0, "velocity": 1}
+    box = box_of("0.5 <= position and observation[1] < -1", names, 2)
+    assert box is not None
+    assert box[0].tolist() == [0.5, -np.inf]
+    assert box[1, 0] == np.inf
+    assert -1.001 < box[1, 1] < -1
+    assert box_of("observation == 14", {}, 1).tolist() == [[14.0], [14.0]]
+    for bad in (
+        "near the goal",
+        "position > 1 or velocity > 1",
+        "position > 9**9**9**9**9",
+        "position > velocity",
+        "speed > 1",
+        "observation[7] > 1",
+        "__import__('os').getcwd() > 1",
+        "(" * 190,
+    ):
+        assert box_of(bad, names, 2) is None
+
+
+def test_a_question_of_real_numbers_is_tried_where_it_lies() -> None:
+    known = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Car Velocity"))
+    questioner = Questioner(AskedModel(Backend(), Strategy), known, actions=("left", "no", "right"))
+    asked = OpenQuestion("does it bounce?", "position >= 1.5", "right")
+    found = questioner.pursued(asked)
+    assert questioner.pursued(asked._replace(region="at the wall")) is None
+    assert questioner.pursued(asked._replace(action="jump")) is None
+    known.pursued.append(found)
+    intent = Real(known).choose(np.array([1.6, 0.0]), 10, "probe")
+    assert (intent.action, intent.aim, intent.reason) == (2, "probe", "does it bounce?")
+
+
+NAMED = [
+    {
+        "text": "is the way back from the field before the goal free?",
+        "region": "observation == 14",
+        "action": 0,
+        "answers": "13: nothing holds it there",
+    },
+    {"text": "does the ice \u001b[31mmelt?", "region": "after many steps", "action": "wait"},
+    {"no": "question"},
+]
+
+
+class Doubting(Backend):
+    """Answers with these questions, and keeps what it was asked."""
+
+    asked: Request
+
+    def complete(self, request: Request) -> Completion:
+        self.asked = request
+        return Completion(f"I doubt this:\n```json\n{json.dumps(NAMED)}\n```", Usage(cost=0.5))
+
+    def worst_cost(self, request: Request) -> float:
+        return 0.6
+
+
+def test_a_model_is_asked_for_questions_while_it_may_cost_something() -> None:
+    known, backend = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")), Doubting()
+    model = AskedModel(backend, Strategy, max_cost=1.0)
+    questioner = Questioner(model, known, "A car.", ("left", "no", "right"))
+    found, usage = questioner.name("class Environment: ...", 12, ["what stops it?"])
+    prompt = backend.asked.messages[-1].content
+    for part in ("A car.", "class Environment", "12 recorded", "what stops it?", "2 right"):
+        assert part in prompt
+    assert "bounds of car_position, car, position, speed" in prompt
+    assert [each.text for each in found] == [NAMED[0]["text"], "does the ice [31mmelt?"]
+    assert found[1].region == "after many steps, by wait"
+    assert (found[1].action, usage.cost, model.used, model.spent) == (None, 0.5, 1, 0.5)
+    assert questioner.name("class Environment: ...", 12, []) == ([], Usage())
+    assert model.used == 1
+
+
+def every_step(path: Path) -> None:
+    """Record every action at every field of the lake."""
+    env = gym.make("FrozenLake-v1", is_slippery=False)
+    rows = []
+    for field, action in np.ndindex(16, 4):
+        env.reset(seed=0)
+        if env.unwrapped.desc.ravel()[field] in (b"H", b"G"):
+            continue
+        env.unwrapped.s = field
+        after, reward, ended, *_ = env.step(action)
+        rows.append(Transition(field, action, after, float(reward), ended, episode=len(rows)))
+    spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+    about = {"env": "FrozenLake-v1", "env_args": {"is_slippery": False}}
+    data = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1], metadata=about)
+    data.save(path)
+
+
+@pytest.mark.long
+def test_a_model_names_questions_that_are_tried_written_down_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    def lake(**told: object) -> object:
+        return learn(
+            "FrozenLake-v1",
+            env_args={"is_slippery": False},
+            start=tmp_path / "rows.npz",
+            model="openai/x",
+            api_base=server.url,
+            run=tmp_path / "r",
+            **told,
+        )
+
+    every_step(tmp_path / "rows.npz")
+
+    def answer(body: dict[str, object]) -> str:
+        doubted = "You doubt" in str(body["messages"])
+        return f"```json\n{json.dumps(NAMED)}\n```" if doubted else "I do not know."
+
+    with OpenAIServer(answer) as server:
+        begun = lake(steps=8)
+        [asked] = [each.prompt for each in server.requests if "You doubt" in each.prompt]
+        assert "class Environment" in asked
+        assert "a number from 0 to 3" in asked
+        assert begun.completions == len(server.requests)
+        assert [each.state for each in begun.questions if each.source == "model"] == ["open"] * 2
+        done = lake(steps=80)
+    records = LearnRun.load(tmp_path / "r").records()
+    told = {each.text: each for each in records if getattr(each, "source", "") == "model"}
+    way, ice = told.values()
+    assert way.state == "answered"
+    assert "led to 13, reward 0" in way.answer
+    assert (ice.text, ice.state) == ("does the ice [31mmelt?", "open")
+    assert ice.region == "after many steps, by wait"
+    assert ice.text in done.program.read_text()
