@@ -126,12 +126,7 @@ class Counted(Actor):
             if aim is not None:
                 return None
         if aim == "probe":
-            self._met(observation)
-            disputed = self._disputed()  # which may add situations, so before any way is looked for
-            number = self._met(observation)
-            ways = self.table.ways(number, left)
-            levels = chain([disputed], self._pursued(), self._doubts(number, ways, left))
-            return self._towards(ways, levels, "probe")
+            return self._probing(observation, left)
         ways = self.table.ways(number, left)
         found = self._towards(ways, self._news.levels(), "explore")
         if found is None and self.table.expanded[number] < WHOLE:
@@ -143,6 +138,18 @@ class Counted(Actor):
         if found is None and self._deep and isinstance(self._news, Contacts):
             return self._towards(ways, self._news.deeper(), "explore")
         return found
+
+    def _probing(self, observation: Any, left: int) -> Intent | None:
+        """Go for what is disputed or pursued, where little is to be asked for that, or doubted."""
+        for extent in (self._least, WHOLE):
+            self._met(observation, extent)
+            disputed = self._disputed()  # which may add situations, so before a way is looked for
+            number = self._met(observation, extent)
+            ways = self.table.ways(number, left)
+            doubts = self._doubts(number, ways, left) if extent == WHOLE else iter(())
+            if found := self._towards(ways, chain([disputed], self._pursued(), doubts), "probe"):
+                return found
+        return None
 
     def questions(self) -> list[OpenQuestion]:
         """Return what the rows leave open: actions never tried, ends seen once, places unseen."""
