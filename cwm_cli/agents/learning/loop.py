@@ -199,6 +199,7 @@ class Learner:
     _unsaved: list[Transition] = field(default_factory=list, init=False, repr=False)
     _pending: int = field(default=0, init=False, repr=False)
     _fitted: int = field(default=0, init=False, repr=False)
+    _wrong: float = field(default=0.0, init=False, repr=False)
     _idle: int = field(default=0, init=False, repr=False)
     _doubts: int = field(default=0, init=False, repr=False)
     _doubted: bool = field(default=False, init=False, repr=False)
@@ -466,8 +467,11 @@ class Learner:
     # --- the program
 
     def _due(self, share: float) -> bool:
-        """Whether the program is to be written anew, after so many more rows as a share."""
-        share = FRESH_REMEMBERED if self.actor.REPLAYS else share
+        """Whether the program is to be written anew, after so many more rows as a share.
+
+        The more rows it has wrong the more it takes: what explains few lacks rows, not a repair.
+        """
+        share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, self._wrong)
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
     def _write(self) -> None:
@@ -482,6 +486,7 @@ class Learner:
         seconds = time.perf_counter() - began
         self.writing_seconds += seconds
         self._fitted, self._pending = len(self.known.rows), 0
+        self._wrong = float(found.wrong.mean()) if len(found.wrong) else 0.0
         if is_news:
             self._record(found, len(rows), seconds, self._used - used)
             self._act_on(found.program, rows)
