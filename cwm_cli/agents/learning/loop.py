@@ -53,6 +53,9 @@ it takes grows with the rows and not with their square. Between episodes it is w
 FRESH_REMEMBERED = 0.25
 """The same, then too, for actors that remember what the program has wrong: rules from few more rows
 lead them astray more often than they help."""
+FRESH_WRONG = 0.3
+"""The same for a program that has all rows wrong, and less for others: what explains few lacks
+rows, and writing it takes longest. With 1 arms of two links were understood 27 steps later."""
 
 TRUSTED = 3
 """Clean episodes of play after which the program is doubted on purpose."""
@@ -469,9 +472,9 @@ class Learner:
     def _due(self, share: float) -> bool:
         """Whether the program is to be written anew, after so many more rows as a share.
 
-        The more rows it has wrong the more it takes: what explains few lacks rows, not a repair.
+        The more rows it has wrong, the more it takes.
         """
-        share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, self._wrong)
+        share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, FRESH_WRONG * self._wrong)
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
     def _write(self) -> None:

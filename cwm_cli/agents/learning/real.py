@@ -37,6 +37,10 @@ CELLS = 20_000
 PLAN_WORK, POLICY_WORK = 2_000_000, 4_000_000
 """Imagined steps for a plan and for a policy: about two and four seconds of one core."""
 
+STEP_WORK, SAVED_WORK = 100_000, 6_000_000
+"""Imagined steps that each decision earns for plans, and how many can be saved up: three plans may
+follow each other at once, but where they go off at every step they become as cheap as steps."""
+
 OFF = 0.01
 """Share of the spread by which a plan may be off; from there on another one is made."""
 
@@ -132,6 +136,7 @@ class Real(Actor):
         self._seen: list[np.ndarray] = []
         self._cached: Visited | None = None
         self.work = self._idle_until = 0
+        self._earned = SAVED_WORK
 
     @classmethod
     def serves(cls, observation_space: Space, action_space: Space) -> bool:
@@ -190,6 +195,7 @@ class Real(Actor):
 
     def choose(self, observation: Any, left: int, aim: Aim | None = None) -> Intent | None:
         """Return the next action of the plan for an aim."""
+        self._earned = min(SAVED_WORK, self._earned + STEP_WORK)
         if aim == "probe":
             for each in self.known.pursued:
                 if each.question.action is not None and each.holds(np.ravel(observation)):
@@ -260,7 +266,7 @@ class Real(Actor):
             given["before"] = way.found["actions"][way.place(left) :]
             given["worth"] = np.array(way.worth(left))
         options = {"horizon": left, "best": self._best, "usual": self._usual}
-        found = self._ask("searching:plan", given, **options, most=PLAN_WORK)
+        found = self._searched("searching:plan", given, **options)
         if found and found["flat"] and self._best > 0:
             found["flat"] = np.array(False)  # to last is worth something
         return found
@@ -282,7 +288,7 @@ class Real(Actor):
     def _frontier(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way that leads farthest out of what was visited."""
         given = self._lasting | {"start": here}
-        found = self._ask("searching:reach", given, horizon=left, most=PLAN_WORK)
+        found = self._searched("searching:reach", given, horizon=left)
         if not found or found["value"] <= NEWS:
             self._idle_until = len(self.known.rows) + IDLE
             return None
@@ -295,9 +301,17 @@ class Real(Actor):
             if self._tried[question.text] < TRIES:
                 self._tried[question.text] += 1
                 given = self._lasting | {"start": here, "places": box[None]}
-                found = self._ask("searching:reach", given, horizon=left, most=PLAN_WORK)
+                found = self._searched("searching:reach", given, horizon=left)
                 return found and found | {"reason": np.array(question.text)}
         return None
+
+    def _searched(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:
+        """Search with the program, for as long as the decisions since the last search earned."""
+        most = int(np.clip(self._earned, STEP_WORK, PLAN_WORK))
+        before = self.work
+        found = self._ask(function, arrays, **options, most=most)
+        self._earned = max(0, self._earned - (self.work - before))
+        return found
 
     def _ask(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:
         """Imagine with the program; `Broke` where that fails."""
