@@ -53,6 +53,7 @@ it takes grows with the rows and not with their square. Between episodes it is w
 FRESH_REMEMBERED = 0.25
 """The same, then too, for actors that remember what the program has wrong: rules from few more rows
 lead them astray more often than they help."""
+
 FRESH_WRONG = 0.3
 """The same for a program that has all rows wrong, and less for others: what explains few lacks
 rows, and writing it takes longest. With 1 arms of two links were understood 27 steps later."""

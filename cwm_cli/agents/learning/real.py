@@ -70,7 +70,7 @@ TRIES = 2
 
 
 @dataclass
-class Way:
+class WayUnderway:
     """A plan under way: what was asked for, from how many steps left on, and what is due."""
 
     aim: Aim
@@ -130,7 +130,7 @@ class Real(Actor):
         self._options = _options(known.action_space, known.seed)
         self._weights: np.ndarray | None = None
         self._has_looked = False
-        self._way: Way | None = None
+        self._way: WayUnderway | None = None
         self._tried: Counter[str] = Counter()
         self._remembered: dict[tuple[bytes, bytes], Step] = {}
         self._seen: list[np.ndarray] = []
@@ -217,7 +217,7 @@ class Real(Actor):
             return Intent(self._action(way, observation, left), aim, reason, way.worth(left))
         return Intent(self._action(way, observation, left), aim, str(way.found["reason"]))
 
-    def _action(self, way: Way, observation: Any, left: int) -> Any:
+    def _action(self, way: WayUnderway, observation: Any, left: int) -> Any:
         """Return the action of a plan, in the type of the environment."""
         action = way.found["actions"][way.place(left)]
         if way.is_policy and self._weights is not None:
@@ -232,7 +232,7 @@ class Real(Actor):
             return int(action)
         return np.asarray(action, space.dtype).reshape(space.shape)
 
-    def _followed(self, aim: Aim, here: np.ndarray, left: int) -> Way | None:
+    def _followed(self, aim: Aim, here: np.ndarray, left: int) -> WayUnderway | None:
         """Return the way under way for an aim, unless what was due did not come about."""
         way = self._way
         if way is None or way.aim != aim or (due := way.due(left)) is None:
@@ -241,7 +241,7 @@ class Real(Actor):
             return way  # wherever that led: a policy goes on, though not in another episode
         return way if (np.abs(here - due) <= OFF * self._visited.spread).all() else None
 
-    def _way_for(self, aim: Aim, observation: Any, left: int) -> Way | None:
+    def _way_for(self, aim: Aim, observation: Any, left: int) -> WayUnderway | None:
         """Return the way under way, or another one where it is off or for something else."""
         here = np.asarray(observation, float).ravel()
         if (followed := self._followed(aim, here, left)) is not None:
@@ -250,7 +250,7 @@ class Real(Actor):
             return None
         makers = {"exploit": self._planned, "explore": self._frontier, "probe": self._probing}
         found = makers[aim](here, left) if self.known.program and left > 0 else None
-        self._way = Way(aim, left, found, here) if found and len(found["actions"]) else None
+        self._way = WayUnderway(aim, left, found, here) if found and len(found["actions"]) else None
         return self._way
 
     def _planned(self, here: np.ndarray, left: int) -> Arrays | None:

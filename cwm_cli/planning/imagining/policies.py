@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.imagining.stepping import FARTHEST, Lanes, doubted
+from cwm_cli.planning.imagining.stepping import FARTHEST, ImaginedLanes, doubted
 from cwm_cli.planning.model import Model
 
 POPULATION, ELITES, ROUNDS = 96, 14, 20
@@ -59,7 +59,7 @@ def act(
     return actions
 
 
-class Tried(NamedTuple):
+class TriedPolicy(NamedTuple):
     """What policies return (policies, starts), and what of that is not in doubt."""
 
     returns: np.ndarray
@@ -73,12 +73,12 @@ class Tried(NamedTuple):
 
 
 def imagined(
-    lanes: Lanes,
+    lanes: ImaginedLanes,
     weights: np.ndarray,
     starts: np.ndarray,
     arrays: Mapping[str, np.ndarray],
     horizon: int,
-) -> Tried:
+) -> TriedPolicy:
     """Try policies from starts (components, starts)."""
     now = np.repeat(starts[:, None, :], len(weights), 1)
     alive = np.ones(now.shape[1:], np.bool_)
@@ -92,7 +92,7 @@ def imagined(
         alive[alive] = ~(ends | lost)
         if not alive.any():
             break
-    return Tried(total, sure)
+    return TriedPolicy(total, sure)
 
 
 def improve(
@@ -112,7 +112,7 @@ def improve(
     the work.
     """
     rng = np.random.default_rng(seed)
-    lanes = Lanes(model, tuple(arrays["shape"].tolist()))
+    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
     starts = _starts(arrays, rng)
     outputs = len(arrays["options"]) if arrays["options"].ndim == 1 else arrays["options"].shape[1]
     shape = (outputs, 2 * len(starts) + 1)

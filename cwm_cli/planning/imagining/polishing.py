@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.imagining.stepping import Lanes
-from cwm_cli.planning.imagining.ways import Way, played
+from cwm_cli.planning.imagining.stepping import ImaginedLanes
+from cwm_cli.planning.imagining.ways import ImaginedWay, played
 
 ROUNDS = 30
 """Rounds at most; few ways gain after 20."""
@@ -43,7 +43,7 @@ class Curves(NamedTuple):
     bend: np.ndarray
 
 
-class Change(NamedTuple):
+class Controls(NamedTuple):
     """What would better a way: another action, and how it depends on what is observed."""
 
     actions: np.ndarray
@@ -51,8 +51,12 @@ class Change(NamedTuple):
 
 
 def polish(
-    lanes: Lanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, way: Way, most: int
-) -> Way:
+    lanes: ImaginedLanes,
+    arrays: Mapping[str, np.ndarray],
+    start: np.ndarray,
+    way: ImaginedWay,
+    most: int,
+) -> ImaginedWay:
     """Return a way that returns at least as much, with gains; `most` bounds the work."""
     options = arrays["options"]
     if options.ndim == 1 or way.ended or not len(way.actions):
@@ -79,7 +83,7 @@ def polish(
     return way
 
 
-def _curves(lanes: Lanes, way: Way, start: np.ndarray, scale: np.ndarray) -> Curves:
+def _curves(lanes: ImaginedLanes, way: ImaginedWay, start: np.ndarray, scale: np.ndarray) -> Curves:
     """Take steps around all of a way at once."""
     before = np.concatenate([start[None], way.observations[:-1]])
     inputs = np.concatenate([before, way.actions], 1).T  # (inputs, steps)
@@ -113,8 +117,8 @@ def _falling(bend: np.ndarray) -> np.ndarray:
 
 
 def _change(
-    way: Way, curves: Curves, low: np.ndarray, high: np.ndarray, stiffness: float
-) -> Change:
+    way: ImaginedWay, curves: Curves, low: np.ndarray, high: np.ndarray, stiffness: float
+) -> Controls:
     """Go back through a way: which actions would better what follows, if it were quadratic."""
     count, size = way.observations.shape
     free = np.zeros_like(way.actions)
@@ -140,14 +144,14 @@ def _change(
         cross = whole[:size, size:] @ gain
         bend = whole[:size, :size] + cross + cross.T + gain.T @ whole[size:, size:] @ gain
         bend = (bend + bend.T) / 2
-    return Change(free, gains)
+    return Controls(free, gains)
 
 
 def _tried(
-    lanes: Lanes,
+    lanes: ImaginedLanes,
     start: np.ndarray,
-    way: Way,
-    change: Change,
+    way: ImaginedWay,
+    change: Controls,
     low: np.ndarray,
     high: np.ndarray,
 ) -> tuple[float, np.ndarray]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from cwm_cli.planning.imagining.policies import act
 from cwm_cli.planning.imagining.polishing import polish
-from cwm_cli.planning.imagining.stepping import Lanes, doubted, strayed
-from cwm_cli.planning.imagining.ways import NO_WAY, Way, played
+from cwm_cli.planning.imagining.stepping import ImaginedLanes, doubted, strayed
+from cwm_cli.planning.imagining.ways import NO_WAY, ImaginedWay, played
 from cwm_cli.planning.model import Model
 
 SPARSE = ((1.0, False), (2.0, False), (4.0, False))
@@ -59,7 +59,7 @@ class Layer(NamedTuple):
     choices: np.ndarray
 
 
-class Leaf(NamedTuple):
+class CellLeaf(NamedTuple):
     """A way's last step: a choice in a lane of the layer before."""
 
     value: float
@@ -68,17 +68,23 @@ class Leaf(NamedTuple):
     choice: int
 
 
-NOWHERE = Leaf(-np.inf, 0, 0, 0)
+NOWHERE = CellLeaf(-np.inf, 0, 0, 0)
 
 Score = Callable[[np.ndarray], np.ndarray]
 """How good places (components, lanes) are to reach."""
 
 
-class Search:
+class CellSearch:
     """A search forward from one start."""
 
     def __init__(
-        self, lanes: Lanes, arrays: Mapping[str, np.ndarray], *, horizon: int, beam: int, seed: int
+        self,
+        lanes: ImaginedLanes,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        horizon: int,
+        beam: int,
+        seed: int,
     ) -> None:
         self._lanes, self._options, self._cell = lanes, arrays["options"], arrays["cell"]
         self._arrays = arrays
@@ -129,9 +135,9 @@ class Search:
             off = now.observations - np.median(now.observations, 1)[:, None]
             lane = int(np.square(off / self._cell[:, None]).sum(0).argmin())
         value, parent, choice = now.returns[lane], now.parents[lane], now.choices[lane]
-        self.lasting = Leaf(float(value), self._horizon - 1, int(parent), int(choice))
+        self.lasting = CellLeaf(float(value), self._horizon - 1, int(parent), int(choice))
 
-    def way(self, leaf: Leaf) -> np.ndarray:
+    def way(self, leaf: CellLeaf) -> np.ndarray:
         """Return the actions that lead to a leaf."""
         choices, lane = [leaf.choice], leaf.lane
         for layer in self._layers[leaf.depth : 0 : -1]:
@@ -141,12 +147,12 @@ class Search:
         return actions
 
     def _better(
-        self, leaf: Leaf, values: np.ndarray, depth: int, count: int, more: float = 0.0
-    ) -> Leaf:
+        self, leaf: CellLeaf, values: np.ndarray, depth: int, count: int, more: float = 0.0
+    ) -> CellLeaf:
         """Return the better of a leaf and the best lane of a step."""
         lane = int(values.argmax())
         if values[lane] > leaf.value + more:
-            return Leaf(float(values[lane]), depth, lane // count, lane % count)
+            return CellLeaf(float(values[lane]), depth, lane // count, lane % count)
         return leaf
 
     def _picked(
@@ -191,7 +197,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
     greatest reward that was seen, `usual` the one that can be had for ever, if there is one, `most`
     bounds the work. `flat` says that no plan is worth more than `usual` for ever.
     """
-    lanes = Lanes(model, tuple(arrays["shape"].tolist()))
+    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
     start, enough = arrays["start"].ravel(), best * horizon - 1e-6 * abs(best * horizon)
     lasting = -np.inf if usual is None else usual * horizon + 1e-6 * abs(usual * horizon)
     if "before" in arrays and "worth" in arrays:
@@ -206,7 +212,7 @@ def plan(  # noqa: PLR0913  # options that are plain data
         return _told(way, lanes, flat=flat, how=how)
     beam = int(np.clip(most / (2 * horizon * len(arrays["options"])), 50, BEAM))
     for fine, again in (*SPARSE, DENSE) if usual is not None else (DENSE, *SPARSE):
-        search = Search(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
+        search = CellSearch(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
         search.run(fine, best, again=again)
         leaf = max(search.ended, search.lasting, key=lambda leaf: leaf.value)
         if leaf.value > -np.inf:
@@ -236,7 +242,7 @@ def reach(
     one of these boxes, whose sides may be infinite. `value` is how far out, or how far from the
     box with the opposite sign.
     """
-    lanes = Lanes(model, tuple(arrays["shape"].tolist()))
+    lanes = ImaginedLanes(model, tuple(arrays["shape"].tolist()))
     spread = arrays["spread"][:, None]
     if "places" in arrays:
         score = _nearness(arrays["places"], spread)
@@ -249,7 +255,7 @@ def reach(
     farthest, way = -np.inf, NO_WAY
     for fine, again in (*SPARSE, DENSE):
         begun = lanes.work
-        search = Search(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
+        search = CellSearch(lanes, arrays, horizon=horizon, beam=beam, seed=seed)
         search.run(fine, 0.0, score, again=again)
         if search.reached.value > farthest:
             farthest = search.reached.value
@@ -275,8 +281,8 @@ def _nearness(places: np.ndarray, spread: np.ndarray) -> Score:
 
 
 def _followed(
-    lanes: Lanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, horizon: int
-) -> Way:
+    lanes: ImaginedLanes, arrays: Mapping[str, np.ndarray], start: np.ndarray, horizon: int
+) -> ImaginedWay:
     """Return the way that a policy takes."""
     now, ended = start[:, None], False
     seen: list[np.ndarray] = []
@@ -292,10 +298,10 @@ def _followed(
         seen.append(now[:, 0])
         rewards.append(float(reward[0]))
         taken.append(action[..., 0])
-    return Way(np.array(taken), np.array(seen), np.array(rewards), ended)
+    return ImaginedWay(np.array(taken), np.array(seen), np.array(rewards), ended)
 
 
-def _told(way: Way, lanes: Lanes, *, flat: bool, how: str) -> dict[str, np.ndarray]:
+def _told(way: ImaginedWay, lanes: ImaginedLanes, *, flat: bool, how: str) -> dict[str, np.ndarray]:
     """Return a way as named arrays."""
     gains = {} if way.gains is None else {"gains": way.gains}
     return gains | {

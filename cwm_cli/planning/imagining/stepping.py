@@ -23,7 +23,7 @@ ALONE = 30
 """How many times a step costs more where the model has no form for many observations."""
 
 
-class Lanes:
+class ImaginedLanes:
     """Steps a model from many observations: arrays whose last axis is the lane.
 
     A lane that the program raises on, or that leaves for where no number makes sense, ends
@@ -105,5 +105,5 @@ def steps(model: Model, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     """Return what follows `actions` at `observations` (lanes, components)."""
     shape = tuple(arrays["shape"].tolist())
     actions = np.moveaxis(arrays["actions"], 0, -1)
-    after, rewards, ends, lost = Lanes(model, shape).step(arrays["observations"].T, actions)
+    after, rewards, ends, lost = ImaginedLanes(model, shape).step(arrays["observations"].T, actions)
     return {"observations": after.T, "rewards": rewards, "ends": ends, "lost": lost}

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.imagining.stepping import Lanes, doubted
+from cwm_cli.planning.imagining.stepping import ImaginedLanes, doubted
 
 
-class Way(NamedTuple):
+class ImaginedWay(NamedTuple):
     """Actions (steps, ...), the observations (steps, components) due after them, the rewards.
 
     `ended` is whether the episode ends there. `gains` (steps, action, components) say how an
@@ -35,10 +35,10 @@ class Way(NamedTuple):
         return float(doubted(self.rewards, self.observations.T, arrays).sum())
 
 
-NO_WAY = Way(np.empty(0), np.empty(0), np.empty(0), ended=False)
+NO_WAY = ImaginedWay(np.empty(0), np.empty(0), np.empty(0), ended=False)
 
 
-def played(lanes: Lanes, start: np.ndarray, actions: np.ndarray) -> Way:
+def played(lanes: ImaginedLanes, start: np.ndarray, actions: np.ndarray) -> ImaginedWay:
     """Return the way that actions lead, up to the end of the episode."""
     now, seen, rewards, ended = start[:, None], [], [], False
     for action in actions:
@@ -50,4 +50,4 @@ def played(lanes: Lanes, start: np.ndarray, actions: np.ndarray) -> Way:
         if ends[0]:
             ended = True
             break
-    return Way(actions[: len(seen)], np.array(seen), np.array(rewards), ended)
+    return ImaginedWay(actions[: len(seen)], np.array(seen), np.array(rewards), ended)
