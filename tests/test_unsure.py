@@ -12,7 +12,7 @@ from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion
 from cwm_cli.agents.learning.real import Real
 from cwm_cli.agents.learning.repairing import AskedModel
 from cwm_cli.agents.learning.runs import LearnRun
-from cwm_cli.agents.learning.unsure import Questioner, box_of
+from cwm_cli.agents.learning.unsure import UnsureModel, box_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -46,7 +46,9 @@ def test_a_region_is_bounds_of_components_and_nothing_else() -> None:
 
 def test_a_question_of_real_numbers_is_tried_where_it_lies() -> None:
     known = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Car Velocity"))
-    questioner = Questioner(AskedModel(Backend(), Strategy), known, actions=("left", "no", "right"))
+    questioner = UnsureModel(
+        AskedModel(Backend(), Strategy), known, actions=("left", "no", "right")
+    )
     asked = OpenQuestion("does it bounce?", "position >= 1.5", "right")
     found = questioner.pursued(asked)
     assert questioner.pursued(asked._replace(region="at the wall")) is None
@@ -84,7 +86,7 @@ class Doubting(Backend):
 def test_a_model_is_asked_for_questions_while_it_may_cost_something() -> None:
     known, backend = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")), Doubting()
     model = AskedModel(backend, Strategy, max_cost=1.0)
-    questioner = Questioner(model, known, "A car.", ("left", "no", "right"))
+    questioner = UnsureModel(model, known, "A car.", ("left", "no", "right"))
     found, usage = questioner.name("class Environment: ...", 12, ["what stops it?"])
     prompt = backend.asked.messages[-1].content
     for part in ("A car.", "class Environment", "12 recorded", "what stops it?", "2 right"):

@@ -28,7 +28,7 @@ from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
 from cwm_cli.agents.learning.runs import EARLIER, LearnConfig, LearnHeader, LearningResult, LearnRun
 from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
 from cwm_cli.agents.learning.strategy import LearningTask
-from cwm_cli.agents.learning.unsure import Questioner
+from cwm_cli.agents.learning.unsure import UnsureModel
 from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
@@ -426,11 +426,11 @@ class _LearnedTask(NamedTuple):
             return None
         return Optimist(asked, sandbox, view, known.seed)
 
-    def questioner(self, asked: AskedModel | None) -> Questioner | None:
+    def questioner(self, asked: AskedModel | None) -> UnsureModel | None:
         """Return who has a language model name questions, where one is asked."""
         if asked is None:
             return None
-        return Questioner(asked, self.known, self.description, self.actions)
+        return UnsureModel(asked, self.known, self.description, self.actions)
 
     @property
     def named(self) -> LearningTask:

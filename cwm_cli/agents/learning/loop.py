@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.agents.learning.optimism import Optimist
     from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
-    from cwm_cli.agents.learning.unsure import Questioner
+    from cwm_cli.agents.learning.unsure import UnsureModel
     from cwm_cli.sandbox import Sandbox
 
 SYNCED = 10
@@ -180,7 +180,7 @@ class Learner:
     observer: Observer = SILENT
     optimist: Optimist | None = None
     """Who invents what would make a mission possible, where a language model is asked."""
-    questioner: Questioner | None = None
+    questioner: UnsureModel | None = None
     """Who has a language model name what it is unsure of, where one is asked."""
 
     steps: int = field(default=0, init=False)

@@ -41,7 +41,7 @@ SYSTEM = (
 
 
 @dataclass
-class Questioner:
+class UnsureModel:
     """Has a language model name what it is unsure of in a program."""
 
     model: AskedModel
