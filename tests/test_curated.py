@@ -238,7 +238,7 @@ def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
     assert covering[0][-1].terminated
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_end_of_a_track_is_sought_by_itself() -> None:
     poles = record(find("CartPole-v1"), episodes=5, test_episodes=0, seed=3)
     alone = [rows[-1] for rows in episodes(poles)[2::2]]

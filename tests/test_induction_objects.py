@@ -133,7 +133,7 @@ def test_a_key_is_taken_to_its_door_on_boards_that_differ(tmp_path: Path) -> Non
     assert set(played[1:-1]) == {1.0}, "but for the one that the budget ends"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_boxes_come_onto_targets(tmp_path: Path) -> None:
     """Where no way is faced: what is pushed gives way, and the far end of a push counts too."""
     found = learn("Sokoban-v0", steps=110, stop="never", run=tmp_path / "run")

@@ -259,7 +259,7 @@ def test_a_curriculum_carries_rows_and_program_to_a_larger_table(tmp_path: Path)
     assert learn("Sokoban-Teleport-v0", steps=16, **told).steps == 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_of_another_environment_are_left_out_once_they_contradict_it(
     dry: LearningResult, tmp_path: Path
 ) -> None:

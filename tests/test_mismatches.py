@@ -125,7 +125,7 @@ def test_learning_goes_on_from_what_planning_showed_to_be_wrong(here) -> None:
     assert len(rows) == played.mismatches.steps + 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_says_how_to_go_on_where_its_program_is_wrong(cwm) -> None:
     done = cwm("synthesize", "--env", "Blackjack-v1", "--budget", "1", "--run", "cards")
     words = (

@@ -119,7 +119,8 @@ def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
     answer = cwm("synthesize", *env, *given)
     assert answer.returncode == 0, answer.stderr
     assert "gave up" in answer.stderr
-    assert answer.stdout.splitlines()[-1].startswith("advice  a language model may find more")
+    assert "\nadvice  a language model may find more" in answer.stdout
+    assert answer.stdout.splitlines()[-1].startswith("learn   cwm learn --env noise:Noise-v0")
     assert len(journal(cwm, "noise")) == 1
 
 
