@@ -501,6 +501,7 @@ def test_ctrl_c_ends_a_refinement_and_the_same_command_goes_on(refined):
     while not file.exists() or not file.read_bytes().endswith(b"\n"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    time.sleep(0.5)  # what is written down is counted a moment later, and then refined
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
