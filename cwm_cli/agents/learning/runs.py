@@ -183,7 +183,8 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         steps = played[-1].steps if played else 0
         result = self.result() or {}
         certified = result.get("certificate")
-        words = f"return {played[-1].returned:.5g}" if played else ""
+        whole = [each for each in played if not each.is_cut]
+        words = f"return {whole[-1].returned:.5g}" if whole else ""
         return RunSummary(
             str(self.folder),
             self.kind,
