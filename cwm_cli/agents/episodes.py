@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from itertools import islice
-from math import isfinite
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -20,11 +19,10 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.tasks import Task, random_action, seeds_of
+from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
@@ -239,11 +237,11 @@ class _Playing:
             result = self.env.step(deepcopy(action))
             before = self._observation
             self._observation, reward, terminated, truncated, _ = result
-            self._returned += _number(reward)
+            self._returned += reward_number(reward)
             if self._comparing:
                 self._observation = deepcopy(self._observation)  # which some change in place
                 row = Transition(
-                    before, action, self._observation, _number(reward), bool(terminated)
+                    before, action, self._observation, reward_number(reward), bool(terminated)
                 )
                 named = self._task.valid and self._task.valid(self.env.unwrapped)
                 valid = None if named is None else tuple(map(int, named))
@@ -262,14 +260,6 @@ def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCo
     failures = sum(plan.failure is not None for plan in plans)
     doubtful = sum(not plan.supported for plan in plans)
     return PlanningCost(len(playing), failures, steps, seconds, doubtful)
-
-
-def _number(reward: Any) -> float:
-    """Return a reward, which some environments give as an array of one."""
-    values = np.asarray(reward, dtype=np.float64)
-    if values.size != 1 or not isfinite(values.item()):
-        raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
-    return values.item()
 
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +19,7 @@ from cwm_cli.cli.shared import (
     MaxCostOption,
     NewOption,
     OptionsOption,
+    RunFolderOption,
     SeedOption,
     ShiftOption,
     TemperatureOption,
@@ -97,15 +97,7 @@ def learn(
         ),
     ] = None,
     option: OptionsOption = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="Run folder; continued if it exists.",
-            show_default=False,
-        ),
-    ] = None,
+    run: RunFolderOption = None,
     new: NewOption = False,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,

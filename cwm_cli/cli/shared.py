@@ -78,6 +78,12 @@ RunOption = Annotated[
     Path | None,
     typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
 ]
+RunFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", metavar="DIR", help="Run folder; continued if it exists.", show_default=False
+    ),
+]
 BackendOption = Annotated[
     str | None,
     typer.Option(

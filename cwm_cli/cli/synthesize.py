@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +21,7 @@ from cwm_cli.cli.shared import (
     NewOption,
     OptionsOption,
     ParallelOption,
+    RunFolderOption,
     SeedOption,
     ShiftOption,
     StrategyOption,
@@ -77,10 +77,7 @@ def synthesize(
     temperature: TemperatureOption = None,
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
-    run: Annotated[
-        Path | None,
-        typer.Option("--run", metavar="DIR", help="Run folder; continued if it exists."),
-    ] = None,
+    run: RunFolderOption = None,
     new: NewOption = False,
     json: JsonOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -121,10 +121,6 @@ class ObjectSchema:
                 numbers = known[numbers]
             found[:, : tables.shape[1], place] = np.where(there, numbers, 0)
         return found
-
-    def _properties(self, numbers: Iterable[int]) -> Iterator[tuple[str, int | str]]:
-        for each, number in zip(self.fields, numbers, strict=True):
-            yield each.name, each.read(number)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, as the metadata of a dataset holds it."""

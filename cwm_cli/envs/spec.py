@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -87,6 +88,18 @@ class EnvironmentSpec:
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
+
+
+@contextmanager
+def making(name: str, env_args: Mapping[str, Any], known: Iterable[str]) -> Iterator[None]:
+    """Refuse unknown arguments of an environment, and say in one line why it cannot be made."""
+    for argument in sorted(env_args.keys() - set(known)):
+        raise UnknownNameError(f"argument of {name}", argument, known)
+    try:
+        yield
+    except (TypeError, ValueError, AssertionError) as error:
+        given = ", ".join(f"{argument}={value!r}" for argument, value in env_args.items())
+        raise CwmError(f"{name} cannot be made with {given}: {error}") from error
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.errors import CwmError
+
 if TYPE_CHECKING:
     import gymnasium as gym
 
@@ -66,3 +68,11 @@ def random_action(space: gym.Space[Any], allowed: tuple[int, ...] | None) -> Any
     if allowed is None:
         return space.sample()
     return allowed[space.np_random.integers(len(allowed))]
+
+
+def reward_number(reward: Any) -> float:
+    """Return a reward, which some environments give as an array of one."""
+    values = np.asarray(reward, dtype=np.float64)
+    if values.size != 1 or not np.isfinite(values).all():
+        raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
+    return float(values.item())

@@ -495,10 +495,14 @@ def check_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> N
         raise CwmError(f"{folder} holds something else: choose another --run")
 
 
+def folder_word(word: str) -> str:
+    """Return a word as it may stand in the name of a folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in word)
+
+
 def fresh_folder(*words: str) -> Path:
     """Name a folder below `runs` that is not there yet."""
-    safe = "-".join("".join(c if c.isalnum() or c in "-_." else "-" for c in w) for w in words)
-    name = f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{'-'.join(map(folder_word, words))}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidates = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 1000))]
     return next(folder for folder in candidates if not folder.exists())
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.runs.files import replace
 
 WIDTH, HEIGHT = 760, 430
@@ -268,10 +269,6 @@ def _number(value: float) -> str:
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     """Write something."""
     return f'<text class="ink" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-PLAY = ("exploit", "verify")
-"""Aims for which the return counts; for the others it is what it happens to be."""
 
 
 def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.loop import Learner, Mismatched, Stepped
 from cwm_cli.agents.learning.questions import RecordedQuestion
@@ -245,7 +246,7 @@ class LearningPicture(LearningView):
 
 def learning_report(result: LearningResult, next_command: str) -> Iterator[Text]:
     """Say what was learned, what of it is certified, and what is not known."""
-    play = [each["return"] for each in result.returns if each["aim"] in ("exploit", "verify")][-10:]
+    play = [each["return"] for each in result.returns if each["aim"] in PLAY][-10:]
     if play:
         mean = sum(play) / len(play)
         yield Text(f"return    {mean:.5g}, the mean of its last {len(play)} episodes of play")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cwm_cli.envs.simulators import Values
-from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.envs.spec import EnvironmentSpec, making
 from cwm_household.house import (
     ACTIONS,
     CELLS,
@@ -108,17 +107,10 @@ def _make(name: str, families: tuple[str, ...], /, **env_args: Any) -> gym.Env[A
     from gymnasium.wrappers import TimeLimit
 
     most = env_args.pop("max_episode_steps", MOST_STEPS)
-    for argument in sorted(env_args.keys() - {"render_mode"}):
-        raise UnknownNameError(
-            f"argument of {name}", argument, ["max_episode_steps", "render_mode"]
-        )
-    try:
+    with making(name, env_args, ["max_episode_steps", "render_mode"]):
         env = Household(families, **env_args)
         env.spec = EnvSpec(name, entry_point=partial(Household, families), disable_env_checker=True)
         return TimeLimit(env, most)
-    except (TypeError, ValueError, AssertionError) as error:
-        given = ", ".join(f"{argument}={value!r}" for argument, value in env_args.items())
-        raise CwmError(f"{name} cannot be made with {given}: {error}") from error
 
 
 def _house(env: gym.Env[Any, Any]) -> Household:

@@ -8,8 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
-from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.envs.spec import EnvironmentSpec, making
 from cwm_rtfm.game import (
     ELEMENTS,
     GROUPS,
@@ -130,13 +129,8 @@ def specify(name: str, *, shuffled: bool) -> EnvironmentSpec:
 def _make(name: str, shuffled: bool, /, **env_args: Any) -> gym.Env[Any, Any]:
     """Make an environment, or say in one line why not."""
     known = set(inspect.signature(Rtfm).parameters) - {"shuffled"}
-    for argument in sorted(env_args.keys() - known):
-        raise UnknownNameError(f"argument of {name}", argument, known)
-    try:
+    with making(name, env_args, known):
         return Rtfm(shuffled=shuffled, **env_args)
-    except (TypeError, ValueError) as error:
-        given = ", ".join(f"{argument}={value!r}" for argument, value in env_args.items())
-        raise CwmError(f"{name} cannot be made with {given}: {error}") from error
 
 
 def _versions() -> Mapping[str, str]:

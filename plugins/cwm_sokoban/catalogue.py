@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cwm_cli.envs.simulators import Values
-from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.envs.spec import EnvironmentSpec, making
 from cwm_sokoban.boards import ACTIONS, ACTIVATE, MOST_INNER_WALLS, SIZE
 from cwm_sokoban.game import CLASSES, MOST_STEPS, REVISION, REWARDS, SCHEMA, TOLD, Sokoban
 
@@ -94,15 +93,10 @@ def _make(name: str, game: Mapping[str, Any], /, **env_args: Any) -> gym.Env[Any
     known = {"render_mode", "max_episode_steps"} | (
         {"teleport_share"} if "teleports" in game else set()
     )
-    for argument in sorted(env_args.keys() - known):
-        raise UnknownNameError(f"argument of {name}", argument, known)
-    try:
+    with making(name, env_args, known):
         env = Sokoban(**game, **env_args)
         env.spec = EnvSpec(name, entry_point=partial(Sokoban, **game), disable_env_checker=True)
         return TimeLimit(env, most)
-    except (TypeError, ValueError, AssertionError) as error:
-        given = ", ".join(f"{argument}={value!r}" for argument, value in env_args.items())
-        raise CwmError(f"{name} cannot be made with {given}: {error}") from error
 
 
 def _game(env: gym.Env[Any, Any]) -> Sokoban:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 Aim = Literal["exploit", "explore", "probe", "verify"]
 """What a step is for: the return, the unknown, an open question, or trust in the program."""
+
+PLAY: frozenset[Aim] = frozenset({"exploit", "verify"})
+"""What steps are for that are taken for the return."""
+
+COMMON = 0.1
+"""Share of the rows that a reward has to be paid in to be one that can be had again and again."""
 
 
 class OpenQuestion(NamedTuple):
@@ -99,6 +106,13 @@ class Knowledge:
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ValueError("an episode lasts a step at least")
+
+    @property
+    def usual(self) -> float | None:
+        """The best reward that is common and ends nothing: what can be had again and again."""
+        counts = Counter(row.reward for row in self.rows if not row.terminated)
+        least = max(2.0, COMMON * len(self.rows))
+        return max((reward for reward, count in counts.items() if count >= least), default=None)
 
     def component(self, place: int) -> str:
         """Return what a component of the observation is called."""

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.text import percent
 
 CONFIDENCE = 0.95
@@ -27,9 +28,6 @@ MANY_STEPS, FEW_EPISODES = 1500, 5
 
 SHORT = 0.05
 """By so much of its size a return may miss what was promised: rounding adds up over an episode."""
-
-PLAY = frozenset({"exploit", "verify"})
-"""What steps are for that are taken for the return."""
 
 
 class Certificate(BaseModel):

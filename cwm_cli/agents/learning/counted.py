@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 MOST_ACTIONS = 512
 """Actions above which most would hardly be tried."""
 
-COMMON = 0.1
-"""Share of the rows that a reward has to be paid in to be one that can be had again and again."""
-
 SLACK = 1e-6
 """By how much of the rewards returns have to differ to be different."""
 
@@ -242,12 +239,11 @@ class Counted(Actor):
                 self._wrong.append(place)
 
     def _usual(self) -> float:
-        """Return the best reward that is common and ends nothing: it can be had again and again."""
-        rows = self.known.rows
-        counts = Counter([float(row.reward) for row in rows if not row.terminated] or [0.0])
-        least = max(2, COMMON * len(rows))
-        common = [reward for reward, count in counts.items() if count >= least]
-        return max(common) if common else counts.most_common(1)[0][0]
+        """Return the reward that can be had again and again, or else the most common one."""
+        if (usual := self.known.usual) is not None:
+            return usual
+        rewards = [row.reward for row in self.known.rows if not row.terminated]
+        return Counter(rewards or [0.0]).most_common(1)[0][0]
 
     @property
     def _news(self) -> Novelty:

@@ -41,7 +41,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import program_run
-from cwm_cli.runs.store import DATASET, HEADER, fresh_folder, kind_of
+from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.contracts import Backend, Completion, Request
@@ -176,7 +176,7 @@ def _before(
     """
     folders = [
         *(
-            folder.with_name(f"{folder.name}-{n}-{slug(env)}")
+            folder.with_name(f"{folder.name}-{n}-{folder_word(env)}")
             for n, env in enumerate(curriculum, 1)
         ),
         folder,
@@ -188,11 +188,6 @@ def _before(
             done = learn(env, start=start, run=own, **same)
             start = done.run if done.program else None
     return start
-
-
-def slug(name: str) -> str:
-    """Return what folders are called after an environment."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 class _Choices(NamedTuple):
@@ -443,7 +438,7 @@ class _LearnedTask(NamedTuple):
         """A dataset of this environment without rows."""
         about: dict[str, Any] = {"env": self.setting.env, "env_args": self.setting.env_args}
         if self.known.schema is not None:
-            about["objects"] = self.known.schema.to_json()
+            about[OBJECTS] = self.known.schema.to_json()
         return Dataset.of(
             [],
             observation_space=self.known.observation_space,

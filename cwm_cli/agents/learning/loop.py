@@ -25,8 +25,7 @@ from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
 from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.tasks import Task, random_action, seeds_of
-from cwm_cli.errors import CwmError
+from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
@@ -418,7 +417,7 @@ class Learner:
             observation,
             _plain(self.known.action_space, action),
             _plain(self.known.observation_space, found),
-            _number(reward),
+            reward_number(reward),
             bool(terminated),
             bool(truncated),
             self._number,
@@ -492,10 +491,7 @@ class Learner:
         self._fitted, self._pending = len(self.known.rows), 0
         self._wrong = float(found.wrong.mean()) if len(found.wrong) else 0.0
         if is_news:
-            self._record(found, len(rows), seconds, self._used - used)
-            self._act_on(found.program, rows)
-            self.verification.change(self.steps)
-            self._distrust()
+            self._take_over(found, rows, seconds, self._used - used)
         if not self.known.rows[-1].terminated:
             self._hope(self.known.rows[-1].next_observation)
         self._pursue(named)
@@ -535,10 +531,16 @@ class Learner:
         else:
             seconds = time.perf_counter() - began
             self.writing_seconds += seconds
-            self._record(found, len(rows), seconds, self._used - used)
-            self._act_on(found.program, rows)
-            self.verification.change(self.steps)
-            self._distrust()
+            self._take_over(found, rows, seconds, self._used - used)
+
+    def _take_over(
+        self, found: WrittenProgram, rows: Dataset, seconds: float, completions: int
+    ) -> None:
+        """Write another program down, act on it, and begin anew to trust."""
+        self._record(found, len(rows), seconds, completions)
+        self._act_on(found.program, rows)
+        self.verification.change(self.steps)
+        self._distrust()
 
     def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
         """Write a program down."""
@@ -599,7 +601,6 @@ class Learner:
             found = [said.row(int(place)) for place in np.flatnonzero(differ)[:MOST_DISPUTED]]
             self.known.disputed[:] = [(row.observation, row.action) for row in found]
         self.writing_seconds += time.perf_counter() - began
-        self._ask(self._disputes(), "candidates")
 
     def _disputes(self) -> list[OpenQuestion]:
         """Ask about what programs disagree on; what was tried by now is settled."""
@@ -802,14 +803,6 @@ class Learner:
 def _plain(space: Space, value: Any) -> Any:
     """Return a value as datasets give it back, which nobody else can change."""
     return space.unpack("value", space.pack("value", [value]), 0)
-
-
-def _number(reward: Any) -> float:
-    """Return a reward, which some environments give as an array of one."""
-    values = np.asarray(reward, dtype=np.float64)
-    if values.size != 1 or not np.isfinite(values).all():
-        raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
-    return float(values.item())
 
 
 def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from cwm_cli.agents.learning.missions import (
     merged,
     telling_words,
 )
-from cwm_cli.agents.learning.repairing import AskedModel, WrittenProgram
+from cwm_cli.agents.learning.repairing import SHOWN, AskedModel, WrittenProgram
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.search.contracts import Message, Usage, total
 from cwm_cli.search.reading import blocks
@@ -36,9 +36,6 @@ MOST_INVENTED = 20
 
 NODES, DEPTH = 4000, 50
 """Situations of a search for a plan, and its longest plan: for small worlds, in some seconds."""
-
-LONGEST_PROGRAM = 24_000
-"""Characters of the program that are shown."""
 
 SYSTEM = (
     "You explore a world of objects whose rules are known in part. You invent, briefly and in "
@@ -106,7 +103,7 @@ class Optimist:
         tried = "\n\n".join(f"```python\n{code.strip()}\n```" for code in self.refuted[-3:])
         parts = [
             self.view.api,
-            f"# The program so far\n\n```python\n{program[:LONGEST_PROGRAM]}\n```",
+            f"# The program so far\n\n```python\n{program[:SHOWN]}\n```",
             f"# What cannot be\n\nThe mission is: {self.view.mission(start)}\n\nFrom this state\n\n"
             f"{state}\n\nno sequence of actions leads to a reward above 0 with which the episode "
             "is done, as the program has it. In the world it can be done.",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
+from cwm_cli.agents.learning.actor import PLAY, Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
 from cwm_cli.planning.imagining import policies
 from cwm_cli.planning.model import Step
 
@@ -49,9 +49,6 @@ CLOSE = 1e-4
 
 ALL_BUT = 0.9
 """Share of a bound that a component has to pass so that nothing is open about it."""
-
-COMMON = 0.1
-"""Share of the rows that makes a reward a usual one."""
 
 FAR = 1e3
 """Bounds beyond this stand for none."""
@@ -211,7 +208,7 @@ class Real(Actor):
             way = self._way_for(aim, observation, left)
         if way is None:
             return None
-        if aim in ("exploit", "verify"):
+        if aim in PLAY:
             policy = "the policy that was found in imagination"
             reason = policy if way.is_policy else "the plan that returns most"
             return Intent(self._action(way, observation, left), aim, reason, way.worth(left))
@@ -265,7 +262,7 @@ class Real(Actor):
         if way is not None and way.aim == "exploit" and 0 < way.place(left) < way.length:
             given["before"] = way.found["actions"][way.place(left) :]
             given["worth"] = np.array(way.worth(left))
-        options = {"horizon": left, "best": self._best, "usual": self._usual}
+        options = {"horizon": left, "best": self._best, "usual": self.known.usual}
         found = self._searched("searching:plan", given, **options)
         if found and found["flat"] and self._best > 0:
             found["flat"] = np.array(False)  # to last is worth something
@@ -433,14 +430,6 @@ class Real(Actor):
     @property
     def _best(self) -> float:
         return max((row.reward for row in self.known.rows), default=0.0)
-
-    @property
-    def _usual(self) -> float | None:
-        """The best reward that is common and ends nothing: what can be had again and again."""
-        counts = Counter(row.reward for row in self.known.rows if not row.terminated)
-        least = max(2.0, COMMON * len(self.known.rows))
-        common = [reward for reward, count in counts.items() if count >= least]
-        return max(common) if common else None
 
     @property
     def _is_blind(self) -> bool:

@@ -65,6 +65,9 @@ LEAST, SHARE = 0.2, 0.5
 """Seconds below which no refiner is begun, and the share of what is left that one gets: they come
 to an end in a while only."""
 
+SHOWN = 24_000
+"""Characters of a program that a language model is shown beside what it is asked."""
+
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
 """Where what is looked up begins, in a program that has exceptions."""
 

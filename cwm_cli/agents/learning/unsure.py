@@ -17,7 +17,7 @@ import numpy as np
 
 from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion, Pursued
 from cwm_cli.agents.learning.missions import identifiers
-from cwm_cli.agents.learning.repairing import AskedModel
+from cwm_cli.agents.learning.repairing import SHOWN, AskedModel
 from cwm_cli.sandbox.failures import printable
 from cwm_cli.search.contracts import Message, Usage
 from cwm_cli.search.reading import blocks
@@ -31,8 +31,8 @@ MOST_NAMED, MOST_OPEN = 5, 10
 WEIGHT = 0.5
 """How much plans depend on such a question: less than on what programs disagree on."""
 
-LONGEST, LONGEST_PROGRAM = 200, 24_000
-"""Characters of each text of a question, and of the program that is shown."""
+LONGEST = 200
+"""Characters of each text of a question."""
 
 SYSTEM = (
     "You doubt a program that predicts an environment. You name, briefly and as JSON, what it may "
@@ -87,7 +87,7 @@ class UnsureModel:
         parts = [
             f"# The environment\n\n{self.description}" if self.description else "",
             f"# The program, which replays {rows} recorded steps\n\n"
-            f"```python\n{program[:LONGEST_PROGRAM]}\n```",
+            f"```python\n{program[:SHOWN]}\n```",
             f"# What is asked already\n\n{known}" if known else "",
             f"# What to write\n\nA JSON list of at most {MOST_NAMED} questions that steps in the "
             "environment would answer, the most important first, in a fenced block. Each is an "
