@@ -348,7 +348,7 @@ def test_chance_is_told_apart_from_the_rules() -> None:
     exec(program, scope := {})
     model = scope["Environment"]()
     model.set_state(np.array([3, 1]))
-    chances = model.outcomes(1)
+    chances = model.chances(1)
     states = {outcome[:2]: chance for outcome, chance in chances.items()}
     assert set(states) == {(4, 1), (3, 0), (3, 2)}
     assert all(abs(chance - 1 / 3) < 0.1 for chance in states.values())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
@@ -208,6 +208,9 @@ class Metric:
             def weights(self, rows):
                 return np.ones(len(rows))
     """
+
+    draws: ClassVar[int] = 1
+    """How many draws of each row are asked of a model that draws."""
 
     @classmethod
     def of(cls, train: Dataset) -> Self:
@@ -427,12 +430,16 @@ class PaperMetric(AccuracyMetric):
 
 
 class Evaluation(NamedTuple):
-    """A model's predictions, the score of each row and of all, and why there are no predictions."""
+    """A model's predictions, the score of each row and of all, and why there are no predictions.
+
+    `predictions` hold one answer for each row, the likeliest; `answers` all that the model said.
+    """
 
     predictions: Columns
     rows: np.ndarray
     score: Score
     failure: Failure | None
+    answers: "Predictions | None" = None
 
 
 def evaluate(
@@ -442,13 +449,14 @@ def evaluate(
 
     So does one whose predictions do not stand up to its audit, without which no score counts.
     """
-    predictions = model.predict(rows, seed=seed)
+    predictions = model.predict(rows, seed=seed, draws=metric.draws)
     if audited and predictions.failure is None:
         predictions = model.audit(rows, predictions, seed=seed)
     if predictions.failure is not None:
         return failed(rows, metric, predictions.failure)
     right = 1.0 - metric.losses(predictions, rows)
-    return Evaluation(predictions.columns, right, metric.score(predictions, rows), None)
+    score = metric.score(predictions, rows)
+    return Evaluation(predictions.likeliest(), right, score, None, predictions)
 
 
 def failed(rows: Dataset, metric: Metric, failure: Failure) -> Evaluation:

@@ -29,6 +29,31 @@ class Step(NamedTuple):
     valid: tuple[int, ...] | None = None
 
 
+class PossibleStep(NamedTuple):
+    """What may follow an action, how likely it is, and the state that it leads to."""
+
+    probability: float
+    step: Step
+    state: Any
+
+
+class EpisodeHistory(NamedTuple):
+    """What happened in an episode so far: the state that plans begin from with memory.
+
+    `observations` are one more than `actions` and `rewards`: the first is where it began.
+    """
+
+    observations: tuple[Any, ...]
+    actions: tuple[Any, ...] = ()
+    rewards: tuple[float, ...] = ()
+
+    def after(self, action: Any, observation: Any, reward: float) -> "EpisodeHistory":
+        """Return the history with a step more."""
+        return EpisodeHistory(
+            (*self.observations, observation), (*self.actions, action), (*self.rewards, reward)
+        )
+
+
 class Counter(Protocol):
     """A place for one number, such as a list or shared memory."""
 
@@ -99,6 +124,17 @@ class Model:
     def step(self, action: Any) -> Step:
         """Take an action."""
         raise NotImplementedError
+
+    def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
+        """Return all that may follow an action from where the model stands, where it can tell.
+
+        The probabilities sum to 1, and the model stays where it stands. None where it only draws
+        one outcome after the other, or is certain.
+        """
+        return None
+
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides from now on follow from a key: equal keys, equal draws."""
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""

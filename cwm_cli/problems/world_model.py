@@ -51,7 +51,8 @@ class WorldModelProblem(Problem):
 
     `dataset[dataset.fitted]` is the part that may be fitted to and shown in
     prompts; the other rows only tell whether a program is right in general.
-    `tools` are modules that programs may import beside the usual ones. After a dead end one
+    `tools` are modules that programs may import beside the usual ones, `contract` is what the data
+    ask of a program. After a dead end one
     episode more is `shown`.
     """
 
@@ -70,6 +71,7 @@ class WorldModelProblem(Problem):
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
+    contract: Literal["plain", "chance", "memory"] = field(default="plain", metadata=NO_OPTION)
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -83,6 +83,32 @@ class Predictions:
                 shares = self.probabilities[:, place]
             yield {name: column[:, place] for name, column in self.columns.items()}, shares
 
+    def likeliest(self) -> Columns:
+        """Return one answer for each row: the likeliest outcome; of draws their middle.
+
+        That is the mean of real numbers, and of anything else what was drawn most often, each
+        leaf by itself.
+        """
+        if self.shape == "certain":
+            return self.columns
+        rows = np.arange(len(self.columns["rewards"]))
+        if self.probabilities is not None:
+            place = self.probabilities.argmax(axis=1)
+            return {name: column[rows, place] for name, column in self.columns.items()}
+        return {
+            name: column.mean(axis=1) if column.dtype.kind == "f" else _commonest(column)
+            for name, column in self.columns.items()
+        }
+
+    def __getitem__(self, rows: np.ndarray) -> Self:
+        """Select rows by mask or by index."""
+        return replace(
+            self,
+            columns={name: column[rows] for name, column in self.columns.items()},
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            answered=None if self.answered is None else self.answered[rows],
+        )
+
     def checked(self, rows: Dataset) -> Self:
         """Refuse predictions that are none of these rows, with a ValueError."""
         if self.failure is not None:
@@ -97,6 +123,15 @@ class Predictions:
             if (len(column), *column.shape[axes:]) != recorded.shape:
                 raise ValueError(f"{name} of shape {column.shape} do not fit {recorded.shape}")
         return self
+
+
+def _commonest(column: np.ndarray) -> np.ndarray:
+    """Return what was drawn most often of each row (rows, draws, ...)."""
+    found = np.empty_like(column[:, 0])
+    for row, drawn in enumerate(column):
+        values, times = np.unique(drawn, axis=0, return_counts=True)
+        found[row] = values[times.argmax()]
+    return found
 
 
 class Planning(NamedTuple):

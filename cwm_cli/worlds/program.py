@@ -26,6 +26,7 @@ from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import FORMS
+from cwm_cli.sandbox.abilities import Abilities, abilities_of
 from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
@@ -126,6 +127,11 @@ class ProgramModel(WorldModel):
     def digest(self) -> str:
         """The hash of its text."""
         return sha256(self.text.encode()).hexdigest()
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can be asked beyond one row at a time."""
+        return abilities_of(self.text)
 
     def describe(self) -> str:
         """Say what it is, in a few words."""

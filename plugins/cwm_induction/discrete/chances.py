@@ -166,7 +166,7 @@ STEP = '''
 def step(self, action):
     """Answer with what is likeliest: the next state, the reward and the end, each by itself."""
     states, rewards, ends = {{}}, {{}}, {{}}
-    for (*state, reward, terminated), chance in self.outcomes(action).items():
+    for (*state, reward, terminated), chance in self.chances(action).items():
         worth = chance{worth}
         rewards[reward] = rewards.get(reward, 0) + worth
         ends[terminated] = ends.get(terminated, 0) + worth
@@ -189,7 +189,7 @@ def outcomes_lines(
     ]
     new = listed(names, "new_")
     return [
-        "def outcomes(self, action):",
+        "def chances(self, action):",
         f'    """Return the chance of every ({new}, reward, terminated)."""',
         *[f"    {line}" for line in read],
         "    found = {}",

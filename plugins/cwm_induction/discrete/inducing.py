@@ -46,7 +46,7 @@ MARGIN = 0.03
 """By how much rules must predict better than chance where outcomes vary."""
 
 CHANCE = (
-    "Chance decides what follows: CHANCES says how often each step was seen, `outcomes` lists "
+    "Chance decides what follows: CHANCES says how often each step was seen, `chances` lists "
     "what may happen, and `step` answers with the likeliest."
 )
 

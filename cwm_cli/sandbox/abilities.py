@@ -1,0 +1,81 @@
+"""What a program can be asked beyond one row at a time, read off its text.
+
+The trusted side has to know before anything of the program runs, and never asks the program. What
+the text says of itself is checked where the program lives.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+MARKS = ("outcomes", "correct", "rng")
+"""Words of which a program that is more than plain holds one: the others are not parsed."""
+
+
+class Abilities(NamedTuple):
+    """What the class `Environment` of a program defines beside `set_state` and `step`.
+
+    One that `tells` has `outcomes(action)`: all that can follow, with probabilities. One that
+    `draws` takes what chance decides from `self.rng`. One that `remembers` has
+    `correct(observation, reward)`, and is asked along whole episodes. None of them is a plain
+    program.
+    """
+
+    tells: bool = False
+    draws: bool = False
+    remembers: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it answers one row after the other, each with one certain answer."""
+        return not any(self)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it gives one answer to each row."""
+        return not (self.tells or self.draws)
+
+    @property
+    def contract(self) -> str:
+        """The contract that it keeps: plain, chance or memory."""
+        if self.remembers:
+            return "memory"
+        return "plain" if self.is_plain else "chance"
+
+
+@lru_cache(maxsize=256)
+def abilities_of(program: str) -> Abilities:
+    """Read what a program can be asked; one that cannot be parsed is a plain one, and will fail."""
+    if not any(mark in program for mark in MARKS):
+        return Abilities()
+    try:
+        tree = ast.parse(program.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Abilities()
+    methods = set(_members(tree, "Environment", frozenset()))
+    draws = any(isinstance(node, ast.Attribute) and node.attr == "rng" for node in ast.walk(tree))
+    return Abilities("outcomes" in methods, draws, "correct" in methods)
+
+
+def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]:
+    """Yield the names that a class of the module defines, or inherits from others of it."""
+    if name in seen:
+        return
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=found) if found == name:
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef):
+                        yield part.name
+                    elif isinstance(part, ast.Assign):
+                        yield from (each.id for each in part.targets if isinstance(each, ast.Name))
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Name(id=other)) if (
+                found == name
+            ):
+                bases = [other]
+            case _:
+                continue
+        for base in bases:
+            yield from _members(tree, base, seen | {name})
