@@ -25,6 +25,7 @@ from typing import (
 
 import pluggy
 
+from cwm_cli.envs.disturbances import with_disturbances
 from cwm_cli.envs.shifts import with_shifts
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import Hooks
@@ -239,8 +240,8 @@ def find(kind: Kind, name: str) -> Any:
 
 
 def environment(name: str) -> "EnvironmentSpec":
-    """Return the environment called `name`; its `make` takes `shift`, too."""
-    return with_shifts(find("environment", name)())
+    """Return the environment called `name`; its `make` takes `shift`, `hide` and `noise`, too."""
+    return with_disturbances(with_shifts(find("environment", name)()))
 
 
 def default(role: Role) -> str:

@@ -295,8 +295,8 @@ class Recording:
             metadata["copies"] = self._stage.copies
         if self._stage.note:
             metadata["note"] = self._stage.note
-        if self.spec.objects is not None:
-            metadata[OBJECTS] = self.spec.objects(env).to_json()
+        if schema := self.spec.objects and self.spec.objects(env):
+            metadata[OBJECTS] = schema.to_json()
         if missing:
             metadata["missing"] = [[e.place for e in missing if e.split == n] for n in (0, 1)]
         rows = [row._replace(episode=n) for n, each in enumerate(kept) for row in each.rows]

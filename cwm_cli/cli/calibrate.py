@@ -12,7 +12,9 @@ from cwm_cli.cli.shared import (
     DatasetOption,
     EnvArgOption,
     EnvOption,
+    HideOption,
     JsonOption,
+    NoiseOption,
     OptionsOption,
     SeedOption,
     ShiftOption,
@@ -28,6 +30,8 @@ def calibrate(
     env: EnvOption,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     dataset: DatasetOption = None,
     output: Annotated[
         Path | None,
@@ -55,7 +59,7 @@ def calibrate(
     result = fit(
         program,
         env=env,
-        env_args=parse_env_args(env_arg, shift),
+        env_args=parse_env_args(env_arg, shift, hide, noise),
         dataset=dataset,
         options=option or (),
         tools=tool or (),

@@ -10,7 +10,9 @@ import typer
 from cwm_cli.cli.shared import (
     EnvArgOption,
     EnvOption,
+    HideOption,
     JsonOption,
+    NoiseOption,
     OptionsOption,
     SeedOption,
     ShiftOption,
@@ -23,6 +25,8 @@ def collect(
     env: EnvOption,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -93,7 +97,7 @@ def collect(
 
     result = collecting.collect(
         env,
-        env_args=parse_env_args(env_arg, shift),
+        env_args=parse_env_args(env_arg, shift, hide, noise),
         episodes=episodes,
         test_episodes=test_episodes,
         min_rows=min_rows,

@@ -11,8 +11,10 @@ from cwm_cli.cli.shared import (
     AllowGapOption,
     DatasetOption,
     EnvArgOption,
+    HideOption,
     JsonOption,
     MetricOption,
+    NoiseOption,
     OptionsOption,
     SeedOption,
     ShiftOption,
@@ -47,6 +49,8 @@ def evaluate(
     ] = None,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     dataset: DatasetOption = None,
     split: Annotated[
         Literal["train", "test"] | None,
@@ -76,7 +80,7 @@ def evaluate(
     result = score(
         program,
         env=env,
-        env_args=parse_env_args(env_arg, shift),
+        env_args=parse_env_args(env_arg, shift, hide, noise),
         dataset=dataset,
         split=split,
         metric=metric,

@@ -15,9 +15,11 @@ from cwm_cli.cli.shared import (
     BackendOption,
     EnvArgOption,
     EnvOption,
+    HideOption,
     JsonOption,
     MaxCostOption,
     NewOption,
+    NoiseOption,
     OptionsOption,
     RunFolderOption,
     SeedOption,
@@ -34,6 +36,8 @@ def learn(
     env: EnvOption,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     steps: Annotated[
         int, typer.Option("--steps", min=1, help="Steps of the environment to take at most.")
     ] = 5000,
@@ -122,7 +126,7 @@ def learn(
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = learn_online(
             env,
-            env_args=parse_env_args(env_arg, shift),
+            env_args=parse_env_args(env_arg, shift, hide, noise),
             steps=steps,
             start=start,
             model=model or (),

@@ -12,7 +12,9 @@ import typer
 from cwm_cli.cli.shared import (
     AllowGapOption,
     EnvArgOption,
+    HideOption,
     JsonOption,
+    NoiseOption,
     OptionsOption,
     ProgramOption,
     RunOption,
@@ -36,6 +38,8 @@ def plan(
     ] = None,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     program: ProgramOption = None,
     run_option: RunOption = None,
     real_env: Annotated[
@@ -114,7 +118,7 @@ def plan(
         result = play(
             run or run_option,
             env=env,
-            env_args=parse_env_args(env_arg, shift),
+            env_args=parse_env_args(env_arg, shift, hide, noise),
             program=program,
             real_env=real_env,
             dataset=dataset,

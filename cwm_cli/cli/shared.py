@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean, read_value
@@ -47,6 +49,26 @@ ShiftOption = Annotated[
         min=0,
         help="Change constants and rules of the environment by this seed: nobody knows it by heart "
         "then. Short for --env-arg shift=SEED.",
+        show_default=False,
+    ),
+]
+HideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hide",
+        metavar="NAME",
+        help="Leave a component of the observation out, by its name or number, or all velocities: "
+        "--hide velocities; repeatable. Short for --env-arg hide='[\"NAME\"]'.",
+        show_default=False,
+    ),
+]
+NoiseOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--noise",
+        metavar="NAME=STD",
+        help="Add Gaussian noise at every step to a component of the observation, to the action "
+        "(action=0.1), or to a number that the environment holds (force_mag=1); repeatable.",
         show_default=False,
     ),
 ]
@@ -150,8 +172,13 @@ MetricOption = Annotated[
 ]
 
 
-def parse_env_args(pairs: list[str] | None, shift: int | None = None) -> dict[str, Any]:
-    """Read KEY=VALUE pairs, whose values are JSON or Python literals, and add a shift."""
+def parse_env_args(
+    pairs: list[str] | None,
+    shift: int | None = None,
+    hide: list[str] | None = None,
+    noise: list[str] | None = None,
+) -> dict[str, Any]:
+    """Read KEY=VALUE pairs, whose values are JSON or Python literals, and add what is short."""
     arguments: dict[str, Any] = {}
     for pair in pairs or []:
         key, separator, text = pair.partition("=")
@@ -162,9 +189,29 @@ def parse_env_args(pairs: list[str] | None, shift: int | None = None) -> dict[st
         except ValueError as error:
             quoted = shlex.quote(f"{key}={jsonlib.dumps(text, ensure_ascii=False)}")
             raise CwmError(f"{error}: write text in quotes, --env-arg {quoted}") from error
-    if shift is not None and arguments.setdefault(SHIFT, shift) != shift:
-        raise CwmError(f"--shift {shift} and --env-arg {SHIFT}={arguments[SHIFT]}: name one")
+    short = {SHIFT: shift, HIDE: sorted(set(hide or ())) or None, NOISE: _noise(noise) or None}
+    for name, value in short.items():
+        if value is not None and arguments.setdefault(name, value) != value:
+            said = f"--{name} {value} and --env-arg {name}={arguments[name]}"
+            raise CwmError(f"{said}: name one")
     return arguments
+
+
+def _noise(pairs: list[str] | None) -> dict[str, float]:
+    """Read NAME=STD pairs; a name may have a = in it."""
+    deviations: dict[str, float] = {}
+    for pair in pairs or []:
+        name, _, text = pair.rpartition("=")
+        try:
+            deviation = float(text)
+        except ValueError:
+            deviation = nan
+        if not name or not isfinite(deviation):
+            raise CwmError(f"--noise {pair!r} has no standard deviation: write --noise NAME=0.1")
+        if name in deviations:
+            raise CwmError(f"--noise names {name!r} twice: name it once")
+        deviations[name] = deviation
+    return dict(sorted(deviations.items()))
 
 
 INTERRUPTED = 130

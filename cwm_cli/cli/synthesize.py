@@ -14,11 +14,13 @@ from cwm_cli.cli.shared import (
     DataSeedOption,
     DatasetOption,
     EnvArgOption,
+    HideOption,
     JsonOption,
     MaxCostOption,
     MetricOption,
     ModelOption,
     NewOption,
+    NoiseOption,
     OptionsOption,
     ParallelOption,
     RunFolderOption,
@@ -52,6 +54,8 @@ def synthesize(
     ] = None,
     env_arg: EnvArgOption = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     model: ModelOption = None,
     backend: BackendOption = None,
     strategy: StrategyOption = None,
@@ -91,7 +95,7 @@ def synthesize(
 
     result = synthesizing.synthesize(
         _environment(env, idx),
-        env_args=parse_env_args(env_arg, shift),
+        env_args=parse_env_args(env_arg, shift, hide, noise),
         model=model,
         backend=backend,
         strategy=strategy,
@@ -126,7 +130,9 @@ def synthesize(
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
     if found := _advice(result, backend, model):
         lines["advice"] = found
-    if words := _learning(result, _environment(env, idx), parse_env_args(env_arg, shift)):
+    if words := _learning(
+        result, _environment(env, idx), parse_env_args(env_arg, shift, hide, noise)
+    ):
         lines["learn"] = words
     for place, gap in enumerate(result.gaps):
         out.print(f"{'' if place else 'unseen':<8}{gap}", **plain)

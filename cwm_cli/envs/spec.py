@@ -86,7 +86,7 @@ class EnvironmentSpec:
     valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
     restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
-    objects: Callable[[gym.Env[Any, Any]], ObjectSchema] | None = None
+    objects: Callable[[gym.Env[Any, Any]], ObjectSchema | None] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
 
 

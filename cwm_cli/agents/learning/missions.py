@@ -23,9 +23,9 @@ import numpy as np
 
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectSchema, Thing
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.documented import documented_names
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import close
-from cwm_cli.problems.feedback.examples import documented_names
 
 TRANSITION, REWARD, INVENTED = "transition", "reward_func", "invented"
 """The entry points of the two programs, and of what is invented beyond a program."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
+from cwm_cli.envs.disturbances import disturbance_of
 from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
 from cwm_cli.envs.simulators.saving import OWN, Attributes, Findings, aliased, owned, surveyed
 from cwm_cli.envs.simulators.simulator import Binder, Remembering, Simulator
@@ -132,7 +133,7 @@ def is_observed(env: "gym.Env[Any, Any]") -> bool:
     always had the same outcome.
     """
     observation, _ = env.reset(seed=0)
-    if not countable(observation):
+    if not countable(observation) or disturbance_of(env):
         return False
     known: dict[Any, Outcome] = {}
     here, actions = key(observation), _random_actions(env)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.envs.documented import documented_names
 from cwm_cli.evaluation import Metric
-from cwm_cli.problems.feedback.examples import documented_names
 from cwm_cli.problems.feedback.facts import facts_of
 from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds, finite, outcome_counts
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number

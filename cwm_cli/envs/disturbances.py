@@ -1,0 +1,403 @@
+"""Disturbed environments: a part of what is observed is hidden, and noise is added.
+
+`hide` and `noise` are arguments of every environment beside its own, and so they are kept wherever
+these are. Both act beneath the wrappers, in a class that takes the place of that of the
+environment: noise is drawn from its own random generator, what is saved and restored is all of its
+state, and what plans in the environment itself sees all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cwm_cli.envs.documented import documented_parts, without_components
+from cwm_cli.errors import CwmError, UnknownNameError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from cwm_cli.data.objects import ObjectSchema
+    from cwm_cli.envs.spec import EnvironmentSpec
+
+HIDE, NOISE = "hide", "noise"
+"""The arguments that are reserved for names of what is hidden, and for standard deviations by
+name."""
+
+VELOCITIES, ACTION, OBSERVATION = "velocities", "action", "observation"
+"""Names for all components that are documented as velocities or speeds, for what is done, and for
+all that is observed."""
+
+SPEED = re.compile(r"\b(?:velocit|speed)", re.IGNORECASE)
+
+Place = tuple[str | int, ...]
+"""Where a part of an observation is: keys of dicts, numbers in tuples, the number of a component
+of an array; nothing for all of it."""
+
+Eye = Callable[[Any, Any], Any]
+"""Turns an observation into what is seen of it, with noise from a random generator."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What is hidden of an environment, and what noise is added to what.
+
+    `see` turns an observation into what is seen of it, which is something else where it is
+    `altered`; of the `size` components of a flat observation those in `gone` are hidden. `action`
+    is the standard deviation of the noise on actions, `attributes` has those of the noise on
+    numbers that the environment holds. `words` say it all.
+    """
+
+    see: Eye
+    altered: bool
+    size: int
+    gone: frozenset[int]
+    action: float
+    attributes: Mapping[str, float]
+    words: str
+
+
+def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Let `make` take the arguments `hide` and `noise`; what else the spec does follows them."""
+    return replace(
+        spec,
+        make=partial(_made, spec),
+        describe=partial(_described, spec),
+        restore=spec.restore and partial(_restored, spec),
+        objects=spec.objects and partial(_objects, spec),
+    )
+
+
+def disturbance_of(env: gym.Env[Any, Any]) -> Disturbance | None:
+    """Return what is hidden of an environment and what noise is added, None where nothing is."""
+    return getattr(type(env.unwrapped), "_disturbance", None)
+
+
+def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    hidden, noise = _names(env_args.pop(HIDE, None)), _deviations(env_args.pop(NOISE, None))
+    env = spec.make(**env_args)
+    if not hidden and not noise:
+        return env
+    try:
+        _disturb(env, Parts.of(spec, env), hidden, noise)
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def _described(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> str:
+    text, found = spec.describe(env), disturbance_of(env)
+    if found is None:
+        return text
+    return f"{without_components(text, found.size, found.gone)}\n\n{found.words}"
+
+
+def _restored(spec: EnvironmentSpec, env: gym.Env[Any, Any], observation: Any) -> bool:
+    """Stand an environment at an observation, if that is still all that is known of a state."""
+    found = disturbance_of(env)
+    return not (found and found.altered) and bool(spec.restore and spec.restore(env, observation))
+
+
+def _objects(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | None:
+    from cwm_cli.data.objects import OBJECTS
+
+    shown = getattr(env.observation_space, "spaces", {})
+    return spec.objects(env) if spec.objects and OBJECTS in shown else None
+
+
+def _names(given: Any) -> list[str]:
+    """Read what is to be hidden: a name, or a list of names and numbers."""
+    names = [] if given is None else given if isinstance(given, list | tuple) else [given]
+    if not all(type(name) in (str, int) for name in names):
+        raise CwmError(f"{HIDE}={given!r} is no list of names: write --hide NAME for each")
+    return [str(name) for name in names]
+
+
+def _deviations(given: Any) -> dict[str, float]:
+    """Read standard deviations by name; nothing is left of those that are 0."""
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise CwmError(f"{NOISE}={given!r} names nothing: write --noise NAME=STD for each")
+    for name, deviation in given.items():
+        if type(deviation) not in (int, float) or not 0 <= deviation < inf:
+            hint = "a standard deviation is a finite number from 0 on"
+            raise CwmError(f"the noise {name}={deviation!r} is refused: {hint}")
+    return {str(name): float(deviation) for name, deviation in given.items() if deviation}
+
+
+class Parts(NamedTuple):
+    """What can be hidden or disturbed in an environment, by name.
+
+    A name of `observed` may be that of several parts, and each part may have several places.
+    `attributes` are the real numbers that the environment holds.
+    """
+
+    id: str
+    env: gym.Env[Any, Any]
+    observed: Mapping[str, Sequence[tuple[Place, ...]]]
+    attributes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Parts:
+        """Find the names in the spaces of an environment, its documentation and its attributes."""
+        space, inner = env.observation_space, env.unwrapped
+        if space is not inner.observation_space:
+            hint = "it can be neither hidden nor disturbed"
+            raise CwmError(f"what {spec.id} shows is what a wrapper makes of it: {hint}")
+        observed: dict[str, list[tuple[Place, ...]]] = defaultdict(list)
+        for place in _places(space):
+            observed[".".join(map(str, place))].append((place,))
+        speeds: set[Place] = set()
+        for part in documented_parts(spec.describe(env), _size(space)):
+            places: tuple[Place, ...] = tuple((number,) for number in part.numbers)
+            observed[part.name].append(places)
+            speeds.update(places if SPEED.search(part.says) else ())
+        if speeds:
+            observed[VELOCITIES] = [tuple(sorted(speeds))]
+        held: dict[str, Any] = {}
+        for each in (*reversed(type(inner).__mro__), inner):
+            held |= vars(each)
+        floats = sorted(name for name, value in held.items() if isinstance(value, float))
+        return cls(spec.id, env, observed, tuple(floats))
+
+    def places(self, name: str, *, loosely: bool = True) -> tuple[Place, ...]:
+        """Return where a part of the observation is, nothing where none is called so.
+
+        If `loosely`, the name may be a few words of that of a single part.
+        """
+        wanted = _plain(name)
+        if wanted == OBSERVATION and name not in self.observed:
+            return ((),)
+        called = [known for known in self.observed if _plain(known) == wanted]
+        if not called and loosely:
+            called = [known for known in self.observed if f" {wanted} " in f" {_plain(known)} "]
+        found = {places: known for known in called for places in self.observed[known]}
+        if len(found) > 1:
+            numbers = [".".join(map(str, places[0])) for places in found if len(places) == 1]
+            raise CwmError(f"{name!r} may be {' or '.join(numbers)} of {self.id}: name a number")
+        return next(iter(found), ())
+
+    def hidden(self, name: str) -> tuple[Place, ...]:
+        """Return where something is that is to be hidden, or say what there is."""
+        places = self.places(name)
+        if not places:
+            raise UnknownNameError(f"part of what {self.id} shows", name, self.observed)
+        return places
+
+    def unknown(self, name: str) -> UnknownNameError:
+        """Say what can be disturbed."""
+        known = [*self.observed, ACTION, *self.attributes]
+        return UnknownNameError(f"part or number of {self.id}", name, known)
+
+
+def _plain(name: str) -> str:
+    """Return a name without what it may be written with or without."""
+    return " ".join(re.split(r"[\s_`-]+", name.lower())).strip()
+
+
+def _size(space: gym.Space[Any]) -> int:
+    """Return how many components a flat observation has, 0 for any other."""
+    shape = space.shape or ()
+    return int(shape[0]) if len(shape) == 1 else 0
+
+
+def _places(space: gym.Space[Any], at: Place = ()) -> Iterator[Place]:
+    """Yield all places in an observation but that of all of it."""
+    from gymnasium import spaces
+
+    if at:
+        yield at
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            yield from _places(child, (*at, key))
+    elif isinstance(space, spaces.Tuple):
+        for number, child in enumerate(space.spaces):
+            yield from _places(child, (*at, number))
+    else:
+        yield from ((*at, number) for number in range(_size(space)))
+
+
+def _disturb(
+    env: gym.Env[Any, Any], parts: Parts, hidden: Sequence[str], noise: Mapping[str, float]
+) -> None:
+    """Let a class that hides and adds noise take the place of that of an environment."""
+    gone = {place for name in hidden for place in parts.hidden(name)}
+    seen: dict[Place, float] = {}
+    done, held = 0.0, {}
+    for name, deviation in noise.items():
+        if places := parts.places(name, loosely=False):
+            seen |= dict.fromkeys(places, deviation)
+        elif name == ACTION:
+            _check_real(env.action_space, f"the actions of {parts.id}")
+            done = deviation
+        elif name in parts.attributes:
+            held[name] = deviation
+        elif places := parts.places(name):
+            seen |= dict.fromkeys(places, deviation)
+        else:
+            raise parts.unknown(name)
+    inner = env.unwrapped
+    space, see = _seen(inner.observation_space, gone, seen, f"what {parts.id} shows")
+    if space is None:
+        raise CwmError(f"nothing of what {parts.id} shows would be left: hide less")
+    flat = _size(inner.observation_space)
+    numbers = frozenset(place[0] for place in gone if flat and isinstance(place[0], int))
+    words = "\n\n".join(_words(hidden, noise))
+    found = Disturbance(see, bool(gone or seen), flat, numbers, done, held, words)
+    try:
+        inner.__class__ = _disturbed(type(inner), found)
+    except TypeError as error:
+        raise CwmError(f"{parts.id} can be neither hidden nor disturbed ({error})") from error
+    inner.observation_space = space
+
+
+def _check_real(space: gym.Space[Any], what: str) -> None:
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise CwmError(f"{what} are no real numbers: noise can be added to these only")
+
+
+def _seen(
+    space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
+) -> tuple[gym.Space[Any] | None, Eye]:
+    """Return what is left of a space, nothing if all is gone, and what makes it of a value."""
+    from gymnasium import spaces
+
+    if () in gone:
+        return None, lambda value, rng: value
+    if not gone and not noise:
+        return space, lambda value, rng: value
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return _seen_array(space, gone, noise, what)
+    named = isinstance(space, spaces.Dict)
+    children = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+    everywhere = {(): noise[()]} if () in noise else {}
+    parts = {
+        key: _seen(
+            child,
+            {place[1:] for place in gone if place[0] == key},
+            everywhere | {place[1:]: std for place, std in noise.items() if place[:1] == (key,)},
+            what,
+        )
+        for key, child in children.items()
+    }
+    left = {key: (part, see) for key, (part, see) in parts.items() if part is not None}
+    if not left:
+        return None, lambda value, rng: value
+    shown: dict[Any, Any] = {key: part for key, (part, _) in left.items()}
+    if named:
+        return spaces.Dict(shown), lambda value, rng: {
+            key: see(value[key], rng) for key, (_, see) in left.items()
+        }
+    return spaces.Tuple(list(shown.values())), lambda value, rng: tuple(
+        see(value[key], rng) for key, (_, see) in left.items()
+    )
+
+
+def _seen_array(
+    space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
+) -> tuple[gym.Space[Any] | None, Eye]:
+    """Return what is left of an array, and what makes it of a value: noise comes first."""
+    import numpy as np
+    from gymnasium import spaces
+
+    deviation = np.zeros(space.shape or ())
+    for place, std in noise.items():
+        _check_real(space, what)
+        deviation[tuple(map(int, place)) or ...] = std
+    kept: Any = ...
+    if gone:
+        kept = [number for number in range(_size(space)) if (number,) not in gone]
+        if not kept:
+            return None, lambda value, rng: value
+    left = space
+    if isinstance(space, spaces.Box):
+        low, high = (
+            np.where(deviation, end, bound) for end, bound in ((-inf, space.low), (inf, space.high))
+        )
+        left = spaces.Box(low[kept], high[kept], dtype=space.dtype.type)
+    elif isinstance(space, spaces.MultiDiscrete):
+        left = spaces.MultiDiscrete(
+            space.nvec[kept], dtype=space.dtype.type, start=space.start[kept]
+        )
+    elif isinstance(space, spaces.MultiBinary):
+        left = spaces.MultiBinary(len(kept))
+
+    def see(value: Any, rng: Any) -> Any:
+        array = np.asarray(value)
+        if noise:
+            array = (array + deviation * rng.standard_normal(deviation.shape)).astype(space.dtype)
+        return array[kept].copy()
+
+    return left, see
+
+
+def _disturbed(kind: Any, found: Disturbance) -> type:
+    """Return a class that hides what another shows, and adds noise before and after its steps."""
+    import numpy as np
+
+    def step(self: Any, action: Any) -> Any:
+        if found.action:
+            space = self.action_space
+            action = action + found.action * self.np_random.standard_normal(space.shape)
+            action = np.clip(action, space.low, space.high).astype(space.dtype)
+        with _shaken(self, found.attributes):
+            observation, *rest = kind.step(self, action)
+        return found.see(observation, self.np_random), *rest
+
+    def reset(self: Any, **options: Any) -> Any:
+        observation, info = kind.reset(self, **options)
+        return found.see(observation, self.np_random), info
+
+    own = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type(
+        kind.__name__, (kind,), {**own, "step": step, "reset": reset, "_disturbance": found}
+    )
+
+
+@contextmanager
+def _shaken(env: Any, attributes: Mapping[str, float]) -> Iterator[None]:
+    """Add noise to attributes for as long as a step takes; what that sets itself stays."""
+    held = vars(env)
+    before = {name: held[name] for name in attributes if name in held}
+    shaken = {
+        name: getattr(env, name) + std * env.np_random.standard_normal()
+        for name, std in attributes.items()
+    }
+    held.update(shaken)
+    try:
+        yield
+    finally:
+        for name, value in shaken.items():
+            if held.get(name) is value and name in before:
+                held[name] = before[name]
+            elif held.get(name) is value:
+                del held[name]
+
+
+def _words(hidden: Sequence[str], noise: Mapping[str, float]) -> Iterator[str]:
+    """Yield what a description has to say besides."""
+    if hidden:
+        yield (
+            "## Hidden\n"
+            f"Not all of this is observed: hidden are {', '.join(f'`{name}`' for name in hidden)}. "
+            "They go on changing, and what follows depends on them. What is still observed is "
+            "numbered as under Spaces, whatever the documentation says of numbers and shapes."
+        )
+    if noise:
+        yield (
+            "## Noise\nDrawn anew at every step, from a normal distribution, and added:\n"
+            + "\n".join(
+                f"- to `{name}`, with a standard deviation of {deviation:g}"
+                f"{', before it is clipped to its bounds' * (name == ACTION)}."
+                for name, deviation in noise.items()
+            )
+        )

@@ -1,0 +1,235 @@
+"""Hidden components and noise: arguments that every environment takes beside its own."""
+
+import json
+from contextlib import closing
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.agents.collecting import load_transitions
+from cwm_cli.cli.shared import parse_env_args
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.disturbances import with_disturbances
+from cwm_cli.envs.documented import documented_names
+from cwm_cli.envs.simulators import Opening
+from cwm_cli.envs.simulators.simulator import Simulator
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+
+
+def played(name: str, steps: int = 12, **env_args: Any) -> list[tuple[Any, ...]]:
+    """Return what is seen of an episode of random actions."""
+    with closing(environment(name).make(**env_args)) as env:
+        env.action_space.seed(0)
+        answers = [(env.reset(seed=1)[0],)]
+        for _ in range(steps):
+            answers.append(env.step(env.action_space.sample())[:3])
+    return answers
+
+
+def seen(name: str, **env_args: Any) -> np.ndarray:
+    return np.array([answer[0] for answer in played(name, **env_args)])
+
+
+def names_of(name: str, **env_args: Any) -> tuple[str, ...]:
+    spec = environment(name)
+    with closing(spec.make(**env_args)) as env:
+        return documented_names(spec.describe(env), space_of(env.observation_space))
+
+
+def test_what_is_hidden_leaves_the_observation_its_space_and_its_documentation() -> None:
+    hidden = {
+        ("CartPole-v1", "velocities"): [0, 2],
+        ("CartPole-v1", "Pole Angle"): [0, 1, 3],
+        ("CartPole-v1", "cart_velocity"): [0, 2, 3],
+        ("Pendulum-v1", "velocities"): [0, 1],
+        ("Pendulum-v1", "x = cos(theta)"): [1, 2],
+        ("MountainCar-v0", "velocity"): [0],
+        ("Acrobot-v1", "velocities"): [0, 1, 2, 3],
+        ("Walker2d-v5", "velocities"): list(range(8)),
+        ("InvertedDoublePendulum-v5", "velocities"): [0, 1, 2, 3, 4, 8],
+        ("Acrobot-v1", "1"): [0, 2, 3, 4, 5],
+    }
+    for (name, part), kept in hidden.items():
+        np.testing.assert_array_equal(seen(name, hide=[part]), seen(name)[:, kept], str(part))
+        assert names_of(name, hide=[part]) == tuple(names_of(name)[n] for n in kept), (name, part)
+        with closing(environment(name).make(hide=[part])) as env:
+            assert env.observation_space.contains(env.reset(seed=0)[0])
+            told = environment(name).describe(env)
+            assert f"hidden are `{part}`" in told
+            assert f"shape ({len(kept)},)" in told
+
+
+def test_velocities_are_found_in_what_a_table_says_and_in_a_list_of_parts() -> None:
+    for name, left in {"Ant-v5": 105 - 14, "Humanoid-v5": 348 - 23 - 78, "Swimmer-v5": 3}.items():
+        assert seen(name, hide=["velocities"]).shape[1] == left
+    assert seen("Ant-v5", hide=["cfrc_ext"]).shape[1] == 27
+
+
+def test_parts_of_nested_observations_are_hidden_by_key_and_number() -> None:
+    assert [answer[0] for answer in played("Blackjack-v1", 1, hide=[1])] == [
+        (first, last) for first, _, last in (a[0] for a in played("Blackjack-v1", 1))
+    ]
+    grid = "MiniGrid-Empty-5x5-v0"
+    assert played(grid, 1, hide=["objects"])[0][0].keys() == {"mission"}
+    with closing(environment(grid).make(hide=["objects"])) as env:
+        assert environment(grid).objects(env) is None
+    with closing(environment(grid).make(hide=["mission"])) as env:
+        assert environment(grid).objects(env) is not None
+
+
+def test_noise_is_drawn_from_the_generator_of_the_environment_and_repeats_with_its_seed() -> None:
+    for name, noise in {
+        "CartPole-v1": {"force_mag": 1.0},
+        "Pendulum-v1": {"action": 0.3},
+        "Acrobot-v1": {"velocities": 0.1, "LINK_MASS_1": 0.1},
+        "HalfCheetah-v5": {"action": 0.1},
+    }.items():
+        noisy = seen(name, noise=noise)
+        np.testing.assert_array_equal(noisy, seen(name, noise=noise))
+        assert not np.array_equal(noisy[1:], seen(name)[1:]), name
+
+
+def test_noise_has_its_standard_deviation_and_leaves_what_is_not_named_alone() -> None:
+    exact = seen("CartPole-v1", steps=400)
+    noisy = seen("CartPole-v1", steps=400, noise={"Pole Angle": 0.5})
+    np.testing.assert_array_equal(noisy[:, [0, 1, 3]], exact[:, [0, 1, 3]])
+    assert 0.45 < (noisy - exact)[:, 2].std() < 0.55
+    with closing(environment("Pendulum-v1").make(noise={"0": 1})) as env:
+        assert env.observation_space.low.tolist() == [-np.inf, -1.0, -8.0]
+    with closing(environment("CartPole-v1").make(noise={"force_mag": 5})) as env:
+        env.reset(seed=0)
+        env.step(1)
+        assert env.unwrapped.force_mag == 10.0
+
+
+class Walk(gym.Env[Any, Any]):
+    """A walk of steps of one length, from a place that is a number of its own."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gym.spaces.Discrete(1)
+    length, place = 1.0, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0.0
+        return np.array([self.place]), {}
+
+    def step(self, action: int) -> Any:
+        self.place += self.length
+        return np.array([self.place]), 0.0, False, False, {}
+
+
+def test_noise_is_gone_after_a_step_except_from_what_the_step_set_itself() -> None:
+    spec = with_disturbances(EnvironmentSpec("Walk", lambda **_: Walk(), lambda env: "", dict))
+    for name, spread in {"length": 10, "place": 10}.items():
+        with closing(spec.make(noise={name: 10})) as env:
+            env.reset(seed=0)
+            before = vars(env).keys()
+            walked = [float(env.step(0)[0][0]) for _ in range(400)]
+            assert vars(env).keys() == before
+            assert env.unwrapped.length == 1.0
+            assert np.diff(walked).std() == pytest.approx(spread, rel=0.1), name
+
+
+@pytest.mark.parametrize(
+    ("name", "env_args"),
+    [
+        ("CartPole-v1", {"hide": ["velocities"], "noise": {"force_mag": 1.0}}),
+        ("Pendulum-v1", {"hide": ["velocities"], "shift": 2}),
+        ("Hopper-v5", {"hide": ["velocities"], "noise": {"action": 0.1}}),
+        ("Pendulum-v1", {"noise": {"observation": 0.1}}),
+    ],
+)
+def test_the_oracle_sees_all_and_draws_chances_of_its_own(
+    name: str, env_args: dict[str, Any]
+) -> None:
+    opening = Opening.of(environment(name), env_args)
+    assert not opening.observed
+    assert opening.deterministic == ("noise" not in env_args)
+    model = opening.simulator(0)
+    with closing(environment(name).make(**env_args)) as env:
+        observation, _ = env.reset(seed=5)
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(5)]
+        state = model.state_of(env, observation)
+        real = [env.step(action)[:2] for action in actions]
+    assert isinstance(model, Simulator)
+    model.stand(state)
+    planned = [model.step(action) for action in actions]
+    pairs = zip(planned, real, strict=True)
+    same = [np.array_equal(step.observation, seen) for step, (seen, _) in pairs]
+    assert all(same) if opening.deterministic else not any(same[2:])
+
+
+def test_what_is_seen_tells_the_state_only_where_nothing_is_hidden_or_noisy() -> None:
+    spec = environment("CartPole-v1")
+    for env_args, tells in {
+        '{"hide": ["1"]}': False,
+        '{"noise": {"1": 0.1}}': False,
+        '{"noise": {"force_mag": 0.1}}': True,
+    }.items():
+        with closing(spec.make(**json.loads(env_args))) as env:
+            observation, _ = env.reset(seed=0)
+            assert spec.restore is not None
+            assert spec.restore(env.unwrapped, observation) is tells, env_args
+
+
+def test_what_cannot_be_hidden_or_disturbed_says_so_in_a_line(cwm) -> None:
+    for (name, *words), said in {
+        ("CartPole-v1", "--hide", "Pole Angel"): "did you mean Pole Angle?",
+        ("CartPole-v1", "--hide", "velocity"): "may be 1 or 3 of CartPole-v1: name a number",
+        ("CartPole-v1", "--hide", "0", "--hide", "velocities", "--hide", "2"): "hide less",
+        ("FrozenLake-v1", "--hide", "velocities"): "unknown part of what FrozenLake-v1 shows",
+        ("CartPole-v1", "--noise", "force_mag"): "write --noise NAME=0.1",
+        ("CartPole-v1", "--noise", "force_mag=nan"): "write --noise NAME=0.1",
+        ("CartPole-v1", "--noise", "0=1", "--noise", "0=2"): "names '0' twice",
+        ("CartPole-v1", "--noise", "force_mag=-1"): "a standard deviation is a finite number",
+        ("CartPole-v1", "--noise", "force_mug=1"): "did you mean force_mag?",
+        ("CartPole-v1", "--noise", "action=1"): "the actions of CartPole-v1 are no real numbers",
+        ("Taxi-v4", "--noise", "observation=1"): "what Taxi-v4 shows are no real numbers",
+        ("CartPole-v1", "--env-arg", "hide={}"): "is no list of names",
+        ("CartPole-v1", "--env-arg", "hide=[true]"): "is no list of names",
+        ("CartPole-v1", "--env-arg", "noise=[1]"): "names nothing: write --noise NAME=STD",
+        ("CartPole-v1", "--env-arg", 'noise={"0": "1"}'): "is refused",
+        ("CartPole-v1", "--hide", "1", "--env-arg", "hide=[2]"): "name one",
+    }.items():
+        given: dict[str, list[str]] = {"--env-arg": [], "--hide": [], "--noise": []}
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            given[option].append(value)
+        with pytest.raises(CwmError) as raised:
+            env_args = parse_env_args(
+                given["--env-arg"], hide=given["--hide"], noise=given["--noise"]
+            )
+            environment(name).make(**env_args)
+        assert said in str(raised.value), words
+        assert "\n" not in str(raised.value)
+    result = cwm.inside("collect", "--env", "CartPole-v1", "--hide", "speed")
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+
+
+def test_what_is_hidden_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> None:
+    few = ("--policy", "random", "--episodes", "2", "--test-episodes", "1", "--out", "r.npz")
+    chosen = ("--hide", "velocities", "--noise", "force_mag=0.5")
+    cwm.inside("collect", "--env", "CartPole-v1", *chosen, *few)
+    rows = Dataset.load(cwm.folder / "r.npz")
+    env_args = {"hide": ["velocities"], "noise": {"force_mag": 0.5}}
+    assert rows.metadata["env_args"] == env_args
+    assert rows.observation_space.shape == (2,)
+    spec = environment("CartPole-v1")
+    assert load_transitions(spec, env_args=env_args, dataset=rows)[0] is rows
+    with pytest.raises(CwmError, match="was recorded with"):
+        load_transitions(spec, env_args={"hide": ["0"]}, dataset=rows)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["bench-speed", "calibrate", "collect", "evaluate", "learn", "plan", "synthesize"],
+)
+def test_every_command_that_takes_an_environment_hides_and_adds_noise(command: str, cwm) -> None:
+    told = cwm.inside(*command.split(), "--help").stdout
+    assert "--hide" in told
+    assert "--noise" in told
