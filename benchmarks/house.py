@@ -206,7 +206,7 @@ def _action(run: Path) -> set[str]:
     session, moments = asked
     handler = PlanningHandler(session._job)
     handler.prepare()
-    question = encode_question(moments, session._observations)
+    question = encode_question(moments, session._states)
     program = _InThisProcess(session._job.program, SIZE.pack(len(question)) + question)
     with traced() as program.seen:
         handler.run(program)  # type: ignore[arg-type]  # as far as a handler looks

@@ -54,8 +54,8 @@ class Planned(PlanningSession):
         self.count, self.failing = count, failing
         self.asked, self.steps, self.report = [], 0, None
 
-    def state(self, env, observation):
-        return float(observation[0])
+    def state(self, env, history):
+        return float(history.observations[-1][0])
 
     def plan(self, moments):
         self.asked.append(moments)

@@ -26,6 +26,7 @@ from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 
@@ -187,7 +188,9 @@ class _Playing:
         self._failure: Failure | None = None
         self._returned = 0.0
         self._actions: list[Any] = []
-        self._observation, _ = self.env.reset(seed=reset)
+        self._rewards: list[float] = []
+        observation, _ = self.env.reset(seed=reset)
+        self._observations = [deepcopy(observation)]  # which some environments change in place
 
     @property
     def underway(self) -> Underway:
@@ -209,7 +212,8 @@ class _Playing:
 
     def moment(self, session: PlanningSession) -> Moment:
         """Return where the episode stands."""
-        state = session.state(self.env, self._observation)
+        happened = (self._observations, self._actions, self._rewards)
+        state = session.state(self.env, EpisodeHistory(*map(tuple, happened)))
         horizon = self._task.limit - len(self._actions)
         allowed = self._task.allowed(self.env)
         return Moment(self.number, self._cost.decisions, state, horizon, allowed)
@@ -234,15 +238,13 @@ class _Playing:
         while self._planned and not self.over:
             action = self._planned.popleft()
             self._actions.append(action)
-            result = self.env.step(deepcopy(action))
-            before = self._observation
-            self._observation, reward, terminated, truncated, _ = result
-            self._returned += reward_number(reward)
+            seen, reward, terminated, truncated, _ = self.env.step(deepcopy(action))
+            self._observations.append(deepcopy(seen))
+            self._rewards.append(reward_number(reward))
+            self._returned += self._rewards[-1]
             if self._comparing:
-                self._observation = deepcopy(self._observation)  # which some change in place
-                row = Transition(
-                    before, action, self._observation, reward_number(reward), bool(terminated)
-                )
+                before, after = self._observations[-2:]
+                row = Transition(before, action, after, self._rewards[-1], bool(terminated))
                 named = self._task.valid and self._task.valid(self.env.unwrapped)
                 valid = None if named is None else tuple(map(int, named))
                 self._steps.append(row._replace(episode=self.number, valid=valid))

@@ -104,7 +104,11 @@ class Decider:
         segment = self._planners[len(self.passed_over)].SEGMENT
         if last != moment.decision - 1 or moment.decision % segment == 0:
             memory = None
-        return Situation(moment.state, moment.horizon, seeds, memory, moment.valid)
+        state = moment.state
+        if self._model.remembers:
+            self._model.stand(state)
+            state = self._model.here()
+        return Situation(state, moment.horizon, seeds, memory, moment.valid)
 
     def _forget(self, asked: int) -> None:
         """Forget episodes that were not asked about for long."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Model, close, countable, key, name
+from cwm_cli.planning.model import Here, Model, close, countable, key, name
 from cwm_cli.planning.planner import Planner, Situation
 from cwm_cli.planning.tabular import OutcomeArrays
 from cwm_cli.presets import FROM_PRESET
@@ -336,7 +336,8 @@ class PlanNode(TreeNode):
 
     def agrees(self, state: Any) -> bool:
         """Whether a state is what was predicted."""
-        return close(self.observation, state) or close(self.state, state)
+        seen = state.observation if isinstance(state, Here) else state
+        return close(self.observation, seen) or close(self.state, state)
 
 
 Path = list[tuple[PlanNode, int]]

@@ -4,6 +4,7 @@ States are copied, named and compared here, too.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,6 +54,23 @@ class EpisodeHistory(NamedTuple):
             (*self.observations, observation), (*self.actions, action), (*self.rewards, reward)
         )
 
+    def continues(self, other: "EpisodeHistory") -> bool:
+        """Whether it begins with all of another one: with the very same values."""
+        count = len(other.actions)
+        return (
+            count <= len(self.actions)
+            and all(map(is_, other.observations, self.observations))
+            and all(map(is_, other.actions, self.actions))
+            and self.rewards[:count] == other.rewards
+        )
+
+
+class Here(NamedTuple):
+    """A state, and the observation that came with it."""
+
+    observation: Any
+    state: Any
+
 
 class Counter(Protocol):
     """A place for one number, such as a list or shared memory."""
@@ -97,13 +115,15 @@ class Model:
     A state is an observation, or what `here` has returned. `deterministic` says that the
     same action in the same state always leads to the same. The first element of
     `counter` counts steps, each once. `batch` answers for many observations at once,
-    where there is such a form.
+    where there is such a form. One that `remembers` stands where the history of an episode leads.
     """
 
     action_space: Space
     deterministic: bool
     counter: Counter
+    remembers: bool = False
     batch: Batch | None = None
+    drawn_from: Sequence[int] = ()
 
     @property
     def anew(self) -> "Model":
@@ -135,6 +155,7 @@ class Model:
 
     def draw_from(self, key: Sequence[int]) -> None:
         """Have what chance decides from now on follow from a key: equal keys, equal draws."""
+        self.drawn_from = tuple(key)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""

@@ -84,7 +84,8 @@ class Program(ManyAtOnce):
     ) -> None:
         super().__init__()
         self.environment = environment
-        self._set_state, self._step = environment.set_state, environment.step
+        self._set_state: Any = getattr(environment, "set_state", None)  # none with a memory
+        self._step = environment.step
         self._checks = checks
         self.action_space = action_space
         self.deterministic = deterministic

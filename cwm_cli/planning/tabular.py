@@ -63,6 +63,8 @@ class Tabular(Planner):
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the next action of each situation."""
+        if model.remembers:
+            raise Unsuited("has a memory")
         if not model.deterministic:
             raise Unsuited("draws random numbers")
         table = self._tables.setdefault(id(model), StateTable(model, self))

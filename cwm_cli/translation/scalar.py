@@ -10,20 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import LARGEST, Model, Step
+from cwm_cli.planning.model import LARGEST, Here, Model, Step
 from cwm_cli.planning.program import Anew, Program
 
 FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What plain arithmetic raises where the program has to answer, and where it has no state."""
 
 _REPEATABLE = (bytes, list, tuple, np.ndarray)
-
-
-class Here(NamedTuple):
-    """A state, and the observation that came with it."""
-
-    observation: Any
-    state: Any
 
 
 class Translated(Model):

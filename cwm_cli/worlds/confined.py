@@ -12,8 +12,10 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Batch, Model, Step, Unbatched, name
+from cwm_cli.planning.memory import ProgramWithMemory
+from cwm_cli.planning.model import LARGEST, Batch, Here, Model, Step, Unbatched, name
 from cwm_cli.planning.program import Checks, Program
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.answers import (
     Complaint,
     actions_of,
@@ -26,7 +28,6 @@ from cwm_cli.sandbox.answers import (
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
-from cwm_cli.translation.scalar import Here
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
     NO_PLACE,
@@ -45,7 +46,9 @@ from cwm_cli.worlds.messages import (
     TimingJob,
     decode_question,
     encode_reply,
+    is_deterministic,
     shrunk,
+    states_of,
     summed,
     weighted,
 )
@@ -69,20 +72,21 @@ class PlanningHandler(Handler[PlanningJob]):
             reseed(job.seed, moment.episode, moment.decision)
 
         decider = Decider(planners, form.model, seed=job.seed, begin=begin if job.draws else None)
-        observations, actions = (
-            Codec(job.observation_space, "observations"),
-            Codec(job.action_space, "actions"),
-        )
+        states, actions = states_of(job), Codec(job.action_space, "actions")
         while head := program.read(SIZE.size):
-            moments = decode_question(program.read(*SIZE.unpack(head)), observations)
+            moments = decode_question(program.read(*SIZE.unpack(head)), states)
             reply = encode_reply(_reply(decider, form, moments), actions)
             program.write(SIZE.pack(len(reply)) + reply)
 
 
 def formed(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
     """Return a program in the fastest forms that agree with it on the rows of the job."""
+    program = _program(environment, job, counter)
+    if program.remembers:
+        program.notes.append("scalar: it has a memory")
+        return Form(program, program)
     source = Source(job.program, job.observation_space)
-    return fastest(_program(environment, job, counter), source, rows_of(job), form)
+    return fastest(program, source, rows_of(job), form)
 
 
 def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply:
@@ -106,11 +110,12 @@ def _program(environment: Any, job: ModelJob, counter: Any) -> Program:
         _reader(job.observation_space),
         valid,
     )
-    return Program(
+    made = ProgramWithMemory if abilities_of(job.program).remembers else Program
+    return made(
         environment,
         checks,
         action_space=job.action_space,
-        deterministic=not job.draws,
+        deterministic=is_deterministic(job),
         counter=counter,
     )
 
@@ -175,6 +180,7 @@ class _Walker:
         self._job = job
         self._numbers: dict[Any, int] = {}
         self._places: list[Here] = []
+        self._histories = states_of(job)
         self._observations, self._actions = (
             Codec(job.observation_space, "observations"),
             Codec(job.action_space, "actions"),
@@ -183,18 +189,16 @@ class _Walker:
     def answer(self, question: bytes) -> bytes:
         """Stand where that is to be, and do what is asked."""
         ask, way, place, several, count, length, discount = STEPPING.unpack_from(question)
-        if ask != Ask.RETURNS:
-            several = int(way in (Stand.OBSERVED, Stand.STATELESS))
-        size = several * self._observations.size
         body = question[STEPPING.size :]
-        states = self._observations.decode(body[:size], several)
         if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW):
             return self._settle(ask, place, count)
+        states, size = self._states(way, place, several, body)
         if ask == Ask.RETURNS:
             shape = (several, count, length, *self._job.action_space.shape)
             plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
             return self._returns(states, plans.reshape(shape))
-        self._stand(way, place, states)
+        for state in states:
+            self._model.stand(state)
         actions = self._actions.decode(body[size:], count)
         if ask == Ask.HERE:
             return self._reply(self._model.counter[0], Step(None, 0.0, False))
@@ -214,13 +218,16 @@ class _Walker:
             self._places.clear()
         return b""
 
-    def _stand(self, way: int, place: int, states: list[Any]) -> None:
-        if way == Stand.OBSERVED:
-            self._model.stand(states[0])
-        elif way == Stand.STATELESS:
-            self._model.stand(Here(states[0], None))
-        elif way == Stand.NAMED:
-            self._model.stand(self._places[place])
+    def _states(self, way: int, place: int, several: int, body: bytes) -> tuple[list[Any], int]:
+        """Return the states to stand at, and how many bytes say which these are."""
+        if way == Stand.NAMED:
+            numbers = np.frombuffer(body, "<u8", several).tolist()
+            return [self._places[number] for number in numbers], 8 * several
+        if way == Stand.FOLLOWED:
+            return self._histories.decode(body[:place], several), place
+        size = several * self._observations.size
+        states = self._observations.decode(body[:size], several)
+        return [Here(each, None) for each in states] if way == Stand.STATELESS else states, size
 
     def _play(self, actions: list[Any], discount: float) -> bytes:
         counter = self._model.counter

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from math import comb
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -23,11 +24,11 @@ from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Counter, Model, Step, key
+from cwm_cli.planning.model import LARGEST, Counter, EpisodeHistory, Here, Model, Step, key
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.sandbox.pool import SandboxError
-from cwm_cli.translation.scalar import Here
 from cwm_cli.worlds.messages import (
     NO_PLACE,
     NO_STATE,
@@ -40,6 +41,8 @@ from cwm_cli.worlds.messages import (
     Stand,
     SteppingJob,
     SteppingReply,
+    is_deterministic,
+    states_of,
 )
 
 SHARE = 0.1
@@ -59,6 +62,10 @@ Those of episodes that are planned for together are shared out evenly, though so
 
 CHECKED = 1000
 """Transitions of a window that are asked again, at most."""
+
+MOST_ROWS = 4000
+"""Rows after which no more episodes are asked again: a program with memory needs what was before.
+"""
 
 AGREEMENT = 1e-5
 """Relative and absolute: what a translation may differ by from its program."""
@@ -98,23 +105,41 @@ class Decision(NamedTuple):
 
 
 class ToldStep(NamedTuple):
-    """A transition that the program told of; what followed is a step."""
+    """A transition that the program told of; what followed is a step.
+
+    Of a program with memory it leads from a place, by number, to another one.
+    """
 
     observation: Any
     action: Any
     step: Step
+    start: int = NO_PLACE
+    end: int = NO_PLACE
+
+
+class Trail(NamedTuple):
+    """What happened in an episode, and steps that a program with memory told of from there."""
+
+    history: EpisodeHistory
+    steps: list[ToldStep]
 
 
 class Footing(NamedTuple):
-    """Where a program is to stand, in which way of `Stand`: a place by number, an observation."""
+    """Where a program is to stand, in which way of `Stand`: a place by number, an observation.
+
+    What a history leads to has no number yet.
+    """
 
     way: Stand
     place: int
     observation: Any
+    history: EpisodeHistory | None = None
 
     @classmethod
     def of(cls, state: Any) -> Footing:
         """Read a state that a planner has, from a question or from `here`."""
+        if isinstance(state, EpisodeHistory):
+            return cls(Stand.FOLLOWED, 0, state.observations[-1], state)
         if not isinstance(state, Here):
             return cls(Stand.OBSERVED, 0, state)
         if state.state is None:
@@ -144,13 +169,15 @@ class RemoteModel(Model):
         names = [each.name for each in fields(SteppingJob)]
         stepping = SteppingJob(**{name: getattr(job, name) for name in names})
         self.action_space = job.action_space
-        self.deterministic = not job.draws
+        self.deterministic = is_deterministic(job)
+        self.remembers = abilities_of(job.program).remembers
         self.counter: Counter = [0]
         self.asked = 0
         self.told: list[ToldStep] = []
         self.played: list[PlayedActions] = []
         self._observations = Codec(job.observation_space, "observations")
         self._actions = Codec(job.action_space, "actions")
+        self._histories = states_of(job)
         self._choices = job.action_space.count if job.action_space.kind == "discrete" else 0
         self._start = Footing(Stand.THERE, 0, None)
         self._since: list[Any] = []
@@ -161,6 +188,9 @@ class RemoteModel(Model):
         self._last: tuple[Any, list[Any]] = None, []
         self._ahead: deque[tuple[Any, SteppingReply]] = deque()
         self._is_loaded = self._is_anew = False
+        self._at = NO_PLACE
+        self._led: dict[int, ToldStep] = {}
+        self._roots: dict[int, EpisodeHistory] = {}
         self._process = sandbox.converse(stepping, side=1)
 
     @property
@@ -178,6 +208,7 @@ class RemoteModel(Model):
     def forget(self) -> None:
         """Forget what was told, and where that was."""
         self.told, self.played, self._is_anew = [], [], False
+        self._led, self._roots = {}, {}
         self._ahead.clear()
         self._ask(Ask.FORGET)
 
@@ -187,13 +218,15 @@ class RemoteModel(Model):
             self._ahead.clear()
         self._start, self._since, self._is_there = Footing.of(state), [], False
         self._seen, self._here = self._start.observation, state if self._ahead else None
-        self._stood = state
+        self._stood, self._at = state, self._start.place
 
     def here(self) -> Any:
         """Return what leads `stand` back to where the model stands."""
         if self._here is None:
             [reply] = self._stepped(Ask.HERE)
             self._note(reply)
+            if self._start.history is not None:
+                self._roots[reply.place] = self._start.history
         return self._here
 
     def step(self, action: Any) -> Step:
@@ -209,10 +242,11 @@ class RemoteModel(Model):
         _, reply = self._ahead.popleft()
         self._is_there = not self._ahead and self._is_there
         self.counter[0] += 1
+        start = self._at
         self._note(reply)
         self._since.append(action)
         step = Step(self._seen, reply.reward, reply.terminated, reply.valid)
-        self.told.append(ToldStep(before, action, step))
+        self.told.append(self._led_to(ToldStep(before, action, step, start, reply.place)))
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
@@ -231,18 +265,19 @@ class RemoteModel(Model):
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state."""
-        body = self._observations.encode(states) + plans.astype(self._actions.dtype).tobytes()
+        starts = [Footing.of(state) for state in states]
+        body = self._footings(starts) + plans.astype(self._actions.dtype).tobytes()
         several, count, length = plans.shape[:3]
-        data = self._ask(Ask.RETURNS, body, (Stand.THERE, 0, several, count, length))
+        data = self._ask(Ask.RETURNS, body, (starts[0].way, 0, several, count, length))
         [head] = self._read(data[: STEPPED.size], 0, several * count * length)
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
             raise Forged(f"{MEDDLED} with no returns: {INSTEAD}")
         self.counter[0] += head.steps
         found = returns.reshape(several, count)
-        for state, tried, totals in zip(states, plans, found, strict=True):
+        for start, tried, totals in zip(starts, plans, found, strict=True):
             for place in {int(totals.argmax()), secrets.randbelow(count)}:
-                start, actions = Footing.of(state), list(tried[place].copy())
+                actions = list(tried[place].copy())
                 self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[place])))
         return found
 
@@ -260,10 +295,33 @@ class RemoteModel(Model):
         if abs(total - tried.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
             found = f"return {tried.returned:.6g}, and {total:.6g} one by one"
             raise Forged(f"the program said that {len(tried.actions)} actions {found}: {INSTEAD}")
+        places = [start.place, *(reply.place for reply in replies)]
         return [
-            ToldStep(one, action, Step(other, reply.reward, reply.terminated, reply.valid))
-            for one, other, action, reply in zip(seen, seen[1:], actions, replies, strict=False)
+            self._led_to(
+                ToldStep(
+                    one, action, Step(other, reply.reward, reply.terminated, reply.valid), *way
+                )
+            )
+            for one, other, action, reply, way in zip(
+                seen, seen[1:], actions, replies, pairwise(places), strict=False
+            )
         ][begin:]
+
+    def trail(self, told: ToldStep) -> Trail:
+        """Return how a step that a program with memory told of came about."""
+        steps = [told]
+        while steps[-1].start not in self._roots:
+            steps.append(self._led[steps[-1].start])
+        return Trail(self._roots[steps[-1].start], steps[::-1])
+
+    def is_root(self, place: int) -> bool:
+        """Whether an episode really stood at a place, by its number."""
+        return place in self._roots
+
+    def _led_to(self, told: ToldStep) -> ToldStep:
+        if self.remembers:
+            self._led[told.end] = told
+        return told
 
     def close(self) -> None:
         """End the process."""
@@ -271,6 +329,7 @@ class RemoteModel(Model):
 
     def _note(self, reply: SteppingReply) -> None:
         """Keep where the program says that it stands."""
+        self._at = reply.place
         self._seen = self._here = self._observation(reply)
         if reply.place != NO_PLACE:
             self._here = Here(self._seen, None if reply.place == NO_STATE else reply.place)
@@ -291,17 +350,25 @@ class RemoteModel(Model):
         if since and not self._is_there:
             self._stepped(Ask.WALK, since)
         self._since = since
-        way, place, observation = self._start
-        if self._is_there or since:
-            way = Stand.THERE
-        body = b""
-        if way in (Stand.OBSERVED, Stand.STATELESS):
-            body = self._observations.encode([observation])
-        body += self._actions.encode(actions)
-        data = self._ask(ask, body, (way, place, 0, len(actions), stands), discount)
+        is_there = self._is_there or bool(since)
+        way = Stand.THERE if is_there else self._start.way
+        body = b"" if is_there else self._footings([self._start])
+        numbers = way, len(body), not is_there, len(actions), stands
+        data = self._ask(ask, body + self._actions.encode(actions), numbers, discount)
         self._is_there = True
         size = 0 if ask == Ask.PLAY else self._observations.size
         return self._read(data, size, len(actions))
+
+    def _footings(self, starts: Sequence[Footing]) -> bytes:
+        """Return the bytes of where the program is to stand; all in one way."""
+        match starts[0].way:
+            case Stand.NAMED:
+                return np.array([start.place for start in starts], "<u8").tobytes()
+            case Stand.FOLLOWED:
+                histories = [start.history for start in starts]
+                self.asked += sum(len(each.actions) for each in histories if each)
+                return self._histories.encode([0] * len(starts), histories)
+        return self._observations.encode([start.observation for start in starts])
 
     def _read(self, data: bytes, size: int, asked: int) -> list[SteppingReply]:
         """Read replies, with observations of a size, to so many actions."""
@@ -448,11 +515,11 @@ class Confirmer:
         planners = planners[window[0].planner :]
         begin = model.begin if job.draws else None
         decider = Decider(planners, model, seed=job.seed, begin=begin)
-        codec, told = Codec(job.observation_space, "observations"), list[ToldStep]()
+        there, back, told = states_of(job), states_of(job), list[ToldStep]()
         asked = model.asked
         for decision in window:
             moment = decision.moment
-            [state] = codec.decode(codec.encode([moment.state]), 1)
+            [state] = back.decode(there.encode([0], [moment.state]), 1)
             before = model.asked
             try:
                 [plan] = decider.plan([moment._replace(state=state)])
@@ -500,29 +567,66 @@ class Confirmer:
 
     def _ask_again(self, told: list[ToldStep]) -> None:
         """Have processes that only predict say what follows on some of what was told."""
-        job = self.job
-        if job.draws:  # of equal questions one, so that what chance decides is decided anew
-            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
-        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
-        if not picked:
+        model = self._model
+        assert model is not None
+        given, asked = self._trails(model, told) if model.remembers else self._rows(told)
+        if not given:
             return
         rows = Dataset.of(
-            [
-                Transition(o, a, s.observation, s.reward, s.terminated, episode=n, valid=allowed)
-                for n, (o, a, s) in enumerate(picked)
-                for allowed in [(s.valid or ()) if job.valid else None]
-            ],
-            observation_space=job.observation_space,
-            action_space=job.action_space,
+            given,
+            observation_space=self.job.observation_space,
+            action_space=self.job.action_space,
         )
-        answers = [self._predicted(rows, seed) for seed in range(DRAWS if job.draws else 1)]
+        certain = model.deterministic
+        answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
         wrong = np.zeros(len(rows), bool)
         for name in answers[0]:
-            alike = _alike if not job.draws else _likely
+            alike = _alike if certain else _likely
             wrong |= ~alike(np.array([each[name] for each in answers]), rows.columns[name])
+        wrong &= asked
         if wrong.any():
-            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
+            said = f"{int(wrong.sum())} of {int(asked.sum())} steps that plans rest on"
             raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
+
+    def _rows(self, told: list[ToldStep]) -> tuple[list[Transition], np.ndarray]:
+        """Return some of what was told as rows, and which of these are asked again: all."""
+        if self.job.draws:  # of equal questions one, so that what chance decides is decided anew
+            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
+        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
+        rows = [self._row(number, each) for number, each in enumerate(picked)]
+        return rows, np.ones(len(rows), bool)
+
+    def _trails(
+        self, model: RemoteModel, told: list[ToldStep]
+    ) -> tuple[list[Transition], np.ndarray]:
+        """Return how some of what was told came about, as episodes: what happened, and then that.
+
+        What the program predicted comes about there, which has to be nothing new to it. Where
+        chance decides, only what was told of where an episode really stood is asked again.
+        """
+        rows, asked, seen = list[Transition](), list[bool](), set[int]()
+        unknown = () if self.job.valid else None
+        for number, each in enumerate(secrets.SystemRandom().sample(told, len(told))):
+            if len(rows) >= MOST_ROWS:
+                break
+            if each.end in seen or not (model.deterministic or model.is_root(each.start)):
+                continue
+            history, steps = model.trail(each)
+            seen.update(step.end for step in steps)
+            past = zip(*history[:2], history.rewards, history.observations[1:], strict=False)
+            rows += [
+                Transition(o, a, after, r, False, episode=number, valid=unknown)
+                for o, a, r, after in past
+            ]
+            rows += [self._row(number, step) for step in steps]
+            asked += [False] * len(history.actions) + [True] * len(steps)
+        return rows, np.array(asked, bool)
+
+    def _row(self, number: int, told: ToldStep) -> Transition:
+        step = told.step
+        valid = (step.valid or ()) if self.job.valid else None
+        said = step.observation, step.reward, step.terminated
+        return Transition(told.observation, told.action, *said, episode=number, valid=valid)
 
     def _predicted(self, rows: Dataset, seed: int) -> Columns:
         """Return what the program predicts; `Forged` when it fails at that."""

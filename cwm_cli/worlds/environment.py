@@ -16,6 +16,7 @@ from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import (
     Plan,
@@ -124,9 +125,9 @@ class EnvironmentSession(PlanningSession):
         begin = None if simulator.deterministic else self._begin
         self._decider = Decider(made, simulator, seed=seed, begin=begin)
 
-    def state(self, env: gym.Env[Any, Any], observation: Any) -> Any:
+    def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
         """Save where the environment stands."""
-        return self._simulator.state_of(env, observation)
+        return self._simulator.state_of(env, history.observations[-1])
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return the next actions at each moment."""

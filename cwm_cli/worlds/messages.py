@@ -12,12 +12,14 @@ from enum import IntEnum
 from itertools import islice
 from math import prod
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.planning.planner import Moment
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.answers import values
 from cwm_cli.sandbox.job import ModelJob
 
@@ -158,7 +160,105 @@ class Codec:
         return list(values(self._space, iter(columns)))
 
 
-def encode_question(moments: Sequence[Moment], observations: Codec) -> bytes:
+_KNOWN = Struct("<QII")
+"""An episode, how many steps of it are known already, and how many there are in all."""
+
+MOST_KNOWN = 64
+"""Episodes whose history both sides keep: eight times as many as are played at a time."""
+
+
+class States(Protocol):
+    """States that plans begin from, as bytes."""
+
+    def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
+        """Return the bytes of states of some episodes; ValueError for what is none."""
+
+    def decode(self, data: bytes, count: int) -> list[Any]:
+        """Return so many states that `encode` was given."""
+
+
+class ObservedStates:
+    """States that are observations."""
+
+    def __init__(self, observations: Codec) -> None:
+        self._observations = observations
+
+    def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
+        """Return the bytes of observations; ValueError for what is none."""
+        return self._observations.encode(states)
+
+    def decode(self, data: bytes, count: int) -> list[Any]:
+        """Return observations."""
+        return self._observations.decode(data, count)
+
+
+class HistoryStates:
+    """States that are histories, of which only the steps that the other side lacks are sent.
+
+    Both sides keep the same: what one has encoded and the other decoded, in the same order.
+    """
+
+    def __init__(self, observations: Codec, actions: Codec) -> None:
+        self._observations, self._actions = observations, actions
+        self._known: dict[int, EpisodeHistory] = {}
+
+    def encode(self, episodes: Sequence[int], states: Sequence[EpisodeHistory]) -> bytes:
+        """Return the bytes of what is new in histories; ValueError for what is no observation."""
+        parts = []
+        for episode, history in zip(episodes, states, strict=True):
+            known = self._known.get(episode)
+            first = len(known.actions) if known and history.continues(known) else 0
+            parts += [
+                _KNOWN.pack(episode, first, len(history.actions)),
+                self._observations.encode(history.observations[first and first + 1 :]),
+                self._actions.encode(history.actions[first:]),
+                np.array(history.rewards[first:], "<f8").tobytes(),
+            ]
+            self._keep(episode, history)
+        return b"".join(parts)
+
+    def decode(self, data: bytes, count: int) -> list[EpisodeHistory]:
+        """Return histories, that go on from those that were known with the same values."""
+        histories, at = [], 0
+        for _ in range(count):
+            episode, first, steps = _KNOWN.unpack_from(data, at)
+            new, at = steps - first, at + _KNOWN.size
+            known = self._known[episode] if first else EpisodeHistory(())
+            seen = self._observations.decode(data[at:], new + (not first))
+            at += len(seen) * self._observations.size
+            actions = self._actions.decode(data[at:], new)
+            at += new * self._actions.size
+            rewards: list[float] = np.frombuffer(data, "<f8", new, at).tolist()
+            at += 8 * new
+            parts = zip(known, (seen, actions, rewards), strict=True)
+            history = EpisodeHistory(*((*before, *more) for before, more in parts))
+            histories.append(history)
+            self._keep(episode, history)
+        return histories
+
+    def _keep(self, episode: int, history: EpisodeHistory) -> None:
+        self._known.pop(episode, None)
+        self._known[episode] = history
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+
+def is_deterministic(job: ModelJob) -> bool:
+    """Whether the same action always leads the program to the same, from the same state."""
+    abilities = abilities_of(job.program)
+    tells = abilities.tells and not abilities.remembers  # a step of its own moves its memory on
+    return not (job.draws or abilities.draws or tells)
+
+
+def states_of(job: ModelJob) -> States:
+    """Return how the states of a program are sent, for one process of it."""
+    observations = Codec(job.observation_space, "observations")
+    if not abilities_of(job.program).remembers:
+        return ObservedStates(observations)
+    return HistoryStates(observations, Codec(job.action_space, "actions"))
+
+
+def encode_question(moments: Sequence[Moment], states: States) -> bytes:
     """Return a question without its length; ValueError for what is no observation."""
     parts = [SIZE.pack(len(moments))]
     for moment in moments:
@@ -167,10 +267,11 @@ def encode_question(moments: Sequence[Moment], observations: Codec) -> bytes:
         parts.append(_MOMENT.pack(moment.episode, moment.decision, moment.horizon, count))
         if valid:
             parts.append(np.array(valid, "<i8").tobytes())
-    return b"".join([*parts, observations.encode([moment.state for moment in moments])])
+    episodes = [moment.episode for moment in moments]
+    return b"".join([*parts, states.encode(episodes, [moment.state for moment in moments])])
 
 
-def decode_question(data: bytes, observations: Codec) -> list[Moment]:
+def decode_question(data: bytes, states: States) -> list[Moment]:
     """Read what `encode_question` wrote."""
     [count], offset = SIZE.unpack_from(data), SIZE.size
     heads = []
@@ -182,10 +283,11 @@ def decode_question(data: bytes, observations: Codec) -> list[Moment]:
             valid = tuple(np.frombuffer(data, "<i8", some, offset).tolist())
             offset += 8 * some
         heads.append((episode, decision, horizon, valid))
-    states = observations.decode(data[offset:], count)
     return [
         Moment(episode, decision, state, horizon, valid)
-        for (episode, decision, horizon, valid), state in zip(heads, states, strict=True)
+        for (episode, decision, horizon, valid), state in zip(
+            heads, states.decode(data[offset:], count), strict=True
+        )
     ]
 
 
@@ -239,8 +341,9 @@ class Ask(IntEnum):
 
     HERE what it sees where it stands, WALK to take actions one by one up to the end of the
     episode, PLAY to say what they return, RETURNS to play plans from
-    several observations, BEGIN to draw its random numbers anew from a decision on, FORGET the
-    places that it has named, ANEW to stand at its last observation before every step up to that.
+    several observations or places, BEGIN to draw its random numbers from a key on, FORGET the
+    places that it has named, ANEW to stand at its last observation before every step up to that,
+    OUTCOMES to say what can follow an action.
     """
 
     HERE = 0
@@ -250,21 +353,26 @@ class Ask(IntEnum):
     BEGIN = 4
     FORGET = 5
     ANEW = 6
+    OUTCOMES = 7
 
 
 class Stand(IntEnum):
-    """Where to stand before that: where it stands, at observations, at a place it has named."""
+    """Where to stand before that.
+
+    Where it stands, at observations, at a place it has named, where a history leads.
+    """
 
     THERE = 0
     OBSERVED = 1
     NAMED = 2
     STATELESS = 3
+    FOLLOWED = 4
 
 
 STEPPING = Struct("<BB4Qd")
-"""What is asked, where to stand; four numbers: of the place, or of an episode; of observations;
-of actions, plans, or a decision; how long plans are, or whether to stand anew before each action
-where the one before led; and the discount."""
+"""What is asked, where to stand; four numbers: of the place, or of bytes of a history, or of draws;
+of observations or places; of actions, plans, or numbers of a key; how long plans are, or whether to
+stand anew before each action where the one before led; and the discount."""
 
 STEPPED = Struct("<QdBqi")
 """Steps that were taken, the reward or return, whether the episode ended, the number of the place

@@ -12,6 +12,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
@@ -180,9 +181,12 @@ class PlanningSession:
     steps: int = 0
     report: PlannedWith | None = None
 
-    def state(self, env: gym.Env[Any, Any], observation: Any) -> Any:
-        """Return where an environment stands: what was observed, unless a model needs more."""
-        return observation
+    def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
+        """Return where an environment stands: what was observed last, unless a model needs more.
+
+        That may be all that happened in the episode so far, or what is saved of the environment.
+        """
+        return history.observations[-1]
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return the next actions at each of some moments of different episodes.

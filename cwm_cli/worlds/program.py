@@ -25,7 +25,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
-from cwm_cli.planning.model import FORMS
+from cwm_cli.planning.model import FORMS, EpisodeHistory
 from cwm_cli.sandbox.abilities import Abilities, abilities_of
 from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
@@ -46,6 +46,7 @@ from cwm_cli.worlds.messages import (
     encode_question,
     most_bytes,
     shrunk,
+    states_of,
     summed,
 )
 from cwm_cli.worlds.model import (
@@ -59,6 +60,8 @@ from cwm_cli.worlds.model import (
 )
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from cwm_cli.testing.conftest import Material
 
 ROWS = 509
@@ -206,10 +209,12 @@ class ProgramSession(PlanningSession):
         self._process: Conversation | None = None
         self._life = self._timeouts = 0
         self._confirmer = Confirmer(sandbox, job, share)
-        self._observations, self._actions = (
-            Codec(job.observation_space, "observations"),
-            Codec(job.action_space, "actions"),
-        )
+        self._remembers = abilities_of(job.program).remembers
+        self._states, self._actions = states_of(job), Codec(job.action_space, "actions")
+
+    def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
+        """Return the last observation; for a program with memory all that happened."""
+        return history if self._remembers else super().state(env, history)
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Return what to do at each of some moments of different episodes.
@@ -254,11 +259,7 @@ class ProgramSession(PlanningSession):
 
     def _plan(self, moments: Sequence[Moment]) -> list[Plan]:
         """Plan for moments together; none where that fails."""
-        try:
-            question = encode_question(moments, self._observations)
-        except ValueError as error:
-            raise CwmError(f"the environment breaks its own rules: {error}") from error
-        reply = self._sandbox.insist(lambda: self._ask(question, moments))
+        reply = self._sandbox.insist(lambda: self._ask(moments))
         if reply is None:
             self._failure = KILLED_WORKERS
         if not reply:
@@ -273,12 +274,17 @@ class ProgramSession(PlanningSession):
         )
         return [Plan(plan, None) for plan in reply.plans]
 
-    def _ask(self, question: bytes, moments: Sequence[Moment]) -> PlanningReply | Literal[False]:
+    def _ask(self, moments: Sequence[Moment]) -> PlanningReply | Literal[False]:
         """Ask the process, a new one unless there is one; False when that fails."""
         if self._process is None:
             self._process = self._sandbox.converse(self._job)
+            self._states = states_of(self._job)
             self._life += 1
         process = self._process
+        try:
+            question = encode_question(moments, self._states)
+        except ValueError as error:
+            raise CwmError(f"the environment breaks its own rules: {error}") from error
         try:
             process.send(SIZE.pack(len(question)) + question)
             reply = self._read(process, moments)
