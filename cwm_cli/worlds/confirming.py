@@ -117,7 +117,7 @@ class ToldStep(NamedTuple):
     end: int = NO_PLACE
 
 
-class Trail(NamedTuple):
+class ToldPath(NamedTuple):
     """What happened in an episode, and steps that a program with memory told of from there."""
 
     history: EpisodeHistory
@@ -307,12 +307,12 @@ class RemoteModel(Model):
             )
         ][begin:]
 
-    def trail(self, told: ToldStep) -> Trail:
+    def trail(self, told: ToldStep) -> ToldPath:
         """Return how a step that a program with memory told of came about."""
         steps = [told]
         while steps[-1].start not in self._roots:
             steps.append(self._led[steps[-1].start])
-        return Trail(self._roots[steps[-1].start], steps[::-1])
+        return ToldPath(self._roots[steps[-1].start], steps[::-1])
 
     def is_root(self, place: int) -> bool:
         """Whether an episode really stood at a place, by its number."""
