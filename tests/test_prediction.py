@@ -167,7 +167,7 @@ VARYING = {
     "SystemRandom": program("return self.state, random.SystemRandom().random(), False"),
     "an unseeded generator": program("return self.state, np.random.default_rng().random(), False"),
     "a generator with its own state": program(
-        "return self.state, self.rng.random(), False", init="self.rng = np.random.default_rng(0)"
+        "return self.state, self.own.random(), False", init="self.own = np.random.default_rng(0)"
     ),
     "a counter": program("self.n += 1; return self.state, self.n, False", init="self.n = 0"),
     "a counter in the class": program(

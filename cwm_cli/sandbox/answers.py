@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from cwm_cli.data.spaces import Space
-from cwm_cli.sandbox.job import NEVER
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.sandbox.job import NEVER, ReportedKind
 
 Write = Callable[[int, Any], None]
 """Puts the answer for a row into its slot."""
@@ -19,7 +19,23 @@ _LARGEST = 2**63 - 1
 
 
 class Complaint(Exception):
-    """What is wrong with a program, in words that need no exception type beside them."""
+    """What is wrong with a program, in words that need no exception type beside them.
+
+    `kind` names the failure where it has a name of its own, `line` is that of the program where
+    one is to blame.
+    """
+
+    def __init__(self, words: str, kind: ReportedKind | None = None, *, about: Any = None) -> None:
+        super().__init__(words)
+        self.kind, self.line = kind, 0
+        if about is not None:
+            self.blame(about)
+
+    def blame(self, method: Any) -> Self:
+        """Say that a method of the program is to blame, if it has a place in the text."""
+        code = getattr(getattr(method, "__func__", method), "__code__", None)
+        self.line = self.line or getattr(code, "co_firstlineno", 0)
+        return self
 
 
 def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
@@ -49,11 +65,11 @@ def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observat
     return _dict_writer(dict(zip(space.keys, parts, strict=True)), label)
 
 
-def reward_of(value: Any) -> float:
+def reward_of(value: Any, label: str = "the reward") -> float:
     """Accept any number, also in an array of one element."""
-    array = _numbers(value, "the reward")
+    array = _numbers(value, label)
     if array.size != 1:
-        raise Complaint(f"the reward should be a number, got an array of shape {array.shape}")
+        raise Complaint(f"{label} should be a number, got an array of shape {array.shape}")
     return float(array.reshape(())[()])
 
 
@@ -61,7 +77,30 @@ def terminated_of(value: Any) -> bool:
     """Accept a bool of Python or numpy, 0 and 1."""
     if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
         return bool(value)
-    raise Complaint(f"terminated should be True or False, got {_brief(value)}")
+    raise Complaint(f"terminated should be True or False, got {brief(value)}")
+
+
+def recorder(space: Space, slots: Columns, action_space: Space | None = None) -> Write:
+    """Return what checks all that a step answered and writes it into a place of the slots.
+
+    Where that says which actions are valid, it takes the space of the actions.
+    """
+    write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
+    rewards, terminations = slots["rewards"], slots["terminations"]
+    write_valid = action_space and mask_writer(action_space, slots["valid_actions"])
+
+    def record(place: int, result: Any) -> None:
+        if write_valid:
+            *result, valid = parts(result, with_valid=True)
+            write_valid(place, valid)
+        elif type(result) is not tuple or len(result) != 3:
+            result = parts(result)
+        observation, reward, terminated = result
+        write(place, observation)
+        rewards[place] = reward if type(reward) is float else reward_of(reward)
+        terminations[place] = terminated if type(terminated) is bool else terminated_of(terminated)
+
+    return record
 
 
 def parts(result: Any, *, with_valid: bool = False) -> Any:
@@ -69,7 +108,7 @@ def parts(result: Any, *, with_valid: bool = False) -> Any:
     if isinstance(result, tuple | list) and len(result) == 3 + with_valid:
         return result
     wanted = "(observation, reward, terminated" + ", valid actions)" * with_valid
-    raise Complaint(f"step should return {wanted.rstrip(')')}), got {_brief(result)}")
+    raise Complaint(f"step should return {wanted.rstrip(')')}), got {brief(result)}")
 
 
 def actions_of(value: Any) -> list[int]:
@@ -77,7 +116,7 @@ def actions_of(value: Any) -> list[int]:
     items = list(value) if isinstance(value, set | frozenset) else value
     array = _numbers(items, "the valid actions")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise Complaint(f"the valid actions should be a list of ints, got {_brief(value)}")
+        raise Complaint(f"the valid actions should be a list of ints, got {brief(value)}")
     actions: list[int] = array.tolist()
     return actions
 
@@ -102,7 +141,7 @@ def _tuple_writer(parts: list[Write], label: str) -> Write:
 
     def write(row: int, value: Any) -> None:
         if not isinstance(value, tuple | list) or len(value) != len(parts):
-            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {_brief(value)}")
+            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {brief(value)}")
         for write_part, part in zip(parts, value, strict=True):
             write_part(row, part)
 
@@ -115,7 +154,7 @@ def _dict_writer(parts: dict[str, Write], label: str) -> Write:
     def write(row: int, value: Any) -> None:
         if not isinstance(value, dict) or value.keys() != parts.keys():
             keys = ", ".join(map(repr, parts))
-            raise Complaint(f"{label} should be a dict with the keys {keys}, got {_brief(value)}")
+            raise Complaint(f"{label} should be a dict with the keys {keys}, got {brief(value)}")
         for key, write_part in parts.items():
             write_part(row, value[key])
 
@@ -171,7 +210,7 @@ def _text_writer(slot: np.ndarray, label: str) -> Write:
 
     def write(row: int, value: Any) -> None:
         if not isinstance(value, str):
-            raise Complaint(f"{label} should be a str, got {_brief(value)}")
+            raise Complaint(f"{label} should be a str, got {brief(value)}")
         slot[row] = value.encode("utf-8", "surrogatepass")
 
     return write
@@ -192,9 +231,9 @@ def _numbers(value: Any, label: str) -> np.ndarray:
         if array.dtype.kind == "O" and all(isinstance(number, Real) for number in array.flat):
             array = array.astype(np.float64)  # integers beyond 64 bits
     except (TypeError, ValueError, OverflowError) as error:
-        raise Complaint(f"{label} should hold numbers, got {_brief(value)} ({error})") from error
+        raise Complaint(f"{label} should hold numbers, got {brief(value)} ({error})") from error
     if array.dtype.kind not in "fiub":
-        raise Complaint(f"{label} should hold numbers, got {_brief(value)}")
+        raise Complaint(f"{label} should hold numbers, got {brief(value)}")
     return array
 
 
@@ -208,7 +247,7 @@ def _whole(array: np.ndarray) -> np.ndarray:
     return np.where(fits, np.where(fits, array, 0).astype(np.int64), NEVER)
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """Name a value by its type and size, or by itself when it is a plain number."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"

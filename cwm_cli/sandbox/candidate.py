@@ -161,6 +161,8 @@ def _kind(error: BaseException, phase: int) -> str:
     """Name the kind of failure."""
     if isinstance(error, MemoryError):
         return "memory"
+    if isinstance(error, Complaint) and error.kind:
+        return error.kind
     if phase == Phase.LOADING:
         return "load_error"
     return "wrong_output" if isinstance(error, Complaint) else "step_error"
@@ -175,6 +177,8 @@ def _line(error: BaseException) -> int:
         if entry.tb_frame.f_code.co_filename == PROGRAM:
             line = entry.tb_lineno
         entry = entry.tb_next
+    if isinstance(error, Complaint):
+        line = line or error.line
     return line
 
 

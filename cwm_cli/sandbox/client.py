@@ -35,7 +35,7 @@ from cwm_cli.sandbox.pool import (
     memory_file,
     read_all,
 )
-from cwm_cli.sandbox.prediction import PredictedColumns, audit, predict
+from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, ask, audit, predict
 from cwm_cli.sandbox.protection import Protection, check_gaps
 from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
 
@@ -96,7 +96,7 @@ class Sandbox:
         return self._pool.protection
 
     def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> PredictedColumns:
-        """Ask a program for every row; only observations and actions are sent.
+        """Ask a program for one answer to every row; only observations and actions are sent.
 
         No process of the program gets two consecutive rows of an episode. Rows are shuffled,
         and the random numbers that the program draws are seeded by `seed` and by what is
@@ -104,13 +104,30 @@ class Sandbox:
         """
         return predict(self, program, dataset, seed)
 
+    def ask(
+        self, program: str, dataset: Dataset, *, seed: int = 0, draws: int = 1
+    ) -> ProgramAnswers:
+        """Ask a program for all that it says to every row, as `predict` does.
+
+        That is all outcomes of one that tells them, and so many `draws` of one that draws from
+        `self.rng`. One with memory is asked along whole episodes.
+        """
+        return ask(self, program, dataset, seed, draws=draws)
+
     def audit(
-        self, program: str, dataset: Dataset, answers: Columns, *, seed: int = 0
+        self,
+        program: str,
+        dataset: Dataset,
+        answers: Columns | ProgramAnswers,
+        *,
+        seed: int = 0,
     ) -> Failure | None:
         """Ask for rows that were answered once more, in processes where they lie far apart.
 
         Returns what is wrong with a program that answers differently there.
         """
+        if not isinstance(answers, ProgramAnswers):
+            answers = ProgramAnswers(answers)
         return audit(self, program, dataset, answers, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:

@@ -28,6 +28,9 @@ FailureKind = Literal[
     "memory",
     "crash",
     "early_exit",
+    "wrong_contract",
+    "wrong_probabilities",
+    "contradiction",
     "nondeterministic",
     "mismatch",
 ]
@@ -112,7 +115,9 @@ def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> F
         parts.append(f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}")
     else:
         line = None
-    if views["phase"] == Phase.STEPPING and (asked := asked_for(job, int(views["progress"]))):
+    if views["phase"] == Phase.STEPPING and (
+        asked := asked_for(job, job.row(int(views["progress"])))
+    ):
         parts.append(f"when asked for {asked}")
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
 
@@ -213,7 +218,7 @@ def asked_for(job: Job, row: int) -> str:
     if question is None:
         return ""
     observation, action = question
-    return f"set_state({shown(observation)}) and step({shown(action)})"
+    return f"set_state({shown(observation)}) and {job.method}({shown(action)})"
 
 
 def shown(value: Any) -> str:

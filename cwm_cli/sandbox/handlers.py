@@ -3,24 +3,35 @@
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import CodeType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from cwm_cli.data.spaces import Columns
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.sandbox.abilities import Abilities, abilities_of
 from cwm_cli.sandbox.answers import (
     Complaint,
     mask_writer,
     parts,
+    recorder,
     reward_of,
     terminated_of,
     values,
     writer,
 )
-from cwm_cli.sandbox.job import Job, Phase, PredictionJob
+from cwm_cli.sandbox.chance import ComparedSteps, DrawGenerator, outcomes_of
+from cwm_cli.sandbox.job import (
+    DrawsJob,
+    Job,
+    ModelJob,
+    OutcomesJob,
+    Phase,
+    PredictionJob,
+    answer_slots,
+)
 
 CHANNEL_DESCRIPTOR = 4
 """The first of two in a conversation: questions come in, replies go out."""
@@ -33,7 +44,12 @@ class ConfinedProgram:
 
     def __init__(self, code: CodeType, job: Job, slots: Columns) -> None:
         self.code, self.slots = code, slots
-        self._job = job
+        self._job, self._seed = job, job.seed
+        self._factory: Callable[[], Any] = object
+        self.abilities = abilities_of(job.program)
+        self.generator = DrawGenerator(job.seed) if self.abilities.draws else None
+        """What the program finds as `self.rng`, where it looks for that."""
+        self._draws_elsewhere = "random" in job.program.replace("rng.random(", "")
 
     def load(self) -> Any:
         """Run the text of the program and make its Environment, anew with each call."""
@@ -45,12 +61,34 @@ class ConfinedProgram:
         factory = getattr(module, "Environment", None)
         if not callable(factory):
             raise Complaint("the program defines no class Environment")
-        environment = factory()
-        for method in ("set_state", "step"):
-            if not callable(getattr(environment, method, None)):
-                raise Complaint(f"the class Environment has no method {method}")
+        self._factory = factory
+        environment = self.another()
+        _check_methods(environment, self.abilities)
         self.begin()
         return environment
+
+    def another(self) -> Any:
+        """Make one more Environment of a program that is loaded."""
+        if self.generator is None:
+            return self._factory()
+        self.generator.put(self._factory)
+        environment = self._factory()
+        self.generator.put(type(environment), environment)
+        return environment
+
+    def reseed(self, seed: int, draws: int = 1) -> None:
+        """Have the random numbers of so many draws follow from a seed; the first draw begins."""
+        self._seed = seed
+        if self.generator is not None:
+            self.generator.seed(seed, draws)
+        self.begin_draw(0)
+
+    def begin_draw(self, number: int) -> None:
+        """Begin a draw that was seeded."""
+        if self._draws_elsewhere:
+            reseed(self._seed, number)
+        if self.generator is not None:
+            self.generator.begin(number)
 
     def begin(self) -> None:
         """Note that the program is loaded: what takes long or fails from now on is a step."""
@@ -121,6 +159,25 @@ def reseed(*key: int) -> None:
     np.random.seed([part % 2**32 for part in key])
 
 
+def _check_methods(environment: Any, abilities: Abilities) -> None:
+    """Refuse an environment that lacks a method of its contract."""
+    wanted = ["set_state", "outcomes" if abilities.tells else "step"]
+    if abilities.remembers:
+        wanted = ["reset", "step", "correct", *["outcomes"] * abilities.tells]
+    has = {name: getattr(environment, name, None) for name in (*wanted, "correct", "reset")}
+    for name in wanted:
+        if callable(has[name]):
+            continue
+        words = f"the class Environment has no method {name}"
+        if abilities.remembers:
+            words += ": one with correct is asked along episodes, by reset, step and correct"
+            raise Complaint(words, "wrong_contract", about=has["correct"])
+        if callable(has["reset"]):
+            words += ", and with reset it would take correct: write both or neither"
+            raise Complaint(words, "wrong_contract", about=has["reset"])
+        raise Complaint(words)
+
+
 class PredictionHandler(Handler[PredictionJob]):
     """Asks for every row."""
 
@@ -167,3 +224,89 @@ def _reseeded(seeds: np.ndarray, pairs: Iterator[tuple[Any, Any]]) -> Iterator[t
     for seed, pair in zip(seeds.tolist(), pairs, strict=True):
         reseed(seed)
         yield pair
+
+
+class OutcomesHandler(Handler[OutcomesJob]):
+    """Asks what can follow on every row, and has the program take a step there if it can."""
+
+    job_class = OutcomesJob
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Ask for one row after the other."""
+        environment = program.load()
+        try:
+            self._ask(program, environment)
+        except Complaint as complaint:
+            raise complaint.blame(environment.outcomes) from None
+
+    def _ask(self, program: ConfinedProgram, environment: Any) -> None:
+        job, slots, progress = self.job, program.slots, program.counter
+        every = _flattened(job, slots)
+        record = recorder(job.observation_space, every, _allowed(job))
+        compared = None
+        if job.checked and callable(getattr(environment, "step", None)):
+            compared = ComparedSteps(job.observation_space, every, _allowed(job))
+        pairs = zip(
+            values(job.observation_space, iter(job.observations)),
+            values(job.action_space, iter(job.actions)),
+            strict=True,
+        )
+        for row, (observation, action) in enumerate(pairs):
+            program.reseed(job.seed_of(row))
+            environment.set_state(observation)
+            told = outcomes_of(environment.outcomes(action), with_valid=job.valid)
+            slots["counts"][row] = len(told)
+            if len(told) <= job.places:
+                first = row * job.places
+                for place, outcome in enumerate(told, start=first):
+                    record(place, outcome.answer)
+                chances = slots["probabilities"][row, : len(told)]
+                chances[:] = [outcome.probability for outcome in told]
+                if compared is not None:
+                    compared.add(environment.step(action), chances, first)
+            slots["status"][row] = 1
+            progress[0] = row + 1
+        if compared is not None and program.abilities.draws:
+            compared.judge()
+
+
+class DrawsHandler(Handler[DrawsJob]):
+    """Asks for several draws of what follows on every row."""
+
+    job_class = DrawsJob
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Ask for one row after the other, and in each for one draw after the other."""
+        job, environment = self.job, program.load()
+        numbers, status, progress = job.numbers, program.slots["status"], program.counter
+        record = recorder(job.observation_space, _flattened(job, program.slots), _allowed(job))
+        set_state, step, begin = environment.set_state, environment.step, program.begin_draw
+        place, most = 0, 1 + max(numbers)
+        for row in range(job.count):
+            program.reseed(job.seed_of(row), most)
+            observations = _repeated(job.observation_space, job.observations, row, len(numbers))
+            actions = _repeated(job.action_space, job.actions, row, len(numbers))
+            for number, observation, action in zip(numbers, observations, actions, strict=True):
+                begin(number)
+                set_state(observation)
+                record(place, step(action))
+                place += 1
+                progress[0] = place
+            status[row] = 1
+
+
+def _repeated(space: Space, leaves: list[np.ndarray], row: int, times: int) -> Iterator[Any]:
+    """Yield the value of a row several times, each a copy of its own."""
+    columns = (np.broadcast_to(leaf[row], (times, *leaf.shape[1:])) for leaf in leaves)
+    return values(space, columns)
+
+
+def _flattened(job: PredictionJob, slots: Columns) -> Columns:
+    """Return the slots of answers of which each row has several, one after the other."""
+    names = [name for name, *_ in answer_slots(job.observation_space, (), job.allowable)]
+    return {name: slots[name].reshape(-1, *slots[name].shape[2:]) for name in names}
+
+
+def _allowed(job: ModelJob) -> Space | None:
+    """Return the actions of which a step says whether they are valid, where it says so."""
+    return job.action_space if job.valid else None

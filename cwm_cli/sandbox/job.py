@@ -6,16 +6,23 @@ nothing to parse, and whatever a program writes there is at worst a wrong answer
 """
 
 import marshal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from math import prod
 from mmap import mmap
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.sandbox.abilities import abilities_of
+
+MOST_OUTCOMES = 256
+"""Outcomes that a program may tell for a row: more are better drawn."""
+
+FEW_OUTCOMES = 16
+"""Outcomes that each row has room for at first; of what has more all rows would take as much."""
 
 CONTROL_BYTES = 4096
 """Size of the first page, the only one that the worker looks at."""
@@ -32,12 +39,17 @@ CONTROL = (
 )
 """Fields of the first page; the worker reads the first three where they are."""
 
-KINDS: tuple[Literal["load_error", "step_error", "wrong_output", "memory"], ...] = (
+ReportedKind = Literal[
     "load_error",
     "step_error",
     "wrong_output",
     "memory",
-)
+    "wrong_contract",
+    "wrong_probabilities",
+    "contradiction",
+]
+
+KINDS: tuple[ReportedKind, ...] = get_args(ReportedKind)
 """Failures that a program can report about itself; `kind` counts them from 1, and 0 is none."""
 
 _ALIGNMENT = 16
@@ -105,13 +117,17 @@ def prediction_layout(space: Space, rows: int, actions: int = 0) -> SlotLayout:
 
     With `actions` there is one for which of so many actions are valid.
     """
+    return SlotLayout(answer_slots(space, (rows,), actions), rows)
+
+
+def answer_slots(
+    space: Space, shape: tuple[int, ...], actions: int = 0
+) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return names, types and shapes of what a step answers, in arrays of a shape of answers."""
     leaves = space.leaves("next_observations")
-    answers: list[tuple[str, str, tuple[int, ...]]]
-    answers = [(leaf.name, slot_type(leaf.space), (rows, *leaf.space.shape)) for leaf in leaves]
-    answers += [("rewards", "<f8", (rows,)), ("terminations", "u1", (rows,))]
-    if actions:
-        answers.append(("valid_actions", "u1", (rows, actions)))
-    return SlotLayout(answers, rows)
+    answers = [(leaf.name, slot_type(leaf.space), (*shape, *leaf.space.shape)) for leaf in leaves]
+    answers += [("rewards", "<f8", shape), ("terminations", "u1", shape)]
+    return [*answers, ("valid_actions", "u1", (*shape, actions))] if actions else answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +159,9 @@ class Job:
     aim: ClassVar[str] = "every question was answered"
     """What has not yet come about when a program ends its process before its time."""
 
+    method: ClassVar[str] = "step"
+    """What is asked of a program in a row."""
+
     program: str
     seed: int = 0
 
@@ -154,11 +173,15 @@ class Job:
     @property
     def draws(self) -> bool:
         """Whether the program may draw random numbers, which takes seeding them."""
-        return "random" in self.program
+        return "random" in self.program or abilities_of(self.program).draws
 
     def question(self, row: int) -> tuple[Any, Any] | None:
         """Return the observation and the action of a row, where a program is asked for rows."""
         return None
+
+    def row(self, progress: int) -> int:
+        """Return at which row a program is that has come so far."""
+        return progress
 
     def encode(self, *, checks_source: bool = False) -> bytes:
         """Return the length of a header, the header, and the arrays one after the other.
@@ -213,6 +236,11 @@ class ModelJob(Job):
     valid: bool = False
 
     @property
+    def allowable(self) -> int:
+        """How many actions a step says the validity of; 0 where it says nothing of it."""
+        return self.action_space.count if self.valid else 0
+
+    @property
     def observations(self) -> list[np.ndarray]:
         """The leaves of the observations."""
         return self._leaves("observations", self.observation_space)
@@ -247,8 +275,11 @@ class PredictionJob(ModelJob):
     @property
     def layout(self) -> SlotLayout:
         """Where the answers go."""
-        actions = self.action_space.count if self.valid else 0
-        return prediction_layout(self.observation_space, self.count, actions)
+        return prediction_layout(self.observation_space, self.count, self.allowable)
+
+    def seed_of(self, row: int) -> int:
+        """Return where the random numbers of a row begin."""
+        return self.seed if self.seeds is None else int(self.seeds[row])
 
     def question(self, row: int) -> tuple[Any, Any] | None:
         """Return what a program is asked in a row."""
@@ -258,6 +289,62 @@ class PredictionJob(ModelJob):
             self.observation_space.unpack("observations", self.columns, row),
             self.action_space.unpack("actions", self.columns, row),
         )
+
+
+def answer_bytes(job: ModelJob) -> int:
+    """Return how many bytes one answer takes."""
+    slots = answer_slots(job.observation_space, (), job.allowable)
+    return sum(prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in slots)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomesJob(PredictionJob):
+    """All that can follow on each row, as a program tells it, with probabilities.
+
+    Each row has room for so many outcomes as there are `places`; `counts` say how many a row has,
+    and one that has more is left empty. With `checked` steps have to lead to one of them.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:OutcomesHandler"
+    method: ClassVar[str] = "outcomes"
+    places: int = FEW_OUTCOMES
+    checked: bool = True
+
+    @property
+    def several(self) -> int:
+        """How many answers each row has room for."""
+        return self.places
+
+    @property
+    def layout(self) -> SlotLayout:
+        """Where the answers go."""
+        shape = self.count, self.places
+        answers = answer_slots(self.observation_space, shape, self.allowable)
+        answers += [("probabilities", "<f8", shape), ("counts", "<i8", shape[:1])]
+        return SlotLayout(answers, self.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawsJob(PredictionJob):
+    """Several draws of what follows on each row; `numbers` say which of all draws of a row."""
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:DrawsHandler"
+    numbers: Sequence[int] = (0,)
+
+    @property
+    def several(self) -> int:
+        """How many answers each row has room for."""
+        return len(self.numbers)
+
+    @property
+    def layout(self) -> SlotLayout:
+        """Where the answers go."""
+        shape = self.count, self.several
+        return SlotLayout(answer_slots(self.observation_space, shape, self.allowable), self.count)
+
+    def row(self, progress: int) -> int:
+        """Return at which row a program is that has made so many draws."""
+        return progress // len(self.numbers)
 
 
 def _flat(value: Any, arrays: list[np.ndarray]) -> Any:

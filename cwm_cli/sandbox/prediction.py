@@ -12,19 +12,29 @@ program that runs in it, nor can it be kept from remembering. Therefore
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import LONGEST_PROGRAM, TOO_LONG, Failure, asked_for, shown
-from cwm_cli.sandbox.job import PredictionJob, prediction_layout
+from cwm_cli.sandbox.job import (
+    MOST_OUTCOMES,
+    DrawsJob,
+    OutcomesJob,
+    PredictionJob,
+    answer_bytes,
+    answer_slots,
+)
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Reply, Sandbox
+    from cwm_cli.sandbox.client import Sandbox
 
 APART = 22
 """How many steps lie at least between rows of an episode that one process is audited with.
@@ -37,6 +47,16 @@ MOST_AUDITED = 10_000
 """Rows of an audit; of more so many are drawn, of which each part in a thousand that is forged
 shows with a chance of 0.99995."""
 
+MOST_DRAWN_AGAIN = 8
+"""Draws of each row that an audit has made again, of those that there are: which, no process knows
+before, and what depends on anything but the generator shows in nearly all of them."""
+
+MOST_BYTES = 1 << 26
+"""Bytes of answers that a process makes of rows that have several each; the next goes on."""
+
+MOST_TOLD = 1 << 28
+"""Bytes that the outcomes of all rows may take: as many in every row as in the most crowded."""
+
 TOLERANCE = 1e-9
 """By how much answers may differ, absolutely plus relatively: solvers that start where they ended
 last differ by 1e-16, and the metric forgives 1e-5."""
@@ -44,9 +64,15 @@ last differ by 1e-16, and the metric forgives 1e-5."""
 ADVICE = (
     "The answer has to depend on the observation and the action alone, not on earlier questions, "
     "the other rows that are asked, the clock or the operating system: a score counts only if "
-    "other processes give the same answers, among other rows and in another order. Random numbers "
-    "may be drawn with the functions of `random` and `numpy.random`, which are seeded anew for "
-    "every question."
+    "other processes give the same answers, among other rows and in another order. What chance "
+    "decides may be drawn from `self.rng`, a numpy Generator that is put there and seeded anew for "
+    "every question, as are the functions of `random` and `numpy.random`, and from nothing else."
+)
+
+
+MEDDLED = Failure(
+    kind="wrong_output",
+    message="the program meddled with its process, which told no probabilities",
 )
 
 
@@ -62,28 +88,70 @@ class PredictedColumns(NamedTuple):
     failure: Failure | None
 
 
+class ProgramAnswers(NamedTuple):
+    """All that a program says to the rows of a dataset, in their order.
+
+    The columns are those that are predicted, of a shape: `certain` (rows, ...), `draws`
+    (rows, draws, ...), or `outcomes` (rows, outcomes, ...) with `probabilities` (rows, outcomes).
+    There are none when the program failed.
+    """
+
+    columns: Columns
+    failure: Failure | None = None
+    shape: Literal["certain", "draws", "outcomes"] = "certain"
+    probabilities: np.ndarray | None = None
+
+    def likeliest(self) -> Columns:
+        """Return one answer for each row: the likeliest outcome, or the first draw."""
+        if self.shape == "certain" or self.failure:
+            return self.columns
+        rows = np.arange(len(self.columns["rewards"]))
+        place = 0 if self.probabilities is None else self.probabilities.argmax(axis=1)
+        return {name: column[rows, place] for name, column in self.columns.items()}
+
+    @property
+    def width(self) -> int:
+        """How many answers each row has room for."""
+        return 1 if self.probabilities is None else self.probabilities.shape[1]
+
+    def compared(self, width: int) -> Columns:
+        """Return all that has to be the same when it is asked again, as wide as that."""
+        if self.probabilities is None:
+            return self.columns
+        rows, more = len(self.probabilities), width - self.width
+        return {
+            name: np.concatenate([each, np.zeros((rows, more, *each.shape[2:]), each.dtype)], 1)
+            for name, each in {"probabilities": self.probabilities, **self.columns}.items()
+        }
+
+
 def predict(sandbox: "Sandbox", program: str, dataset: Dataset, seed: int) -> PredictedColumns:
-    """Ask a program for every row of a dataset; the answers are not confirmed."""
+    """Ask a program for one answer to every row of a dataset; the answers are not confirmed."""
+    answers = ask(sandbox, program, dataset, seed, draws=1)
+    return PredictedColumns(answers.likeliest(), answers.failure)
+
+
+def ask(
+    sandbox: "Sandbox", program: str, dataset: Dataset, seed: int, *, draws: int
+) -> ProgramAnswers:
+    """Ask a program for all that it says to every row, in the way that its text says it can be.
+
+    The answers are not confirmed.
+    """
     if len(program) > LONGEST_PROGRAM:
-        return PredictedColumns({}, TOO_LONG)
-    every = split_rows(dataset, 2, _generator("first", dataset, seed))
-    parts = [part for part in every if len(part)]
-    job = _asking(program, dataset, seed)
-    limits = [sandbox.limits.part(len(part) / len(dataset)) for part in parts]
-    replies = sandbox.run_apart([[job(part)] for part in parts], limits)
-    if failure := _failure(replies):
-        return PredictedColumns({}, failure)
-    answered = [(part, reply.slots) for part, [reply] in zip(parts, replies, strict=True)]
-    return PredictedColumns(merge_answers(dataset, answered), None)
+        return ProgramAnswers({}, TOO_LONG)
+    job = _asking(program, dataset, seed, range(draws))
+    sides = [[part] for part in split_rows(dataset, 2, _generator("first", dataset, seed))]
+    return _answers(sandbox, dataset, job, sides)
 
 
 def audit(
-    sandbox: "Sandbox", program: str, dataset: Dataset, answers: Columns, seed: int
+    sandbox: "Sandbox", program: str, dataset: Dataset, answers: ProgramAnswers, seed: int
 ) -> Failure | None:
     """Have a program confirm its answers, in processes where rows of an episode lie far apart.
 
     Which rows are asked in which process and order is drawn from what the program does not
-    know: the recorded answers.
+    know: the recorded answers. So is which of several draws are made again.
     """
     if not len(dataset):
         return None
@@ -92,30 +160,38 @@ def audit(
     if len(dataset) > MOST_AUDITED:
         drawn = rng.permutation(len(dataset)) < MOST_AUDITED
         parts = [part[drawn[part]] for part in parts]
-    job = _asking(program, dataset, seed)
-    sides = [[part for part in parts[side::2] if len(part)] for side in (0, 1)]
-    replies = sandbox.run_apart(
-        [[job(part) for part in side] for side in sides], [sandbox.limits] * 2
-    )
-    if failure := _failure(replies):
-        return _asked_again(failure)
-    answered = [
-        (part, reply.slots)
-        for side, done in zip(sides, replies, strict=True)
-        for part, reply in zip(side, done, strict=True)
-    ]
-    rows = np.sort(np.concatenate([part for part, _ in answered]))
-    again = merge_answers(dataset, answered)
-    return contradiction(job(rows), _rows(answers, rows), _rows(again, rows))
+    rows, numbers = np.sort(np.concatenate(parts)), np.arange(1)
+    if answers.shape == "draws":
+        numbers = rng.permutation(answers.columns["rewards"].shape[1])[:MOST_DRAWN_AGAIN]
+        drawn_again = {name: column[:, numbers] for name, column in answers.columns.items()}
+        answers = answers._replace(columns=drawn_again)
+    job = _asking(program, dataset, seed, numbers.tolist(), checked=False)
+    again = _answers(sandbox, dataset, job, [parts[0::2], parts[1::2]], whole=True)
+    if again.failure:
+        return _asked_again(again.failure)
+    width = max(answers.width, again.width)
+    first, second = (_rows(each.compared(width), rows) for each in (answers, again))
+    return contradiction(job(rows), first, second)
 
 
-def _asking(program: str, dataset: Dataset, seed: int) -> Callable[[np.ndarray], PredictionJob]:
-    """Return what makes jobs that ask for some rows of a dataset."""
-    inputs = dataset.select("observations", "actions")
-    seeds = _seeds(dataset, seed) if "random" in program else None
+Asking = Callable[[np.ndarray], PredictionJob]
+"""Makes the job that asks for some rows of a dataset."""
+
+
+def _asking(
+    program: str, dataset: Dataset, seed: int, numbers: Sequence[int], *, checked: bool = True
+) -> Asking:
+    """Return what makes jobs of the kind that the text of a program is for."""
+    able, inputs = abilities_of(program), dataset.select("observations", "actions")
+    seeds = _seeds(dataset, seed) if "random" in program or able.draws else None
+    make: Callable[..., PredictionJob] = PredictionJob
+    if able.tells:
+        make = partial(OutcomesJob, checked=checked)
+    elif able.draws:
+        make = partial(DrawsJob, numbers=list(numbers))
 
     def job(rows: np.ndarray) -> PredictionJob:
-        return PredictionJob(
+        return make(
             program=program,
             seed=int(seed),
             observation_space=dataset.observation_space,
@@ -126,6 +202,107 @@ def _asking(program: str, dataset: Dataset, seed: int) -> Callable[[np.ndarray],
         )
 
     return job
+
+
+Answered = list[tuple[np.ndarray, Columns]]
+"""Rows, and the slots of the answers to them."""
+
+
+def _answers(
+    sandbox: "Sandbox",
+    dataset: Dataset,
+    job: Asking,
+    sides: list[list[np.ndarray]],
+    *,
+    whole: bool = False,
+) -> ProgramAnswers:
+    """Ask for the parts of two sides, which share the time, or have the `whole` of it each."""
+    empty = job(np.arange(0))
+    answered, failure = _asked(sandbox, dataset, job, sides, whole=whole)
+    if isinstance(empty, OutcomesJob) and not failure:
+        crowded = np.zeros(len(dataset), bool)
+        for rows, slots in answered:
+            crowded[rows] = slots["counts"] > empty.places
+        if crowded.any():
+            wide = [[part[crowded[part]] for part in side] for side in sides]
+            more, failure = _asked(
+                sandbox, dataset, lambda rows: _with_room(job(rows)), wide, whole=whole
+            )
+            answered += more
+    if failure:
+        return ProgramAnswers({}, failure)
+    if isinstance(empty, OutcomesJob):
+        return _told(dataset, answered, answer_bytes(empty))
+    if isinstance(empty, DrawsJob):
+        columns = merge_answers(dataset, answered, len(empty.numbers))
+        return ProgramAnswers(columns, shape="draws")
+    return ProgramAnswers(merge_answers(dataset, answered))
+
+
+def _asked(
+    sandbox: "Sandbox",
+    dataset: Dataset,
+    job: Asking,
+    sides: list[list[np.ndarray]],
+    *,
+    whole: bool,
+) -> tuple[Answered, Failure | None]:
+    """Have the two sides asked at the same time, by jobs of which none takes too much."""
+    most = max(1, len(dataset))
+    if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
+        most = max(1, MOST_BYTES // (empty.several * answer_bytes(empty)))
+    pieces = [
+        [part[at : at + most] for part in side for at in range(0, len(part), most)]
+        for side in sides
+    ]
+    pieces = [side for side in pieces if side]
+    limits = sandbox.limits
+    shares = [1.0 if whole else sum(map(len, side)) / len(dataset) for side in pieces]
+    replies = sandbox.run_apart(
+        [[job(rows) for rows in side] for side in pieces], [limits.part(share) for share in shares]
+    )
+    found = [reply.failure for side in replies for reply in side if reply.failure]
+    if found:
+        return [], found[0]
+    return [
+        (rows, reply.slots)
+        for side, done in zip(pieces, replies, strict=True)
+        for rows, reply in zip(side, done, strict=True)
+    ], None
+
+
+def _with_room(job: PredictionJob) -> PredictionJob:
+    """Return the job with room for as many outcomes as there may be."""
+    assert isinstance(job, OutcomesJob)
+    return replace(job, places=MOST_OUTCOMES)
+
+
+def _told(dataset: Dataset, answered: Answered, bytes_each: int) -> ProgramAnswers:
+    """Put outcomes in the order of the dataset; a process may have written anything."""
+    counts = np.ones(len(dataset), np.int64)
+    for rows, slots in answered:
+        counts[rows] = slots["counts"]
+    width = int(counts.max(initial=1))
+    if counts.min(initial=1) < 1 or width > MOST_OUTCOMES:
+        return ProgramAnswers({}, MEDDLED)
+    shape, size = (len(dataset), width), len(dataset) * width * bytes_each
+    if size > MOST_TOLD:
+        words = (
+            f"the outcomes of {len(dataset)} rows would take {size / 2**20:.0f} MB, with {width}"
+        )
+        words += " in a row: tell fewer, or draw in step from self.rng"
+        return ProgramAnswers({}, Failure(kind="wrong_output", message=words))
+    columns = merge_answers(dataset, answered, width)
+    chances = np.zeros(shape)
+    for rows, told in answered:
+        wide = min(width, told["probabilities"].shape[1])
+        chances[rows, :wide] = told["probabilities"][:, :wide]
+    beyond = np.arange(width) >= counts[:, None]
+    for column in (chances, *columns.values()):
+        column[beyond] = np.zeros((), column.dtype)
+    if not ((chances >= 0).all() and (np.abs(chances.sum(axis=1) - 1) < TOLERANCE).all()):
+        return ProgramAnswers({}, MEDDLED)
+    return ProgramAnswers(columns, shape="outcomes", probabilities=chances)
 
 
 def split_rows(dataset: Dataset, apart: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -168,25 +345,26 @@ def _generator(purpose: str, dataset: Dataset, seed: int) -> np.random.Generator
     return np.random.default_rng(int.from_bytes(key, "little"))
 
 
-def _failure(replies: "list[list[Reply]]") -> Failure | None:
-    """Return the first failure in the processes of a program."""
-    found = [reply.failure for side in replies for reply in side if reply.failure]
-    return found[0] if found else None
-
-
 def _rows(columns: Columns, rows: np.ndarray) -> Columns:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def merge_answers(dataset: Dataset, answered: list[tuple[np.ndarray, Columns]]) -> Columns:
-    """Put answers to some rows each in the order of the dataset, in the types that are compared."""
+def merge_answers(dataset: Dataset, answered: Answered, width: int | None = None) -> Columns:
+    """Put answers to some rows each in the order of the dataset, in the types that are compared.
+
+    With a `width` each row has so many answers at most.
+    """
     actions = dataset.action_space.count if dataset.has_valid_actions else 0
-    layout = prediction_layout(dataset.observation_space, len(dataset), actions)
+    shape = (len(dataset),) if width is None else (len(dataset), width)
     columns: Columns = {}
-    for name in layout.answers:
-        columns[name] = np.zeros(layout.slots[name].shape, layout.slots[name].dtype)
+    for name, dtype, whole in answer_slots(dataset.observation_space, shape, actions):
+        columns[name] = np.zeros(whole, dtype)
         for rows, answers in answered:
-            columns[name][rows] = answers[name]
+            part = answers[name]
+            if width is None:
+                columns[name][rows] = part
+            else:
+                columns[name][rows, : part.shape[1]] = part[:, :width]
         if columns[name].dtype.kind == "S":
             columns[name] = np.char.decode(columns[name], "utf-8", "replace")
     columns["terminations"] = columns["terminations"].astype(np.bool_)
@@ -195,7 +373,7 @@ def merge_answers(dataset: Dataset, answered: list[tuple[np.ndarray, Columns]]) 
 
 def contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failure | None:
     """Compare two sets of answers to the questions of a job."""
-    for name in job.layout.answers:
+    for name in filter(first.__contains__, job.layout.answers):
         differs = ~_alike(first[name], second[name]).reshape(job.count, -1).all(axis=1)
         if differs.any():
             row = int(np.argmax(differs))

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.job import PredictionJob
+from cwm_cli.sandbox.job import DrawsJob, OutcomesJob, PredictionJob
 from cwm_cli.sandbox.limits import Limits
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
@@ -51,7 +51,7 @@ class Setup(NamedTuple):
     tools: tuple[str, ...] = ()
     layers: tuple[str, ...] = LAYERS
     cold: bool = sys.platform != "linux"
-    handlers: tuple[str, ...] = (PredictionJob.handler,)
+    handlers: tuple[str, ...] = (PredictionJob.handler, OutcomesJob.handler, DrawsJob.handler)
 
     def encode(self) -> str:
         """Return the setup as text."""

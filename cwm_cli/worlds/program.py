@@ -31,6 +31,7 @@ from cwm_cli.sandbox.client import Conversation, Sandbox
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
+from cwm_cli.sandbox.prediction import ProgramAnswers
 from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
@@ -141,13 +142,16 @@ class ProgramModel(WorldModel):
         return self.name
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Ask the program for every row; it says one thing for each, or fails."""
-        columns, failure = self.sandbox.predict(self.text, rows, seed=seed)
-        return Predictions(columns, failure)
+        """Ask the program for every row, in the way that its text says it can be asked."""
+        if self.abilities.is_plain:
+            return Predictions(*self.sandbox.predict(self.text, rows, seed=seed))
+        return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
         """Ask the program again, where there is nothing to look answers up in."""
-        failure = self.sandbox.audit(self.text, rows, predictions.columns, seed=seed)
+        shape, chances = predictions.shape, predictions.probabilities
+        answers = ProgramAnswers(predictions.columns, None, shape, chances)
+        failure = self.sandbox.audit(self.text, rows, answers, seed=seed)
         return Predictions({}, failure) if failure else predictions
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
