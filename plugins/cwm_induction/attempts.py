@@ -28,6 +28,8 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
+from cwm_induction.memory.filter import remembering
+from cwm_induction.memory.velocities import with_velocities
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
@@ -155,9 +157,9 @@ class EquationAttempt:
         task.effort.tell("looking for equations")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         try:
-            data = view.flat(task.data)
+            samples = Samples.of(view.flat(task.data), task.held_back)
             known = task.known if self.hypothesis == DEFAULT else None
-            findings = induce(data, task.held_back, self.hypothesis, rng, task.effort, known)
+            findings = induce(samples, self.hypothesis, rng, task.effort, known)
             program = view.nested(write(findings))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal(
@@ -165,6 +167,31 @@ class EquationAttempt:
             )
         families = sorted(findings.dynamics.families) if self.hypothesis == DEFAULT else ()
         return ProgramProposal(program, tuple(EquationAttempt(WITHOUT[name]) for name in families))
+
+
+@dataclass(frozen=True)
+class VelocityAttempt:
+    """Looks for equations of what is seen and of velocities that nobody sees.
+
+    Those are remembered, and told by what is seen: coordinates move by the velocity before a step,
+    or `ahead` by the one after it.
+    """
+
+    ahead: bool
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program with memory, or none if nothing moves or nothing can be put in order."""
+        task.effort.tell("looking for velocities that nobody sees")
+        view, rng = real(task.data), np.random.default_rng(task.seed)
+        data = view.flat(task.data)
+        samples = with_velocities(data, task.held_back, ahead=self.ahead)
+        if samples is None:
+            return ProgramProposal("")
+        try:
+            program = write(induce(samples, DEFAULT, rng, task.effort))
+        except (EmissionError, np.linalg.LinAlgError):
+            return ProgramProposal("")
+        return ProgramProposal(remembering(program, samples, view.observations, view.actions))
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from cwm_cli.data.dataset import Dataset
 from cwm_cli.text import percent
 from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesis
 from cwm_induction.continuous.ending import EndRule, ending
 from cwm_induction.continuous.inner_constants import clipped
 from cwm_induction.continuous.regression import Formula
 from cwm_induction.continuous.rules import Feature, Threshold, condition
-from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.mechanics.text import MechanicsText
@@ -42,8 +41,7 @@ class SystemFindings:
 
 
 def induce(
-    data: Dataset,
-    held_back: Array,
+    samples: Samples,
     hypothesis: Hypothesis,
     rng: np.random.Generator,
     effort: Effort,
@@ -51,16 +49,15 @@ def induce(
 ) -> SystemFindings:
     """Explain the transitions.
 
-    Equations are fitted to the rows that are not held back; the others decide
+    Equations are fitted to the rows that are to `learn` from; the others decide
     which of them to believe. A mechanism that is `known` from fewer rows is not looked for
     again as long as it is right, and one that is found is kept there.
     """
-    samples = Samples.of(data, held_back)
     behind = latents(samples)
-    before = known.mechanics if known and known.holds_for(len(data)) else None
+    before = known.mechanics if known and known.holds_for(len(samples)) else None
     dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort, known=before).explain()
     if known is not None and dynamics.mechanics is not None and not dynamics.is_known:
-        known.rows, known.mechanics = len(data), dynamics.mechanics
+        known.rows, known.mechanics = len(samples), dynamics.mechanics
     level = 4 if "reward" in hypothesis.deeper else hypothesis.level
     reward = reward_of(
         samples,

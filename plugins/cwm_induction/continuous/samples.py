@@ -1,7 +1,8 @@
 """The transitions to explain, as plain arrays."""
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -9,6 +10,13 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 
 Array = np.ndarray
+
+
+class Remembered(NamedTuple):
+    """A component that nobody sees: its name, and how far the values that stand for it are off."""
+
+    name: str
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class Samples:
     grain: float
     shape: tuple[int, ...]
     action_space: Space
+    remembered: Mapping[int, Remembered] = field(default_factory=dict)
+    """Components, by number, that nobody sees."""
 
     @classmethod
     def of(cls, data: Dataset, held_back: Array) -> Self:

@@ -37,7 +37,7 @@ class Variable:
     `source` computes it from an observation. `low` and `high` are limits that
     it does not leave, which are `declared` when the observation space says so;
     `piles` are further values that many rows share. `free` marks the rows that
-    reach none of these. With a `cycle` the variable is kept within it, and the
+    reach none of these. Of what nobody sees the values are off by `noise`. With a `cycle` the variable is kept within it, and the
     change is the one that it takes on the short way round.
     """
 
@@ -48,6 +48,7 @@ class Variable:
     change: Array
     free: Array
     grain: float
+    noise: float = 0.0
     piles: tuple[float, ...] = ()
     is_angle: bool = False
     low: float = -np.inf
@@ -76,13 +77,13 @@ class Variable:
         sizes = np.abs(self.now) + np.abs(self.then) + np.abs(self.change).max()
         sizes = sizes + (2.0 if self.is_angle else 0.0)
         sizes = sizes + (self.cycle.length if self.cycle else 0.0)
-        tolerance: Array = 4 * self.grain * sizes + 1e-13
+        tolerance: Array = 4 * self.grain * sizes + self.noise + 1e-13
         return tolerance
 
     @property
     def quarter(self) -> Array:
         """A quarter of the error that still counts as right."""
-        tolerance: Array = 0.25 * MATCH * (1 + np.abs(self.then))
+        tolerance: Array = 0.25 * MATCH * (1 + np.abs(self.then)) + self.noise
         return tolerance
 
     @property
@@ -102,7 +103,7 @@ class Variable:
         off = then - self.then
         off = wrapped(off) if self.is_angle else off
         off = self.cycle.short(off) if self.cycle else off
-        right: Array = np.abs(off) <= MATCH * (1 + np.abs(self.then))
+        right: Array = np.abs(off) <= 4 * self.quarter
         return right
 
     def agrees(self, change: Array, rows: Array, least: float = 0.98) -> bool:
@@ -128,7 +129,7 @@ def latents(samples: Samples) -> Latents:
     """Find the variables behind the components."""
     pairs = _circles(samples)
     single = [i for i in range(samples.before.shape[1]) if not any(i in pair for pair in pairs)]
-    components = [f"x{index}_next" for index in range(samples.before.shape[1])]
+    components = [f"{_name(samples, index)}_next" for index in range(samples.before.shape[1])]
     variables = []
     for number, pair in enumerate(pairs):
         cosine, sine = _oriented(samples, pair, single)
@@ -263,13 +264,19 @@ def _angle(samples: Samples, name: str, cosine: int, sine: int) -> Variable:
     return Variable(name, source, now, then, turn, free, samples.grain, is_angle=True)
 
 
+def _name(samples: Samples, index: int) -> str:
+    unseen = samples.remembered.get(index)
+    return unseen.name if unseen else f"x{index}"
+
+
 def _number(samples: Samples, index: int) -> Variable:
     """Return a component as it is, within its cycle or its limits."""
     now, then = samples.before[:, index], samples.after[:, index]
     free = np.ones(len(samples), bool)
-    variable = Variable(
-        f"x{index}", f"observation[{index}]", now, then, then - now, free, samples.grain
-    )
+    noise = samples.remembered[index].noise if index in samples.remembered else 0.0
+    source = f"observation[{index}]"
+    name = _name(samples, index)
+    variable = Variable(name, source, now, then, then - now, free, samples.grain, noise)
     cycle = cycle_of(now, then, samples.low[index], samples.high[index])
     if cycle is not None:
         return replace(variable, change=cycle.short(variable.change), cycle=cycle)

@@ -64,7 +64,7 @@ def _replaced(program: str, names: Mapping[str, str]) -> str:
         return program
     constants = {old.upper(): new.upper() for old, new in names.items()}
     either = "|".join(sorted(names, key=len, reverse=True))
-    variable = rf"(?<![\w\"'.])({either})(?=_next\b|_chosen\b|_case_|\b)"
+    variable = rf"(?<![\w\"'.])({either})(?=_next\b|_chosen\b|_case_|_velocity|\b)"
     program = re.sub(variable, lambda m: names[m[1]], program)
     part = rf"(?:(?<=_)|\b)({either.upper()})(?=_|\b)"
     renamed_parts = partial(re.sub, part, lambda m: constants[m[1]])
