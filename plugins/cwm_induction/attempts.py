@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.filter import remembering
-from cwm_induction.memory.velocities import with_velocities
+from cwm_induction.memory.velocities import Pace
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
@@ -173,22 +173,29 @@ class EquationAttempt:
 class VelocityAttempt:
     """Looks for equations of what is seen and of velocities that nobody sees.
 
-    Those are remembered, and told by what is seen: coordinates move by the velocity before a step,
-    or `ahead` by the one after it.
+    Coordinates move by the velocity `after` a step, by the one `before` it, or as a mechanism by
+    what it is in between.
     """
 
-    ahead: bool
+    by: Literal["after", "before", "between"]
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or none if nothing moves or nothing can be put in order."""
         task.effort.tell("looking for velocities that nobody sees")
         view, rng = real(task.data), np.random.default_rng(task.seed)
-        data = view.flat(task.data)
-        samples = with_velocities(data, task.held_back, ahead=self.ahead)
-        if samples is None:
+        pace = Pace.of(view.flat(task.data), task.held_back)
+        if pace is None:
             return ProgramProposal("")
+        known = None
         try:
-            program = write(induce(samples, DEFAULT, rng, task.effort))
+            if self.by == "between":
+                found = pace.mechanism(rng, task.effort)
+                if found is None:
+                    return ProgramProposal("")
+                samples, known = found[0], KnownStructure(len(found[0]), mechanics=found[1])
+            else:
+                samples = pace.after() if self.by == "after" else pace.before()
+            program = write(induce(samples, DEFAULT, rng, task.effort, known))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("")
         return ProgramProposal(remembering(program, samples, view.observations, view.actions))

@@ -30,7 +30,7 @@ from cwm_induction.flows.fitting import FlowData
 from cwm_induction.flows.flow import Flow
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
-from cwm_induction.mechanics.motion import Mechanics, joints_of
+from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 
 LONG = 8
 """Terms beyond which an equation is given up for a mechanism that predicts as well."""
@@ -228,7 +228,8 @@ class Explainer:
             return
         for inputs in self._pushes():
             asked = tuple(v.name for j in joints for v in j), tuple(c.text for c in inputs)
-            search = partial(fit, self.samples, joints, inputs, time, self.rng)
+            motion = Motion.of(joints, inputs, time)
+            search = partial(fit, self.samples, joints, inputs, motion, self.rng)
             found = self.effort.share(0.5).once(asked, self.rng, search)
             best = self.found.mechanics
             least = least if best is None else best.right

@@ -37,8 +37,8 @@ class Variable:
     `source` computes it from an observation. `low` and `high` are limits that
     it does not leave, which are `declared` when the observation space says so;
     `piles` are further values that many rows share. `free` marks the rows that
-    reach none of these. Of what nobody sees the values are off by `noise`. With a `cycle` the variable is kept within it, and the
-    change is the one that it takes on the short way round.
+    reach none of these. Of what nobody sees the values are off by `noise`. With a `cycle` the
+    variable is kept within it, and the change is the one that it takes on the short way round.
     """
 
     name: str
@@ -280,7 +280,8 @@ def _number(samples: Samples, index: int) -> Variable:
     cycle = cycle_of(now, then, samples.low[index], samples.high[index])
     if cycle is not None:
         return replace(variable, change=cycle.short(variable.change), cycle=cycle)
-    return _limited(variable, samples.low[index], samples.high[index])
+    found = _limited(variable, samples.low[index], samples.high[index])
+    return replace(found, declared=found.declared and index not in samples.remembered)
 
 
 def _limited(variable: Variable, low: float, high: float) -> Variable:

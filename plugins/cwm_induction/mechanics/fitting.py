@@ -67,7 +67,7 @@ def fit(
     samples: Samples,
     joints: Sequence[Joint],
     inputs: Sequence[NamedColumn],
-    time: float,
+    motion: Motion,
     rng: np.random.Generator,
     effort: Share,
 ) -> Mechanics | None:
@@ -78,7 +78,6 @@ def fit(
     check = np.flatnonzero(usable & ~samples.learn)[:CHECK_ROWS]
     if len(joints) > MOST_JOINTS or len(learn) < 20 or len(check) < 4:
         return None
-    motion = Motion.of(joints, inputs, time)
     fitting = _Fitting(
         motion.rows(learn), motion.rows(check), tuple(joints), tuple(inputs), rng, effort
     )
@@ -140,7 +139,8 @@ class _Fitting:
 
     def starts(self) -> Iterator[tuple[Mechanism, Start]]:
         """Yield forms that come near without an integrator: simple ones, then the best others."""
-        jumps = self.integrators[0] in ONE_JUMP
+        learn, check = self.learn.momentary, self.check.momentary
+        jumps = learn is not self.learn or self.integrators[0] in ONE_JUMP
         waiting: list[tuple[Mechanism, Start]] = []
         for form in _forms(self.joints, len(self.inputs)):
             size = len(form.parameters)
@@ -148,10 +148,10 @@ class _Fitting:
                 continue
             if not self.effort.spend(60.0 * self.learn.q.size * size**2):
                 break
-            begin = start(form, self.learn, self.check, self.rng, jumps=jumps)
-            if begin.error < NEAR * self.learn.unrest:
+            begin = start(form, learn, check, self.rng, jumps=jumps)
+            if begin.error < NEAR * learn.unrest:
                 yield form, begin
-            elif begin.error < 0.1 * self.learn.unrest:
+            elif begin.error < 0.1 * learn.unrest:
                 waiting.append((form, begin))
         yield from sorted(waiting, key=lambda pair: pair[1].error)
 
@@ -160,7 +160,7 @@ class _Fitting:
         """Those that move coordinates as was seen: by the velocity before, after or in between."""
         learn = self.learn
         limit = learn.tolerance[:, : len(self.joints)]
-        for integrator, speed in zip(ONE_JUMP, (learn.v, learn.after), strict=True):
+        for integrator, speed in zip(ONE_JUMP, learn.speeds, strict=False):
             if np.median(np.abs(learn.turn - learn.time * speed) / limit) < 2:
                 return [integrator]
         return SMOOTH
@@ -171,15 +171,16 @@ class _Fitting:
         What fits worst is left out at first, and of a fit that is nearly right
         only what is far off.
         """
-        options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH)
-        longer = SolverOptions(30, 1e-4, reach=REACH)
+        price = self.learn.price
+        options = SolverOptions(10, 1e-4, believed=0.8, reach=REACH, price=price)
+        longer = SolverOptions(30, 1e-4, reach=REACH, price=price)
         fits: list[Mechanics] = []
         for integrator in self.integrators:
             found = self._found(form, integrator, point, options)
             if found.right > 0.5:
                 found = self._found(form, integrator, found.point, longer)
             fits.append(found)
-            settled = fits[-1].right > 0.8 and fits[-1].median < 0.02
+            settled = fits[-1].right > 0.8 and fits[-1].median < self.learn.noise
             lost = len(fits) == 3 and max(m.right for m in fits) < 0.5
             if settled or lost or not self.effort.spend(0):
                 break

@@ -188,10 +188,10 @@ class Mechanism:
         u: Array,
         stepping: Stepping,
     ) -> Moved:
-        """Advance every row under every parameter vector."""
+        """Advance every row under every parameter vector; a state may differ among these."""
         time, integrator, limits = stepping
         arrays = self.arrays(points)
-        q, v = q[None], v[None]
+        q, v = (part if part.ndim == 3 else part[None] for part in (q, v))
         h, stage = time / integrator.parts, q
 
         def push(q: Array, v: Array) -> Array:

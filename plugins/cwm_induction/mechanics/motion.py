@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,11 @@ class Motion:
     tolerance: Array
     time: float
 
+    noise: ClassVar[float] = 0.02
+    """Below which residual a median says that there is nothing left to explain."""
+    price: ClassVar[float] = 150.0
+    """Multiplications that a residual costs for every parameter."""
+
     @classmethod
     def of(cls, joints: Sequence[Joint], inputs: Sequence[NamedColumn], time: float) -> "Motion":
         """Gather the columns of joints and inputs."""
@@ -52,6 +57,16 @@ class Motion:
             ),
             time=time,
         )
+
+    @property
+    def speeds(self) -> tuple[Array, ...]:
+        """The velocities before and after a step, by one of which coordinates may have moved."""
+        return self.v, self.after
+
+    @property
+    def momentary(self) -> "Motion":
+        """What was seen, for who asks for no more than accelerations."""
+        return self
 
     @property
     def unrest(self) -> float:
@@ -78,6 +93,72 @@ class Motion:
     def rows(self, chosen: Array) -> "Motion":
         """Return some of the rows."""
         columns = ("q", "v", "u", "turn", "after", "tolerance")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+
+@dataclass(frozen=True)
+class UnseenMotion(Motion):
+    """Two steps in a row of which only coordinates are seen.
+
+    The velocities before are those that lead through the first step to what was seen, `v` is where
+    they are looked for; what counts is where the second step leads to: it turns by `later`.
+    """
+
+    later: Array
+    u_later: Array
+
+    noise: ClassVar[float] = 0.1
+    price: ClassVar[float] = 1200.0
+
+    @classmethod
+    def following(cls, motion: Motion, u_later: Array) -> "UnseenMotion":
+        """Return motion of which velocities are the changes of coordinates over a step."""
+        columns = {name: getattr(motion, name) for name in ("q", "v", "u", "turn", "after", "time")}
+        tolerance = motion.tolerance[:, : motion.q.shape[1]]
+        later = motion.time * motion.after
+        return cls(**columns, tolerance=tolerance, later=later, u_later=u_later)
+
+    @property
+    def speeds(self) -> tuple[Array, ...]:
+        """No velocities are seen."""
+        return ()
+
+    @property
+    def momentary(self) -> Motion:
+        """What was seen in the middle of both steps."""
+        speed, jump = (self.turn + self.later) / 2, self.later - self.turn
+        return Motion(
+            q=self.q + self.turn,
+            v=speed / self.time,
+            u=(self.u + self.u_later) / 2,
+            turn=self.later,
+            after=(speed + jump) / self.time,
+            tolerance=np.concatenate([self.tolerance, self.tolerance / self.time], 1),
+            time=self.time,
+        )
+
+    def residuals(
+        self,
+        form: Mechanism,
+        integrator: Integrator,
+        points: Array,
+        limits: tuple[Limit, ...] = (),
+    ) -> Array:
+        """Return the errors (B, rows, coordinates) of the second step."""
+        stepping = Stepping(self.time, integrator, limits)
+        with np.errstate(all="ignore"):
+            v = shot(self, form, points, stepping)
+            _, v, _ = form.step(points, self.q, v, self.u, stepping)
+            between = self.q + self.turn
+            q, _, _ = form.step(points, between, v, self.u_later, stepping)
+            error = (q - between - self.later) / self.tolerance
+        finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
+        clipped: Array = np.clip(finite, -1e8, 1e8)
+        return clipped
+
+    def rows(self, chosen: Array) -> "UnseenMotion":
+        """Return some of the rows."""
+        columns = ("q", "v", "u", "turn", "after", "tolerance", "later", "u_later")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
@@ -110,6 +191,38 @@ class Mechanics:
     def names(self) -> list[str]:
         """Names of the variables that the mechanism moves."""
         return [variable.name for joint in self.joints for variable in joint]
+
+
+NEWTON = 4
+"""Rounds after which velocities are right to the last digit."""
+
+
+def shot(motion: Motion, form: Mechanism, points: Array, stepping: Stepping) -> Array:
+    """Return the velocities (B, rows, n) before a step that leads to where coordinates were seen.
+
+    They are looked for by Newton's method, from those of the motion on. All but the first of the
+    points are taken to be near it: they have its derivatives.
+    """
+
+    def missed(points: Array, v: Array) -> Array:
+        q, _, _ = form.step(points, motion.q, v, motion.u, stepping)
+        off: Array = q - motion.q - motion.turn
+        return off
+
+    def corrected(v: Array, off: Array) -> Array:
+        usable = np.abs(np.linalg.det(slopes)) > 1e-12
+        regular = np.where(usable[..., None, None], slopes, np.eye(len(nudges)))
+        step = np.linalg.solve(regular, off[..., None])[..., 0]
+        moved: Array = v - np.where(usable[..., None] & np.isfinite(step), step, 0.0)
+        return moved
+
+    v, first = motion.v[None], points[:1]
+    nudges = 1e-6 * np.eye(motion.q.shape[1])
+    for _ in range(NEWTON):
+        off = missed(first, v)
+        slopes = np.stack([missed(first, v + nudge) - off for nudge in nudges], -1) / 1e-6
+        v = corrected(v, off)
+    return corrected(v, missed(points, v))
 
 
 WEIGHTS = (0.0, 1.0, 0.5, *(0.5 + 0.5 / parts for parts in (2, 3, 4, 5, 6)))

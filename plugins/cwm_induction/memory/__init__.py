@@ -1,1 +1,1 @@
-"""What nobody sees and has to be remembered: found in what was seen before, and kept up by a filter."""
+"""What nobody sees and has to be remembered: found in what was seen, kept up by a filter."""

@@ -12,8 +12,9 @@ SEEN = {seen}  # numbers of the state that are seen; the others are remembered
 class Environment(Dynamics):
     """The same for one who does not see {unseen}.
 
-    An episode is taken to begin at rest, so its first step is a guess. Once it is seen what followed
-    a step, the velocities before it become those that lead there; the equations carry them on.
+    An episode is taken to begin at rest, so its first step is a guess. Once it is seen what
+    followed a step, the velocities before it become those that lead there; the equations carry
+    them on.
     """
 
     def reset(self, observation):

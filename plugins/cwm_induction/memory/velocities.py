@@ -1,68 +1,173 @@
-"""Velocities that nobody sees: the differences between what was seen stand for them.
+"""Velocities that nobody sees: what was seen before and after a step stands for them.
 
-Where coordinates move by the velocity before a step, or by the one after it, what is seen says how
-fast they were, and the equations are those of a system of which everything is seen.
+Where coordinates move by the velocity before a step, or by the one after it, their changes say how
+fast they were, and the equations are those of a system of which everything is seen. Where the
+velocity changes within a step only the mechanism itself can tell which one leads to what was seen.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.samples import Array, Remembered, Samples
-from cwm_induction.continuous.variables import Variable, latents
-from cwm_induction.mechanics.motion import joints_of
+from cwm_induction.continuous.terms import NamedColumn
+from cwm_induction.continuous.variables import Variable, inputs_of, latents
+from cwm_induction.effort import Effort
+from cwm_induction.mechanics.fitting import fit
+from cwm_induction.mechanics.mechanism import Stepping
+from cwm_induction.mechanics.motion import (
+    Joint,
+    Mechanics,
+    Motion,
+    UnseenMotion,
+    joints_of,
+    shot,
+)
 from cwm_induction.writing.rounding import simplest_between
 
 NICE = (5.0, 2.0, 1.0)
 """First digits of the length of a step, which what is seen does not tell."""
 
-FEWEST = 6
+RIGHT_SHARE = 0.9
+"""Share of what is held back that a mechanism explains at least, for its velocities to be taken."""
+
+FEWEST = 4
 """Values as near to the largest one as they are off at most, from which on it is a limit."""
 
 
-def with_velocities(data: Dataset, held_back: Array, *, ahead: bool) -> Samples | None:
-    """Return the rows with a velocity for every coordinate that has none, or None if all have one.
+class Pace(NamedTuple):
+    """How fast coordinates that are seen move from row to row, in units of `time` for a step.
 
-    Coordinates move by the velocity before a step, or `ahead` by the one after it. Rows of which
-    it cannot be told are left out.
+    Speeds are those of `changes` (coordinates, rows). `follows` marks the rows, but for the last,
+    that the next one goes on from.
     """
-    samples = Samples.of(data, held_back)
-    moving = _without_velocity(samples)
-    if not moving:
+
+    samples: Samples
+    coordinates: Sequence[Variable]
+    follows: Array
+    time: float
+
+    @classmethod
+    def of(cls, data: Dataset, held_back: Array) -> Self | None:
+        """Look for coordinates whose velocity is not seen; None where there is none."""
+        samples = Samples.of(data, held_back)
+        coordinates = _without_velocity(samples)
+        if not coordinates:
+            return None
+        episodes = data.columns["episodes"]
+        same = (samples.after[:-1] == samples.before[1:]).all(1)
+        follows = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
+        changes = [variable.change[samples.smooth] for variable in coordinates]
+        return cls(samples, coordinates, follows, _time(changes))
+
+    @property
+    def speeds(self) -> Array:
+        """The changes of coordinates (coordinates, rows) over a step."""
+        return np.stack([variable.change for variable in self.coordinates]) / self.time
+
+    @property
+    def noise(self) -> list[float]:
+        """How far speeds are off, because what is seen is rounded."""
+        sizes = [1.0 if v.is_angle else float(np.abs(v.now).max()) for v in self.coordinates]
+        return [4 * self.samples.grain * size / self.time for size in sizes]
+
+    @property
+    def stopped(self) -> Array:
+        """Mask (coordinates, rows) of where one comes to the end of its way, which stops it."""
+        return np.stack([(v.then == v.low) | (v.then == v.high) for v in self.coordinates])
+
+    def before(self, speeds: Array | None = None, last: Array | None = None) -> Samples:
+        """Return the rows with the velocities before the step, by which coordinates move.
+
+        They are the changes, or those given (coordinates, rows), an episode ends with the `last`.
+        """
+        speeds = self.speeds if speeds is None else speeds
+        follows, terminated = np.append(self.follows, False), self.samples.terminated
+        stopped = self.stopped.any(0) & ~terminated
+        rows = np.flatnonzero((follows | terminated) & ~stopped)
+        then = np.where(follows, np.roll(speeds, -1, axis=1), speeds if last is None else last)
+        return self.rows(rows, speeds[:, rows], then[:, rows])
+
+    def after(self) -> Samples:
+        """Return the rows with the velocities after the step, by which coordinates move."""
+        rows = np.flatnonzero(self.follows) + 1
+        speeds = np.where(self.stopped, 0.0, self.speeds)
+        return self.rows(rows, speeds[:, rows - 1], speeds[:, rows])
+
+    def rows(self, rows: Array, now: Array, then: Array) -> Samples:
+        """Return some rows with velocities (coordinates, rows) before and after the step."""
+        samples, count, noise = self.samples, len(self.coordinates), self.noise
+        pairs = zip(now, then, strict=True)
+        width = samples.before.shape[1]
+        ends = [_limit(np.concatenate(part), off) for part, off in zip(pairs, noise, strict=True)]
+        remembered = {
+            width + place: Remembered(f"{variable.name}_velocity", off)
+            for place, (variable, off) in enumerate(zip(self.coordinates, noise, strict=True))
+        }
+        bounds, near = np.array(ends)[:, None], 5 * np.array(noise)[:, None]
+
+        def limited(speeds: Array) -> Array:
+            snapped: Array = np.where(
+                np.abs(np.abs(speeds) - bounds) < near, np.sign(speeds) * bounds, speeds
+            )
+            return snapped.T
+
+        return replace(
+            samples,
+            before=np.concatenate([samples.before[rows], limited(now)], 1),
+            after=np.concatenate([samples.after[rows], limited(then)], 1),
+            actions=samples.actions[rows],
+            rewards=samples.rewards[rows],
+            terminated=samples.terminated[rows],
+            learn=samples.learn[rows],
+            low=np.concatenate([samples.low, -bounds[:, 0]]),
+            high=np.concatenate([samples.high, bounds[:, 0]]),
+            shape=(width + count,),
+            remembered=remembered,
+        )
+
+    def mechanism(
+        self, rng: np.random.Generator, effort: Effort
+    ) -> tuple[Samples, Mechanics] | None:
+        """Return the rows with velocities that lead through a step, and what moves by them."""
+        rows = np.flatnonzero(self.follows & ~(self.stopped[:, :-1] | self.stopped[:, 1:]).any(0))
+        samples = self.rows(rows, self.speeds[:, rows], self.speeds[:, rows + 1])
+        by_name = {variable.name: variable for variable in latents(samples).variables}
+        joints = [Joint(by_name[v.name], by_name[f"{v.name}_velocity"]) for v in self.coordinates]
+        for inputs in self._pushes():
+            now = [column._replace(values=column.values[rows]) for column in inputs]
+            later = np.stack([column.values[rows + 1] for column in inputs], 1)
+            motion = UnseenMotion.following(Motion.of(joints, now, self.time), later)
+            found = fit(samples, joints, now, motion, rng, effort.share(0.5))
+            if found is not None and found.right > RIGHT_SHARE:
+                return self._through(found, inputs), found
         return None
-    shifted = _rows_before(samples, data) if ahead else _rows_after(samples, data)
-    rows = np.flatnonzero(shifted >= 0)
-    for variable in moving:
-        stopped = _stopped(variable)
-        rows = rows[~stopped[rows] | samples.terminated[rows] | ahead]
-    time = _time([variable.change[samples.smooth] for variable in moving])
-    before, after, remembered = [samples.before[rows]], [samples.after[rows]], {}
-    for variable in moving:
-        speed = np.where(_stopped(variable) & ahead, 0.0, variable.change / time)
-        size = 1.0 if variable.is_angle else float(np.abs(variable.now).max())
-        noise = 4 * samples.grain * size / time
-        speed = _limited(speed, noise)
-        first, then = (shifted[rows], rows) if ahead else (rows, shifted[rows])
-        before.append(speed[first][:, None])
-        after.append(speed[then][:, None])
-        place = samples.before.shape[1] + len(remembered)
-        remembered[place] = Remembered(f"{variable.name}_velocity", noise)
-    unbounded = np.full(len(remembered), np.inf)
-    return replace(
-        samples,
-        before=np.concatenate(before, axis=1),
-        after=np.concatenate(after, axis=1),
-        actions=samples.actions[rows],
-        rewards=samples.rewards[rows],
-        terminated=samples.terminated[rows],
-        learn=samples.learn[rows],
-        low=np.concatenate([samples.low, -unbounded]),
-        high=np.concatenate([samples.high, unbounded]),
-        shape=(samples.before.shape[1] + len(remembered),),
-        remembered=remembered,
-    )
+
+    def _pushes(self) -> list[list[NamedColumn]]:
+        """Return what may push: an action's number, or each action for itself."""
+        inputs = inputs_of(self.samples)
+        if self.samples.action_space.kind != "discrete":
+            return [inputs]
+        return [inputs[:1], *([inputs[2:]] if len(inputs) > 2 else [])]
+
+    def _through(self, found: Mechanics, inputs: Sequence[NamedColumn]) -> Samples:
+        """Return the rows with the velocities by which a mechanism leads to what was seen."""
+        whole = Motion(
+            q=np.stack([v.now for v in self.coordinates], 1),
+            v=self.speeds.T,
+            u=np.stack([column.values for column in inputs], 1),
+            turn=np.stack([v.change for v in self.coordinates], 1),
+            after=self.speeds.T,
+            tolerance=np.ones((len(self.samples), 2 * len(self.coordinates))),
+            time=self.time,
+        )
+        point, stepping = found.point[None], Stepping(found.time, found.integrator)
+        v = shot(whole, found.form, point, stepping)
+        after = found.form.step(point, whole.q, v, whole.u, stepping).v
+        return self.before(v[0].T, after[0].T)
 
 
 def _without_velocity(samples: Samples) -> list[Variable]:
@@ -79,37 +184,6 @@ def _without_velocity(samples: Samples) -> list[Variable]:
     ]
 
 
-def _rows_after(samples: Samples, data: Dataset) -> Array:
-    """Return the number of the row that follows each, its own at an end, -1 where none does."""
-    count = len(samples)
-    follows = _follows(samples, data)
-    number = np.where(samples.terminated, np.arange(count), -1)
-    number[:-1][follows] = np.flatnonzero(follows) + 1
-    return number
-
-
-def _rows_before(samples: Samples, data: Dataset) -> Array:
-    """Return the number of the row before each, -1 where there is none."""
-    number = np.full(len(samples), -1)
-    follows = _follows(samples, data)
-    number[1:][follows] = np.flatnonzero(follows)
-    return number
-
-
-def _follows(samples: Samples, data: Dataset) -> Array:
-    """Mask of the rows, but for the last, that the next one goes on from."""
-    episodes = data.columns["episodes"]
-    same = (samples.after[:-1] == samples.before[1:]).all(1)
-    mask: Array = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
-    return mask
-
-
-def _stopped(variable: Variable) -> Array:
-    """Mask of the rows in which a coordinate comes to the end of its way, where it is stopped."""
-    mask: Array = (variable.then == variable.low) | (variable.then == variable.high)
-    return mask
-
-
 def _time(changes: Sequence[Array]) -> float:
     """Return a length of a step that makes velocities numbers of about one."""
     most = min(1.0, max(float(np.abs(change).max()) for change in changes))
@@ -117,12 +191,16 @@ def _time(changes: Sequence[Array]) -> float:
     return float(f"{next(digit for digit in NICE if digit * power <= most) * power:.0e}")
 
 
-def _limited(speed: Array, noise: float) -> Array:
-    """Make one number of the values at an end where many come together: a limit of the speed."""
+def _limit(speeds: Array, noise: float) -> float:
+    """Return the number at which many of the largest speeds come together, or infinity.
+
+    A limit holds in both directions unless something is faster in one.
+    """
+    limits = [np.inf]
     for side in (1.0, -1.0):
-        edge = float((side * speed).max())
-        near = side * speed >= edge - 4 * noise
-        if FEWEST <= near.sum() < 0.5 * len(speed):
-            limit = simplest_between(edge - 4 * noise, edge + noise)
-            speed = np.where(near, side * limit, speed)
-    return speed
+        edge = float((side * speeds).max())
+        near = side * speeds >= edge - 4 * noise
+        if edge > 0 and FEWEST <= near.sum() < 0.5 * len(speeds):
+            limits.append(simplest_between(edge - 4 * noise, edge + noise))
+    limit = min(limits)
+    return limit if np.abs(speeds).max() < limit + 5 * noise else np.inf
