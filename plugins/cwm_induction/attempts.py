@@ -41,6 +41,9 @@ WITHOUT = {
 }
 """What is tried where one of these families was used and not everything is right."""
 
+ONE_VIEW = 1500
+"""Work units for one way that velocities may move what is seen: there are several to try."""
+
 SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
 """What is tried where the equations that were found cannot be put in order."""
 
@@ -174,31 +177,39 @@ class VelocityAttempt:
     """Looks for equations of what is seen and of velocities that nobody sees.
 
     Coordinates move by the velocity `after` a step, by the one `before` it, or as a mechanism by
-    what it is in between.
+    what it is in between. All that move have one, or `only` one of them.
     """
 
     by: Literal["after", "before", "between"]
+    only: str = ""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or none if nothing moves or nothing can be put in order."""
         task.effort.tell("looking for velocities that nobody sees")
         view, rng = real(task.data), np.random.default_rng(task.seed)
-        pace = Pace.of(view.flat(task.data), task.held_back)
+        data, known = view.flat(task.data), None
+        pace = Pace.of(data, task.held_back, rng, task.effort, self.only)
         if pace is None:
             return ProgramProposal("")
-        known = None
+        singles = [v.name for v in pace.coordinates] if len(pace.coordinates) > 1 else []
+        more = tuple(VelocityAttempt(self.by, name) for name in singles if self.by != "between")
+        effort = task.effort.part(max(1, round(task.effort.units / ONE_VIEW)))
+        if self.by == "between":
+            effort, found = task.effort, pace.mechanism(rng, task.effort)
+            if found is None:
+                return ProgramProposal("")
+            samples, known = found[0], KnownStructure(len(found[0]), mechanics=found[1])
+        else:
+            samples = pace.after() if self.by == "after" else pace.before()
+        given = effort.units
         try:
-            if self.by == "between":
-                found = pace.mechanism(rng, task.effort)
-                if found is None:
-                    return ProgramProposal("")
-                samples, known = found[0], KnownStructure(len(found[0]), mechanics=found[1])
-            else:
-                samples = pace.after() if self.by == "after" else pace.before()
-            program = write(induce(samples, DEFAULT, rng, task.effort, known))
+            program = write(induce(samples, DEFAULT, rng, effort, known))
         except (EmissionError, np.linalg.LinAlgError):
-            return ProgramProposal("")
-        return ProgramProposal(remembering(program, samples, view.observations, view.actions))
+            return ProgramProposal("", more)
+        finally:
+            task.effort.units -= given - effort.units if effort is not task.effort else 0.0
+        program = remembering(program, samples, view.observations, view.actions)
+        return ProgramProposal(program, more)
 
 
 @dataclass(frozen=True)
@@ -217,8 +228,12 @@ def unchanged(data: Dataset) -> str:
     return UNCHANGED.format(count=len(data), reward=reward)
 
 
-def attempts(data: Dataset) -> Iterator[Attempt]:
-    """Yield what to try for a new program, the likeliest first."""
+def attempts(data: Dataset, contract: str) -> Iterator[Attempt]:
+    """Yield what to try for a new program of a contract, the likeliest first."""
+    if contract == "memory" and has_equations(data):
+        yield VelocityAttempt("after")
+        yield VelocityAttempt("before")
+        yield VelocityAttempt("between")
     if objects.supports(data):
         yield ObjectAttempt()
     if has_rules(data):

@@ -115,7 +115,7 @@ class Portfolio:
             yield from improvements(self.task, move.program, predictions)
         if move.action == FIX:
             yield from fixes(self.fit, culprit(move))
-        yield from attempts(self.fit)
+        yield from attempts(self.fit, self.problem.contract)
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""

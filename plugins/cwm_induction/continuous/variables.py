@@ -129,7 +129,9 @@ def latents(samples: Samples) -> Latents:
     """Find the variables behind the components."""
     pairs = _circles(samples)
     single = [i for i in range(samples.before.shape[1]) if not any(i in pair for pair in pairs)]
-    components = [f"{_name(samples, index)}_next" for index in range(samples.before.shape[1])]
+    components = [f"x{index}_next" for index in range(samples.before.shape[1])]
+    for index, unseen in samples.remembered.items():
+        components[index] = f"{unseen.name}_next"
     variables = []
     for number, pair in enumerate(pairs):
         cosine, sine = _oriented(samples, pair, single)
@@ -264,24 +266,19 @@ def _angle(samples: Samples, name: str, cosine: int, sine: int) -> Variable:
     return Variable(name, source, now, then, turn, free, samples.grain, is_angle=True)
 
 
-def _name(samples: Samples, index: int) -> str:
-    unseen = samples.remembered.get(index)
-    return unseen.name if unseen else f"x{index}"
-
-
 def _number(samples: Samples, index: int) -> Variable:
     """Return a component as it is, within its cycle or its limits."""
     now, then = samples.before[:, index], samples.after[:, index]
     free = np.ones(len(samples), bool)
-    noise = samples.remembered[index].noise if index in samples.remembered else 0.0
+    unseen = samples.remembered.get(index)
+    name, noise = unseen or (f"x{index}", 0.0)
     source = f"observation[{index}]"
-    name = _name(samples, index)
     variable = Variable(name, source, now, then, then - now, free, samples.grain, noise)
-    cycle = cycle_of(now, then, samples.low[index], samples.high[index])
+    cycle = None if unseen else cycle_of(now, then, samples.low[index], samples.high[index])
     if cycle is not None:
         return replace(variable, change=cycle.short(variable.change), cycle=cycle)
     found = _limited(variable, samples.low[index], samples.high[index])
-    return replace(found, declared=found.declared and index not in samples.remembered)
+    return replace(found, declared=found.declared and not unseen)
 
 
 def _limited(variable: Variable, low: float, high: float) -> Variable:

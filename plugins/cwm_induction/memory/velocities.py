@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.samples import Array, Remembered, Samples
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.continuous.variables import Variable, inputs_of, latents
@@ -51,10 +52,18 @@ class Pace(NamedTuple):
     time: float
 
     @classmethod
-    def of(cls, data: Dataset, held_back: Array) -> Self | None:
-        """Look for coordinates whose velocity is not seen; None where there is none."""
+    def of(
+        cls,
+        data: Dataset,
+        held_back: Array,
+        rng: np.random.Generator,
+        effort: Effort,
+        only: str = "",
+    ) -> Self | None:
+        """Look for coordinates whose velocity is not seen, or for one; None where there is none."""
         samples = Samples.of(data, held_back)
-        coordinates = _without_velocity(samples)
+        found = _without_velocity(samples, rng, effort)
+        coordinates = [variable for variable in found if only in ("", variable.name)]
         if not coordinates:
             return None
         episodes = data.columns["episodes"]
@@ -170,15 +179,18 @@ class Pace(NamedTuple):
         return self.before(v[0].T, after[0].T)
 
 
-def _without_velocity(samples: Samples) -> list[Variable]:
-    """Return the coordinates that move, at a pace that changes, and whose velocity is not seen."""
+def _without_velocity(samples: Samples, rng: np.random.Generator, effort: Effort) -> list[Variable]:
+    """Return the coordinates that move as no velocity or equation of what is seen tells."""
     variables = latents(samples).variables
     joints, _ = joints_of(samples, variables)
-    paired = {variable.name for joint in joints for variable in joint}
+    told = {variable.name for joint in joints for variable in joint}
+    told |= (
+        Chains(samples, variables, inputs_of(samples), rng, effort.share(0.05), 2).explain().keys()
+    )
     return [
         variable
         for variable in variables
-        if variable.name not in paired
+        if variable.name not in told
         and not variable.is_whole
         and float(np.ptp(variable.change[samples.smooth])) > 1e-6
     ]
