@@ -46,7 +46,7 @@ class ProgramSurvey(NamedTuple):
 
 def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | None:
     """Return a program as it is planned with where rows are known; None if they say nothing."""
-    support = supported(survey(model, rows), rows) if len(rows) else None
+    support = supported(survey(model, rows), rows) if len(rows) and _steps_only(model) else None
     if support is None:
         return None
     if mode == "ignore":
@@ -62,11 +62,14 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
 
 
 def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:
-    """Ask a program for rows, and follow its ways there and, where they are few, in all cells."""
-    predictions = model.predict(rows)
-    if predictions.failure is not None:
+    """Ask a program for rows, and follow its ways there and, where they are few, in all cells.
+
+    Nothing is found of one that tells outcomes or remembers: it is asked for more than a step.
+    """
+    predictions = model.predict(rows) if _steps_only(model) else None
+    if predictions is None or predictions.failure is not None:
         return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
-    right = _right(predictions.columns, rows)
+    right = _right(predictions.likeliest(), rows)
     columns, count = rows.select("observations", "actions"), len(rows)
     cells = cells and countable(rows.observation_space, rows.action_space)
     if cells:
@@ -84,6 +87,10 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
         return ProgramSurvey(right, None, None, None)
     events = followed.events
     return ProgramSurvey(right, events[:count], events[count:] if cells else None, followed.lines)
+
+
+def _steps_only(model: ProgramModel) -> bool:
+    return not (model.abilities.tells or model.abilities.remembers)
 
 
 def supported(found: ProgramSurvey, rows: Dataset) -> Support | None:

@@ -29,6 +29,7 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import DATASET, kind_of
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean, money, share, tokens
 
@@ -77,6 +78,7 @@ def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
     data = {
         "seed": config.seed,
         "draws": "random" in program,
+        "abilities": abilities_of(program)._asdict(),
         "names_actions": dataset.has_valid_actions,
         "characters": _characters(dataset),
         "observation_space": dataset.observation_space.to_json(),
@@ -168,6 +170,7 @@ def card(
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
+        contract=_CONTRACTS[abilities_of(findings.best.program).contract],
         scores=_scores(run, findings),
         gaps=_gaps(run),
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
@@ -175,6 +178,14 @@ def card(
         mark=MARK,
     )
 
+
+_CONTRACTS = {
+    "plain": "",
+    "chance": " What follows an action is drawn; the seed decides all of it.",
+    "memory": " The program remembers the episode: it is told how it starts, and goes on from what"
+    " it predicted. Its method `correct` is for those who know what really happened.",
+}
+"""What is said of a program by its contract."""
 
 _VALID = " `info` names the actions that are valid next: `valid_actions`, and `action_mask`."
 

@@ -1,8 +1,10 @@
 """The environment that `program.py` predicts, for Gymnasium; `world.json` holds what was recorded.
 
 Every step asks the program as it was asked when it was scored: to stand at an
-observation, then to take one step. It goes on from what the program answered,
-before that was rounded to the precision of the space.
+observation, then to take one step, or to say what can follow, of which one is drawn. It
+goes on from what the program answered, before that was rounded to the precision of the
+space. A program with memory goes on by itself, from the `reset` at the start: what it
+predicts is what happens, so that there is nothing to `correct`.
 """
 
 import json
@@ -44,9 +46,15 @@ class WorldModelEnv(gym.Env[Any, Any]):
         start = self._world["starts"][self.np_random.integers(len(self._world["starts"]))]
         if options and "observation" in options:
             start = {"observation": options["observation"]}
+        if self._world["abilities"]["draws"]:
+            self._make_program.rng = self.np_random  # also for what it does when it is made
         with seeded(self._world["seed"]):
             self._program = self._make_program()
         self._observation = plain(self.observation_space, start["observation"])
+        if self._world["abilities"]["draws"]:
+            self._program.rng = self.np_random  # others are made of the same class
+        if self._world["abilities"]["remembers"]:
+            self._program.reset(plain(self.observation_space, self._observation))
         info = self._info(start.get("valid_actions", ()))
         return typed(self.observation_space, self._observation), info
 
@@ -65,8 +73,18 @@ class WorldModelEnv(gym.Env[Any, Any]):
 
     def _answer(self, action: Any) -> Any:
         """Ask the program; it gets copies."""
-        self._program.set_state(plain(self.observation_space, self._observation))
-        return self._program.step(plain(self.action_space, action))
+        taken, abilities = plain(self.action_space, action), self._world["abilities"]
+        if not abilities["remembers"]:
+            self._program.set_state(plain(self.observation_space, self._observation))
+            if abilities["tells"]:
+                return self._drawn(self._program.outcomes(taken))
+        return self._program.step(taken)
+
+    def _drawn(self, told: Iterable[Any]) -> Any:
+        """Draw one of the outcomes that the program tells, each of which has its probability."""
+        outcomes = list(told)
+        shares = np.array([float(outcome[0]) for outcome in outcomes])
+        return outcomes[self.np_random.choice(len(outcomes), p=shares / shares.sum())][1:]
 
     def _info(self, valid: Iterable[Any]) -> dict[str, Any]:
         """Say which actions are valid, where the program knows; all where it names none."""
