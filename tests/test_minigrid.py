@@ -123,6 +123,32 @@ def test_a_box_shows_what_is_hidden_in_it_and_gives_it_away_when_it_is_toggled()
     ] == [("key", "none")]
 
 
+def test_a_partial_view_is_that_of_the_package_in_whole_numbers():
+    name = "MiniGrid-DoorKey-5x5-v0"
+    spec = environment(name)
+    env, theirs = spec.make(view="partial"), gym.make(name)
+    for seed in range(3):
+        seen, expected = env.reset(seed=seed)[0], theirs.reset(seed=seed)[0]
+        for action in np.random.default_rng(seed).integers(7, size=60).tolist():
+            assert seen["image"].tolist() == expected["image"].tolist()
+            assert (seen["direction"], seen["mission"]) == (
+                expected["direction"],
+                expected["mission"],
+            )
+            assert env.observation_space.contains(seen)
+            assert not spec.restore(env.unwrapped, seen)
+            seen, _, over, *_ = env.step(action)
+            expected = theirs.step(action)[0]
+            if over:
+                break
+    assert "`image` is an array of whole numbers of shape (7, 7, 3)" in spec.describe(env)
+    assert spec.objects(env) is None
+    opening = Opening.of(spec, {"view": "partial"})
+    assert opening.deterministic and not opening.observed
+    with pytest.raises(CwmError, match=r"did you mean partial\?"):
+        spec.make(view="partly")
+
+
 def test_ids_beyond_the_curriculum_are_served_and_belong_to_one_plugin():
     env, observation = made("MiniGrid-MultiRoom-N2-S4-v0")
     assert env.observation_space.contains(observation)

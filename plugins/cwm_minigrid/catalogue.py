@@ -1,4 +1,4 @@
-"""The environments of the package minigrid, made so that all of their objects are seen."""
+"""The environments of the package minigrid, made so that all of their objects are seen, or few."""
 
 from __future__ import annotations
 
@@ -46,22 +46,30 @@ def _load(name: str) -> None:
 
 
 def _make(
-    name: str, /, *, render_mode: str | None = None, max_steps: int | None = None, **env_args: Any
+    name: str,
+    /,
+    *,
+    render_mode: str | None = None,
+    max_steps: int | None = None,
+    view: str = "objects",
+    **env_args: Any,
 ) -> gym.Env[Any, Any]:
     """Make an environment, or say in one line why not."""
     _load(name)
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
-    from cwm_minigrid.grid import ObjectGrid
+    from cwm_minigrid.grid import VIEWS, ObjectGrid
 
     if name not in gymnasium.registry:
         known = [known for known in gymnasium.registry if known.startswith("MiniGrid-")]
         raise UnknownNameError("environment", name, known)
+    if view not in VIEWS:
+        raise UnknownNameError(f"view of {name}", str(view), VIEWS)
     given = env_args | ({} if max_steps is None else {"max_steps": max_steps})
     try:
         inner: Any = gymnasium.make(name, disable_env_checker=True, **given).unwrapped
-        env = ObjectGrid(inner, render_mode)
+        env = ObjectGrid(inner, render_mode, view)
     except gymnasium.error.DependencyNotInstalled as error:
         raise CwmError(f"{name} cannot be made: {error}") from error
     except Exception as error:
@@ -101,8 +109,8 @@ def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     return bool(_grid(env).restore(observation))
 
 
-def _objects(env: gym.Env[Any, Any]) -> ObjectSchema:
-    """Say what the numbers of an object stand for."""
+def _objects(env: gym.Env[Any, Any]) -> ObjectSchema | None:
+    """Say what the numbers of an object stand for; there are no objects in a partial view."""
     from cwm_minigrid.grid import SCHEMA
 
-    return SCHEMA
+    return None if _grid(env).view == "partial" else SCHEMA

@@ -1,7 +1,8 @@
-"""A MiniGrid whose observation is all of its objects, and the mission.
+"""A MiniGrid whose observation is all of its objects, and the mission, or what its agent sees.
 
 The package shows a picture of a few cells, and rewards less the later it is; here everything that
-decides how an episode goes on is seen, so that a step depends on the observation alone.
+decides how an episode goes on is seen, so that a step depends on the observation alone. The view
+`partial` is that of the package, in its numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from minigrid.core.world_object import WorldObj
 
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
@@ -51,20 +53,34 @@ FOREVER = 10**9
 """Steps after which the package would end an episode; what limits it here is a wrapper."""
 
 
+VIEWS = ("objects", "partial")
+"""What can be seen: all objects in a table, or the cells before the agent as the package has it."""
+
+IMAGE, DIRECTION = "image", "direction"
+"""Keys of a partial view, beside that of the mission."""
+
+
 class ObjectGrid(gym.Env[Any, Any]):
-    """Shows a MiniGrid as a table of objects; an object keeps its row for a whole episode."""
+    """Shows a MiniGrid as a table of objects; an object keeps its row for a whole episode.
+
+    Its `view` may be partial instead.
+    """
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
 
-    def __init__(self, grid: MiniGridEnv, render_mode: str | None = None) -> None:
+    def __init__(
+        self, grid: MiniGridEnv, render_mode: str | None = None, view: str = VIEWS[0]
+    ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(
                 f"there is no render mode {render_mode!r}, only 'rgb_array' and 'ansi'"
             )
         self.grid = grid
+        self.view = view
         self.render_mode = render_mode
         self.limit = grid.max_steps
         self.grid.max_steps = FOREVER
+        self._look = grid.gen_obs
         self.grid.gen_obs = lambda: {}  # what the package would show takes most of its time
         slots = 1 + grid.width * grid.height
         highest = (
@@ -79,6 +95,16 @@ class ObjectGrid(gym.Env[Any, Any]):
         told = spaces.Text(LONGEST_MISSION, min_length=0, charset=LETTERS)
         seen = spaces.Box(self._empty, high, dtype=np.int64)
         self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
+        if view == "partial":
+            cells = (grid.agent_view_size, grid.agent_view_size)
+            highest = max(OBJECT_TO_IDX.values()), max(COLOR_TO_IDX.values()), len(STATE_TO_IDX) - 1
+            image = spaces.Box(
+                np.zeros((*cells, 3), np.int64),
+                np.tile(np.array(highest), (*cells, 1)),
+                dtype=np.int64,
+            )
+            way = spaces.Discrete(len(DIRECTIONS) - 1)
+            self.observation_space = spaces.Dict({MISSION: told, DIRECTION: way, IMAGE: image})
         self.action_space = spaces.Discrete(len(grid.actions))
         self.rows: list[WorldObj | None] = []
         self._roles: dict[str, Role] | None = None
@@ -110,7 +136,15 @@ class ObjectGrid(gym.Env[Any, Any]):
         return self.observation(), float(np.sign(reward)), bool(terminated), False, {}
 
     def observation(self) -> dict[str, Any]:
-        """Return the mission and the table of all objects."""
+        """Return the mission with the table of all objects, or with what the agent sees."""
+        mission = self.grid.mission
+        if self.view != "partial":
+            return {MISSION: mission, OBJECTS: self.table()}
+        image = self._look()["image"].astype(np.int64)
+        return {MISSION: mission, DIRECTION: int(self.grid.agent_dir), IMAGE: image}
+
+    def table(self) -> np.ndarray:
+        """Return all objects."""
         grid, table = self.grid, self._empty.copy()
         x, y = grid.agent_pos
         table[0] = AGENT, x, y, 1 + grid.agent_dir, 0, 0, 0
@@ -120,11 +154,11 @@ class ObjectGrid(gym.Env[Any, Any]):
                 self._write(table, row, thing, (cell % width, cell // width, 0))
         if grid.carrying is not None:
             self._write(table, row, grid.carrying, (x, y, 1))
-        return {MISSION: grid.mission, OBJECTS: table}
+        return table
 
     def restore(self, observation: Any) -> bool:
         """Stand at an observation; False where it is none, or does not tell all that matters."""
-        if not self.observation_space.contains(observation):
+        if self.view == "partial" or not self.observation_space.contains(observation):
             return False
         if self._roles is None:
             self._roles = learned_roles(self.grid)
@@ -136,7 +170,7 @@ class ObjectGrid(gym.Env[Any, Any]):
             return False
         for name, role in self._roles.items():
             setattr(self.grid, name, told[role])
-        return np.array_equal(self.observation()[OBJECTS], table)
+        return np.array_equal(self.table(), table)
 
     def stand(self, table: np.ndarray, mission: str) -> bool:
         """Put the objects of a table into the grid; False where two do not fit into a cell."""
@@ -209,8 +243,6 @@ def _thing(known: WorldObj | None, kind: int, color: int, state: int) -> WorldOb
         return None
     name, paint = CLASSES[kind], COLORS[color]
     if known is None or (known.type, known.color) != (name, paint):
-        from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX
-
         if name not in OBJECT_TO_IDX or paint not in COLOR_TO_IDX or kind == AGENT:
             return None
         known = WorldObj.decode(OBJECT_TO_IDX[name], COLOR_TO_IDX[paint], 0)
@@ -320,7 +352,7 @@ class GridRewinder:
     def save(self, *, chance: bool = True) -> SavedGrid:
         """Return all that decides how an episode goes on."""
         grid, env = self._env.grid, self._env
-        observation = env.observation()
+        table = env.table()
         row = {thing: _Row(number) for number, thing in enumerate(env.rows) if thing is not None}
         attributes = [
             (name, tuple(_packed(part, row) for part in value))
@@ -329,9 +361,7 @@ class GridRewinder:
             for name, value in _attributes(grid)
         ]
         drawn = grid.np_random.bit_generator.state if chance else None
-        return SavedGrid(
-            observation[OBJECTS].tobytes(), observation[MISSION], tuple(attributes), drawn
-        )
+        return SavedGrid(table.tobytes(), grid.mission, tuple(attributes), drawn)
 
     def load(self, state: SavedGrid, *, chance: bool = True) -> None:
         """Go on from a saved state."""

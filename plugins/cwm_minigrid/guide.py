@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
+
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
 from cwm_minigrid.grid import CLASSES, COLORS, DIRECTIONS, STATES, ObjectGrid
 
-GUIDE = """# {name}
-
-A grid of {width} x {height} cells, seen from above and as a whole: nothing is out of sight. \
-{about}
-
-## Observation
-A dict with two keys.
+ALL = """A dict with two keys.
 - `mission` is a text that says what to do. It stays the same for a whole episode.
 - `objects` is an array of whole numbers of shape ({slots}, 7), a row for every object. An object \
 keeps its row for a whole episode; the agent has row 0. Rows in which every number is 0 are free. \
@@ -25,7 +22,27 @@ The columns are:
   - 5 state: {states}. Only doors are open, closed or locked. An object is hidden while it is in \
 a box; it then is where the box is.
   - 6 held: 1 while the agent carries the object, otherwise 0. What is carried is where the agent \
-is, and moves with it; at most one object is carried at a time.
+is, and moves with it; at most one object is carried at a time."""
+
+PARTIAL = """A dict with three keys.
+- `mission` is a text that says what to do. It stays the same for a whole episode.
+- `direction` is the way in which the agent looks: 0 right, 1 down, 2 left, 3 up.
+- `image` is an array of whole numbers of shape ({size}, {size}, 3): the cells before the agent, \
+as it sees them. `image[{middle}, {last}]` is the cell of the agent itself, in which it sees what \
+it carries, and cells with a smaller second number are as many cells ahead; a smaller first \
+number is to its left, a larger one to its right. The picture turns with the agent. It sees \
+{through}, and nothing outside of these cells: the rest of the grid is hidden, goes on as it is, \
+and is to be remembered from when it was seen. The three numbers of a cell are:
+  - 0 class: {classes}.
+  - 1 color: {colors}; 0 for a cell that is unseen or empty.
+  - 2 state: {states}. Only doors have one; 0 for everything else."""
+
+GUIDE = """# {name}
+
+A grid of {width} x {height} cells, {extent}. {about}
+
+## Observation
+{observation}
 
 ## Actions
 - 0 turn left, 1 turn right: the agent looks in another direction, by a quarter of a turn (right \
@@ -60,19 +77,44 @@ def guide(env: ObjectGrid) -> str:
         for line in _section(told, "Termination").splitlines()
         if line.strip() and "Timeout" not in line and "any one of" not in line
     ]
+    partial = env.view == "partial"
     return GUIDE.format(
         name=env.spec.id if env.spec else type(env.grid).__name__,
         width=env.grid.width,
         height=env.grid.height,
-        slots=1 + env.grid.width * env.grid.height,
+        extent="of which the agent sees a part"
+        if partial
+        else "seen from above and as a whole: nothing is out of sight",
         about=" ".join(_section(told, "Description").split()),
+        observation=_before_the_agent(env) if partial else _all_objects(env),
+        mission=f"The mission is of the form {' '.join(missions.split())}\n" if missions else "",
+        end="\n".join("- " + re.sub(r"^\d+\. ", "", line.strip()) for line in end),
+        limit=env.limit,
+    )
+
+
+def _all_objects(env: ObjectGrid) -> str:
+    return ALL.format(
+        slots=1 + env.grid.width * env.grid.height,
         classes=_listed(CLASSES),
         directions=_listed(DIRECTIONS),
         colors=_listed(COLORS),
         states=_listed(STATES),
-        mission=f"The mission is of the form {' '.join(missions.split())}\n" if missions else "",
-        end="\n".join("- " + re.sub(r"^\d+\. ", "", line.strip()) for line in end),
-        limit=env.limit,
+    )
+
+
+def _before_the_agent(env: ObjectGrid) -> str:
+    size = env.grid.agent_view_size
+    return PARTIAL.format(
+        size=size,
+        middle=size // 2,
+        last=size - 1,
+        through="through walls and doors"
+        if env.grid.see_through_walls
+        else "neither through walls nor through doors that are not open",
+        classes=_listed(sorted(OBJECT_TO_IDX, key=OBJECT_TO_IDX.__getitem__)),
+        colors=_listed(sorted(COLOR_TO_IDX, key=COLOR_TO_IDX.__getitem__)),
+        states=_listed(sorted(STATE_TO_IDX, key=STATE_TO_IDX.__getitem__)),
     )
 
 
@@ -82,6 +124,6 @@ def _section(text: str, title: str) -> str:
     return found[1].strip() if found else ""
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Write names with their numbers."""
     return ", ".join(f"{number} {name}" for number, name in enumerate(names))
