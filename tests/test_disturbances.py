@@ -233,3 +233,45 @@ def test_every_command_that_takes_an_environment_hides_and_adds_noise(command: s
     told = cwm.inside(*command.split(), "--help").stdout
     assert "--hide" in told
     assert "--noise" in told
+
+
+def test_a_hand_is_dealt_as_random_play_has_it_where_the_same_is_seen() -> None:
+    spec = environment("Blackjack-v1")
+    with closing(spec.make()) as env, closing(spec.make()) as restored:
+        rng, played = np.random.default_rng(0), []
+        env.reset(seed=0)
+        for _ in range(4000):
+            hand: Any = env.unwrapped
+            if (hand._get_obs()[0], hand._get_obs()[2]) == (21, 1):
+                played.append(sorted(hand.player) == [1, 10])
+            if env.step(int(rng.integers(2)))[2]:
+                env.reset()
+        restored.reset(seed=0)
+        dealt, cards = [], []
+        inner: Any = restored.unwrapped
+        for _ in range(500):
+            assert spec.restore is not None
+            assert spec.restore(inner, (21, 6, 1))
+            assert inner._get_obs() == (21, 6, 1)
+            dealt.append(sorted(inner.player) == [1, 10])
+            cards.append(inner.dealer[1])
+    assert 0.5 < np.mean(played) < 1
+    assert np.mean(dealt) == pytest.approx(np.mean(played), abs=0.1)
+    assert np.mean(np.array(cards) == 10) == pytest.approx(4 / 13, abs=0.06)
+
+
+@pytest.mark.slow
+def test_a_fickle_passenger_is_as_fickle_as_random_play_has_it_where_the_same_is_seen() -> None:
+    spec = environment("Taxi-v4")
+    with closing(spec.make(fickle_passenger=True)) as env:
+        taxi: Any = env.unwrapped
+        env.reset(seed=0)
+        fickle: dict[bool, list[bool]] = {}
+        for place in [(*corner, 4, to) for corner in taxi.locs for to in range(4)] + [(1, 1, 4, 1)]:
+            for _ in range(100):
+                assert spec.restore is not None
+                assert spec.restore(taxi, taxi.encode(*place))
+                fickle.setdefault(place[:2] in taxi.locs, []).append(bool(taxi.fickle_step))
+    assert not any(fickle[False])  # who has moved with the passenger has seen the change
+    assert 0 < np.mean(fickle[True]) < 0.2
+    assert "`fickle_passenger=True`" in spec.describe(env)

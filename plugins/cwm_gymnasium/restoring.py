@@ -8,16 +8,18 @@ numbers that it shows. No environment is known by its name.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from cwm_cli.envs.tasks import step_limit
 
 with suppress(ImportError):  # only environments that simulate with it need it
     import mujoco
@@ -245,14 +247,23 @@ EPISODES = 8
 STEPS = 12
 """What is played to compare attributes with observations."""
 
+SEED = "_np_random_seed"
+"""The attribute in which Gymnasium keeps the seed of the generator; nothing follows from it."""
+
 MOST_NUMBERS = 2_000
 """Attributes of more numbers than this are no part of a state."""
 
 HANDS = ("player", "dealer")
 """Attributes of a game of cards: lists of their values, the dealer's first one face up."""
 
-FEW_CARDS = 3
-"""Every sum of a hand can be made of so many cards."""
+Hand = tuple[int, ...]
+
+BLACKJACK, HIT = 21, 0.5
+"""What no hand exceeds in which a card may be drawn, and how often random play draws one."""
+
+MANY = 50_000
+"""Steps that are played to see what an observation of whole numbers leaves open: a state that is
+met once in a thousand steps then is met often enough for a share."""
 
 TOLERANCE = 1e-5
 
@@ -271,8 +282,9 @@ def restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     """Stand a made environment at an observation; False where that does not tell the state.
 
     What the observation does not show stays as it was or begins at nothing,
-    and a clipped speed is what it was clipped to. The first call for an
-    environment plays it, and resets it.
+    and a clipped speed is what it was clipped to. Of observations of whole
+    numbers it is drawn anew, as it was where random play saw the same. The
+    first call for an environment plays it, and resets it.
     """
     inner = env.unwrapped
     if inner not in _WAYS:
@@ -287,26 +299,55 @@ def _way(env: gym.Env[Any, Any]) -> RestoringWay:
     read = reader(inner)
     kinds = [type(getattr(inner, name, None)).__name__ for name in ("model", "data")]
     if read and kinds == ["MjModel", "MjData"]:
-        pass
-
         return Simulation(inner)
     if read and all(isinstance(getattr(inner, name, None), list) for name in HANDS):
-        return deal
+        return Hands(inner, read)
     return StateAttributes(env)
 
 
-def deal(env: Any, observation: Any) -> bool:
-    """Deal the shortest hand that looks as observed; the dealer's hidden card stays drawn."""
-    seen, read = flat(observation), reader(env)
-    if seen.shape != (3,) or read is None:
-        return False
-    env.dealer[0] = int(seen[1])
-    for count in range(2, FEW_CARDS + 1):
-        for hand in combinations_with_replacement(range(1, 11), count):
-            env.player = list(hand)
-            if np.array_equal(flat(read()), seen):
-                return True
-    return False
+class Hands:
+    """Deals a hand that looks as observed, each as often as random play does, and a hidden card.
+
+    The dealer's hidden card is one of the deck, whatever is seen: nobody looks at it before the
+    player is done.
+    """
+
+    def __init__(self, env: Any, read: Callable[[], Any]) -> None:
+        from gymnasium.envs.toy_text.blackjack import deck
+
+        self._deck = deck
+        self._dealt: dict[tuple[float, ...], tuple[list[Hand], list[float]]] = {}
+        cards = [(card, deck.count(card) / len(deck)) for card in sorted(set(deck))]
+        hands: dict[Hand, float] = {(): 1.0}
+        for count in range(1, BLACKJACK + 1):
+            share = 1.0 if count <= 2 else HIT
+            drawn: dict[Hand, float] = defaultdict(float)
+            for hand, chance in hands.items():
+                for card, part in cards:
+                    if sum(hand) + card <= BLACKJACK:
+                        drawn[tuple(sorted((*hand, card)))] += chance * part * share
+            hands = drawn
+            for hand, chance in hands.items() if count > 1 else ():
+                env.player = list(hand)
+                same, chances = self._dealt.setdefault(self._looks(flat(read())), ([], []))
+                same.append(hand)
+                chances.append(chance)
+
+    def __call__(self, env: Any, observation: Any) -> bool:
+        """Stand there; False where no hand looks so."""
+        seen = flat(observation)
+        if seen.shape != (3,) or self._looks(seen) not in self._dealt:
+            return False
+        hands, chances = self._dealt[self._looks(seen)]
+        shares = np.array(chances) / sum(chances)
+        env.player = list(hands[env.np_random.choice(len(hands), p=shares)])
+        env.dealer = [int(seen[1]), int(env.np_random.choice(self._deck))]
+        return True
+
+    @staticmethod
+    def _looks(seen: np.ndarray) -> tuple[float, ...]:
+        """Return what is seen of the player's hand."""
+        return float(seen[0]), float(seen[2])
 
 
 class StateAttributes:
@@ -318,6 +359,7 @@ class StateAttributes:
         states = np.array([self._joined(record) for record in records])
         self._seen = np.array(seen) if len({len(row) for row in seen}) == 1 else np.empty((0, 0))
         self._layout = ObservationLayout.copied(states, self._seen) if self._seen.size else None
+        self._open = self._left_open(env)
 
     def __call__(self, env: Any, observation: Any) -> bool:
         """Stand there; False where the observation does not tell the state."""
@@ -327,6 +369,8 @@ class StateAttributes:
         if not np.isfinite(seen).all():
             return False
         self._set(env, layout.state(seen), layout.told)
+        if states := self._open.get(seen.tobytes()):
+            self._set(env, states[env.np_random.integers(len(states))], ~layout.told)
         read, others = reader(env), ~layout.read
         if read is None:
             return bool((self._seen[:, others] == seen[others]).all())
@@ -343,6 +387,30 @@ class StateAttributes:
                 numbers = np.where(told[place], state[place], np.ravel(old))
                 setattr(env, name, _like(old, numbers))
             start = place.stop
+
+    def _left_open(self, env: gym.Env[Any, Any]) -> dict[bytes, list[np.ndarray]]:
+        """Play at random, and return the states in which each observation of whole numbers was.
+
+        There are none where an observation tells all of the state.
+        """
+        layout, inner = self._layout, env.unwrapped
+        if layout is None or not layout.told.any() or layout.told.all():
+            return {}
+        if not (self._seen == self._seen.round()).all():
+            return {}
+        found: dict[bytes, list[np.ndarray]] = defaultdict(list)
+        space, limit = deepcopy(env.action_space), step_limit(env)
+        space.seed(0)
+        left = limit
+        observation, _ = env.reset(seed=0)
+        for _ in range(MANY):
+            state = self._joined({name: np.ravel(getattr(inner, name)) for name in self._names})
+            found[flat(observation).tobytes()].append(state)
+            observation, _, terminated, truncated, _ = env.step(space.sample())
+            left -= 1
+            if terminated or truncated or not left:
+                observation, left = env.reset()[0], limit
+        return found
 
     def _joined(self, record: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the numbers of all attributes in a row."""
@@ -365,7 +433,7 @@ def _played(env: gym.Env[Any, Any]) -> Iterator[tuple[dict[str, np.ndarray], np.
 
 def _numbers_of(env: Any) -> dict[str, np.ndarray]:
     """Return the attributes that are numbers, arrays or rows of numbers."""
-    found = {name: _numbers(value) for name, value in vars(env).items()}
+    found = {name: _numbers(value) for name, value in vars(env).items() if name != SEED}
     return {name: numbers for name, numbers in found.items() if numbers is not None}
 
 
