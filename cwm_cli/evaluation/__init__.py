@@ -47,5 +47,6 @@ __all__ = [
 METRICS: Mapping[str, str] = {
     "accuracy": "cwm_cli.evaluation.metric:AccuracyMetric",
     "paper": "cwm_cli.evaluation.metric:PaperMetric",
+    "skill": "cwm_cli.evaluation.skill:SkillMetric",
 }
 """Addresses of the metrics by name, the usual one first."""

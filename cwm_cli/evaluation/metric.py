@@ -42,6 +42,16 @@ class Score(BaseModel):
     the most common valid actions), and `normalised` is the accuracy above it
     (None when the floor is 1). `paper` is the published score, where it was
     asked for. Over the parts in `weighed`, right times weight adds up to the accuracy.
+
+    Where the skill was asked for, `proper` is the mean proper score of a row, the
+    `log_likelihood` in nats less the `energy` (None without real numbers), between that of what
+    is usual, `proper_floor`, and that of the true environment, `proper_ceiling` (None where it
+    cannot tell); `skill` is how much of that way was gone, with its standard error over
+    episodes, and `reached` whether all of it (None without a ceiling). `log_evidence` is the
+    log-likelihood of a whole episode. Of `impossible` rows the model had said that this cannot
+    follow; of `uncertain` ones the same observation and action came out otherwise as well.
+    `brier` has the squared error of the probabilities of rewards and ends, `uniformity` the
+    chance that numbers drawn truly would rank as unevenly among those that the model draws.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,19 +67,41 @@ class Score(BaseModel):
     paper: float | None = None
     valid_actions: float | None = None
     weighed: dict[str, WeighedPart] | None = None
+    skill: float | None = None
+    skill_stderr: float | None = None
+    reached: bool | None = None
+    proper: float | None = None
+    proper_floor: float | None = None
+    proper_ceiling: float | None = None
+    log_likelihood: float | None = None
+    energy: float | None = None
+    log_evidence: float | None = None
+    impossible: int | None = None
+    uncertain: int | None = None
+    brier: dict[str, float] | None = None
+    uniformity: float | None = None
 
     @property
     def value(self) -> float:
-        """The score that counts: the published one where it was asked for."""
+        """The score that counts, in [0, 1]: the published one or the skill where it was asked for.
+
+        A skill below that of what is usual counts as none.
+        """
+        if self.skill is not None:
+            return min(max(self.skill, 0.0), 1.0)
         return self.accuracy if self.paper is None else self.paper
+
+    @property
+    def least(self) -> float:
+        """What a model gets of the score that counts that says what is most common."""
+        return self.floor if self.skill is None else 0.0
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what was not asked for and what there is not."""
         data: dict[str, Any] = handler(self)
-        names = ("paper", "valid_actions", "weighed")
-        optional = [name for name in names if getattr(self, name) is None]
-        return {name: value for name, value in data.items() if name not in optional}
+        always = ("observation", "normalised")
+        return {name: value for name, value in data.items() if value is not None or name in always}
 
 
 class Ceiling(NamedTuple):
@@ -232,6 +264,10 @@ class Metric:
     def weights(self, rows: Dataset) -> np.ndarray:
         """Return what each row weighs, all the same unless a metric says otherwise."""
         return np.ones(len(rows))
+
+    def knowing(self, environment: "WorldModel", *, seed: int = 0) -> Self:
+        """Return the metric that measures against what the true environment reaches, if it does."""
+        return self
 
     def words(self, rows: Dataset) -> str:
         """Say how rows are weighed, as far as these show it, to whoever writes a program."""

@@ -226,7 +226,7 @@ class WorldModelProblem(Problem):
             validation=score if shown.all() else self._score(found.predictions, ~shown),
             parts={name: share for name, share in parts.items() if share is not None},
             failure=failure,
-            floor=found.score.floor,
+            floor=found.score.least,
             error=log_error(found.predictions, self.dataset),
             dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.envs.simulators import Opening, Remembering, Simulator
-from cwm_cli.envs.simulators.chance import GLOBAL, reseed
+from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.planning.model import EpisodeHistory
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
 
     from cwm_cli.envs.tasks import Task
     from cwm_cli.testing.conftest import Material
+
+GLANCE, LOOKS = 4, 64
+"""Draws of a situation before it is taken to be certain: where the environment's generator was not
+touched, and where it was; an outcome of one in ten is overlooked then with a chance of 0.001."""
+
+MOST_DRAWN = 50_000
+"""Steps of all situations beyond that, together: some seconds, and more draws of each where there
+are fewer situations."""
 
 _CHANCE = 1
 """Tells the random numbers of the simulator from those of the planner."""
@@ -68,11 +78,15 @@ class EnvironmentModel(WorldModel):
         """Restore the environment to each observation, step it, and say what it answers.
 
         There is no answer where it cannot be restored, and a failure where nothing restores it.
-        What chance decides is drawn once, from `seed`.
+        What chance decides is drawn from `seed`: once, or so often for each situation as `draws`
+        says. Then outcomes are counted, unless nearly every draw is another, and most often where
+        chance shows (see `MOST_DRAWN`).
         """
         if self.spec.restore is None:
             message = f"nothing restores {self.spec.id} to an observation"
             return Predictions({}, Failure(kind="load_error", message=message))
+        if draws > 1:
+            return self._drawn(rows, seed, draws)
         seeds = np.random.SeedSequence(seed).generate_state(len(rows)).tolist()
         with closing(self.spec.make(**self.env_args)) as env:
             answers = [self._answer(env, *asked) for asked in zip(rows, seeds, strict=True)]
@@ -87,7 +101,45 @@ class EnvironmentModel(WorldModel):
         """Begin to plan in the environment itself; `CwmError` where it cannot be restored."""
         return EnvironmentSession(self.opening.simulator(task.seed), planners, task.seed)
 
-    def _answer(self, env: gym.Env[Any, Any], row: Transition, seed: int) -> Transition | None:
+    def _drawn(self, rows: Dataset, seed: int, draws: int) -> Predictions:
+        """Draw what follows each situation again and again, as long as chance shows."""
+        situations = rows.situations()
+        first = dict(zip(situations[::-1], range(len(rows))[::-1], strict=True))
+        with closing(self.spec.make(**self.env_args)) as env:
+            drawn = [
+                _Drawn(self, env, rows.row(place), [seed, *sha256(key).digest()])
+                for key, place in first.items()
+            ]
+            for each in drawn:
+                each.draw(min(draws, GLANCE))
+                if each.by_chance:
+                    each.draw(min(draws, LOOKS))
+            varied = [each for each in drawn if len(each.found) > 1]
+            countable = all(2 * len(each.found) <= each.times for each in varied)
+            most = MOST_DRAWN // max(len(varied), 1) if countable else draws
+            for each in varied:
+                each.draw(min(draws, most))
+        width = max(len(each.found) for each in drawn) if countable else draws
+        following = Dataset.of(
+            [row for each in drawn for row in each.stretched(width, counted=countable)],
+            observation_space=rows.observation_space,
+            action_space=rows.action_space,
+        ).select("next_observations", "rewards", "terminations", VALID)
+        places = {key: place for place, key in enumerate(first)}
+        chosen = np.array([places[key] for key in situations])
+        columns = {
+            name: column.reshape(len(drawn), width, *column.shape[1:])[chosen]
+            for name, column in following.items()
+        }
+        answered = np.array([bool(each.found) for each in drawn])[chosen]
+        if not countable:
+            return Predictions(columns, shape="draws", answered=answered)
+        chances = np.array([each.chances(width) for each in drawn])[chosen]
+        return Predictions(columns, None, "outcomes", chances, answered)
+
+    def _answer(
+        self, env: gym.Env[Any, Any], row: Transition, seed: int | None
+    ) -> Transition | None:
         """Return what the environment answers to a row, nothing where it cannot be restored to it.
 
         It is reset before every row, so that no time limit is ever reached.
@@ -110,6 +162,57 @@ class EnvironmentModel(WorldModel):
             terminated=bool(terminated),
             valid=valid,
         )
+
+
+class _Drawn:
+    """What followed one situation of the true environment, and how often."""
+
+    def __init__(
+        self, model: EnvironmentModel, env: gym.Env[Any, Any], row: Transition, seeds: list[int]
+    ) -> None:
+        self._model, self._env, self._row, self._seeds = model, env, row, seeds
+        self.found: dict[bytes, tuple[Transition, int]] = {}
+        self.times = 0
+        self.by_chance = False
+
+    def draw(self, times: int) -> None:
+        """Draw until there are so many in all; none where the environment cannot be stood."""
+        rng = np.random.default_rng([*self._seeds, self.times])
+        seed: int | None = int(rng.integers(2**31))
+        while self.times < times:
+            answer = self._model._answer(self._env, self._row, seed)
+            if answer is None:
+                return
+            seed = None  # the environment's own generator goes on
+            key = pickle.dumps(answer[2:])
+            self.found[key] = answer, self.found.get(key, (answer, 0))[1] + 1
+            self.times += 1
+        self.by_chance = len(self.found) > 1 or self._touches_generator()
+
+    def _touches_generator(self) -> bool:
+        """Tell whether the environment draws anything when it is stood there and stepped."""
+        env, restore = self._env, self._model.spec.restore
+        env.reset()
+        before = fingerprint(env.unwrapped.np_random)
+        assert restore is not None
+        restore(env.unwrapped, self._row.observation)
+        env.step(self._row.action)
+        return fingerprint(env.unwrapped.np_random) != before
+
+    def chances(self, width: int) -> list[float]:
+        """Return the share of each outcome, as many as asked for."""
+        if not self.found:
+            return [1.0] + [0.0] * (width - 1)
+        shares = [count / self.times for _, count in self.found.values()]
+        return shares + [0.0] * (width - len(shares))
+
+    def stretched(self, width: int, *, counted: bool) -> list[Transition]:
+        """Return so many outcomes: each once, then the first again, or as often as drawn."""
+        if counted or not self.found:
+            rows = [row for row, _ in self.found.values()] or [self._row]
+            return rows + rows[:1] * (width - len(rows))
+        rows = [row for row, count in self.found.values() for _ in range(count)]
+        return [rows[place % len(rows)] for place in range(width)]
 
 
 class EnvironmentSession(PlanningSession):
