@@ -190,7 +190,7 @@ def _transform(
     )
     least = LEAST_SPREAD * (float(np.std(recorded)) or 1.0)
     seen = np.where(shares > 0, drawn, np.nan)
-    usable = (shares > 0).any(axis=1) & np.isfinite(recorded)
+    usable = np.isfinite(seen).any(axis=1) & ~np.isinf(seen).any(axis=1) & np.isfinite(recorded)
     usable &= ~(goes_on & terminal)
     seen, shares, recorded = seen[usable], shares[usable], recorded[usable]
     if not len(seen):

@@ -291,32 +291,26 @@ class SkillMetric(AccuracyMetric):
         skill, stderr = _skill(proper, floor, ceiling, rows.columns["episodes"][known])
         told = self._told(rows) is not None
         real, checked = self._known.scale.size > 0, calibration(said, rows)
-        return (
-            super()
-            .score(predictions, rows)
-            .model_copy(
-                update={
-                    "skill": skill,
-                    "skill_stderr": stderr,
-                    "reached": _reached(skill, stderr) if told else None,
-                    "proper": float(proper.mean()),
-                    "proper_floor": float(floor.mean()),
-                    "proper_ceiling": float(ceiling.mean()) if told else None,
-                    "log_likelihood": float(scores.likelihood.mean()),
-                    "energy": float(scores.energy.mean()) if real else None,
-                    "log_evidence": None if real else _per_episode(scores.likelihood, rows),
-                    "impossible": int(scores.impossible.sum()),
-                    "uncertain": self.uncertain(rows),
-                    "brier": checked.brier,
-                    "uniformity": checked.uniformity,
-                }
-            )
-        )
+        found = {
+            "skill": skill,
+            "skill_stderr": stderr,
+            "reached": _reached(skill, stderr) if told else None,
+            "proper": float(proper.mean()),
+            "proper_floor": float(floor.mean()),
+            "proper_ceiling": float(ceiling.mean()) if told else None,
+            "log_likelihood": float(scores.likelihood.mean()),
+            "energy": float(scores.energy.mean()) if real else None,
+            "log_evidence": None if real else _per_episode(scores.likelihood, rows),
+            "impossible": int(scores.impossible.sum()),
+            "uncertain": self.uncertain(rows),
+            "brier": checked.brier,
+            "uniformity": checked.uniformity,
+        }
+        return self._exact.score(predictions, rows).model_copy(update=found)
 
     def failed(self, rows: Dataset) -> Score:
         """Score a model that failed: it has no skill."""
-        exact = AccuracyMetric(self.classes, self.counts, self.valid)
-        return exact.failed(rows).model_copy(update={"skill": 0.0})
+        return self._exact.failed(rows).model_copy(update={"skill": 0.0})
 
     def floor(self, rows: Dataset) -> float:
         """Return the skill of what is usual."""
@@ -388,6 +382,11 @@ class SkillMetric(AccuracyMetric):
     def _known(self) -> Usual:
         assert self.usual is not None, "a metric is learned from train rows"
         return self.usual
+
+    @property
+    def _exact(self) -> AccuracyMetric:
+        """The metric of what is exact, which stands beside it."""
+        return AccuracyMetric(self.classes, self.counts, self.valid)
 
     @property
     def _ceiling_draws(self) -> int:
@@ -514,7 +513,7 @@ def _energy(apart: np.ndarray, share: np.ndarray, fair: np.ndarray | float) -> n
     far = np.sqrt((apart**2).sum(axis=2))
     missed = (share * far).sum(axis=1)
     if apart.shape[1] == 1:
-        return missed
+        return np.asarray(missed)
     middle = apart - (share[..., None] * apart).sum(axis=1, keepdims=True)
     squares = (middle**2).sum(axis=2)
     pairs = squares[:, :, None] + squares[:, None] - 2 * middle @ middle.transpose(0, 2, 1)

@@ -106,6 +106,7 @@ class EnvironmentModel(WorldModel):
         situations = rows.situations()
         first = dict(zip(situations[::-1], range(len(rows))[::-1], strict=True))
         with closing(self.spec.make(**self.env_args)) as env:
+            self._answer(env, rows.row(0), seed)  # what is found out by playing is found out now
             drawn = [
                 _Drawn(self, env, rows.row(place), [seed, *sha256(key).digest()])
                 for key, place in first.items()
