@@ -249,6 +249,18 @@ def test_the_published_score_knows_the_marks_of_the_file(publish, tmp_path, mark
     assert (score.paper < 1, score.accuracy) == (marks_time, 1)
 
 
+def test_what_is_hidden_is_left_out_of_what_is_imported(run, publish, tmp_path):
+    rows = recorded("CartPole-v1", episodes=2)
+    buffer = publish(rows)
+    chosen = ("--env", "CartPole-v1", "--hide", "velocities", "--out", tmp_path / "hidden.npz")
+    assert run(buffer, *chosen).exit_code == 0
+    hidden = Dataset.load(tmp_path / "hidden.npz")
+    assert hidden.metadata["env_args"] == {"hide": ["velocities"]}
+    for name in ("observations", "next_observations"):
+        seen = imported(buffer, "CartPole-v1").dataset.columns[name]
+        np.testing.assert_array_equal(hidden.columns[name], seen[:, [0, 2]])
+
+
 def test_nothing_is_held_out_where_all_rows_are_to_train(run, publish, tmp_path):
     file = publish(recorded("CartPole-v1", episodes=10))
     assert run(file, "--env", "CartPole-v1", "--all-train").exit_code == 0

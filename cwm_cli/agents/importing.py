@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from cwm_cli.agents.collecting import find_environment, writing
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.disturbances import HIDE, NOISE, disturbance_of
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
@@ -81,7 +83,13 @@ def import_transitions(
     if target.resolve() == file.resolve():
         raise CwmError(f"{target} is what is imported itself: --out names another place")
     importer = _importer(file, options)
-    dataset = importer.read(file, spec, env_args or {}, observer)
+    given = dict(env_args or {})
+    if NOISE in given:
+        raise CwmError("what was recorded is as noisy as it is: leave --noise out")
+    hidden = given.pop(HIDE, None)
+    dataset = importer.read(file, spec, given, observer)
+    if hidden is not None:
+        dataset = _without(dataset, spec, given | {HIDE: hidden})
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
@@ -96,6 +104,23 @@ def import_transitions(
     with writing(target):
         dataset.save(target)
     return ImportResult(target, dataset)
+
+
+def _without(dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Dataset:
+    """Return a dataset without what is hidden of an environment that was made with arguments."""
+    with closing(spec.make(**env_args)) as env:
+        disturbance, space = disturbance_of(env), space_of(env.observation_space)
+    if disturbance is None:
+        return dataset
+    shown = {"observations", "next_observations"}
+    columns = {k: column for k, column in dataset.columns.items() if k.split(".")[0] not in shown}
+    for name in shown:
+        rows = [
+            dataset.observation_space.unpack(name, dataset.columns, i) for i in range(len(dataset))
+        ]
+        columns |= space.pack(name, [disturbance.see(row, None) for row in rows])
+    metadata = dataset.metadata | {"env_args": dict(env_args)}
+    return replace(dataset, columns=columns, observation_space=space, metadata=metadata)
 
 
 def describe(file: Path, dataset: Dataset) -> dict[str, Any]:

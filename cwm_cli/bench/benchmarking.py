@@ -92,6 +92,8 @@ def benchmark(
     metric: str = "accuracy",
     max_cost: float | None = None,
     shift: int | None = None,
+    hide: Sequence[str] = (),
+    noise: Mapping[str, float] | None = None,
     data_seed: int = 0,
     api_base: str | None = None,
     temperature: float | None = None,
@@ -107,7 +109,8 @@ def benchmark(
     Arguments and defaults are those of `cwm benchmark`. Every job is a run folder of its
     own, made by a process of its own: one that fails is left out of the means, counted, and
     tried again when the same call continues. A shifted suite, or `shift`, gives environments
-    other constants and rules. Raises `CwmError` for what the user can mend.
+    other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
+    them. Raises `CwmError` for what the user can mend.
     """
     answers = choose_backend(backend, models)
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
@@ -124,6 +127,8 @@ def benchmark(
         data_seed=data_seed,
         max_steps=max_steps,
         shift=shift_of(suite, envs, shift),
+        hide=tuple(hide),
+        noise=dict(noise or {}),
     )
     terms = BenchmarkTerms(
         budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
+from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.registry import environment, find, read_options
@@ -100,11 +101,14 @@ class BenchmarkConfig(BaseModel):
     data_seed: int = 0
     max_steps: int | None = None
     shift: int | None = None
+    hide: tuple[str, ...] = ()
+    noise: dict[str, float] = {}
 
     @property
     def env_args(self) -> dict[str, Any]:
         """The arguments of every environment."""
-        return {} if self.shift is None else {SHIFT: self.shift}
+        chosen = {HIDE: list(self.hide) or None, NOISE: self.noise or None, SHIFT: self.shift}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     @property
     def trials(self) -> list[Trial]:
@@ -127,6 +131,8 @@ class BenchmarkConfig(BaseModel):
         """Refuse at once what any search would refuse, and options that nobody has."""
         for name in self.environments:
             check_shift(environment(name), self.shift)
+            if self.hide or self.noise:
+                environment(name).make(**self.env_args).close()
         for pair in self.options:
             if not any([self._takes(strategy, pair) for strategy in self.strategies]):
                 read_options([pair], owners_of(self.strategies[0], self.backend))

@@ -125,6 +125,11 @@ def _notes(
             f"Environments are shifted by seed {run.config.shift}: figures of others, and those "
             "of programs that were recalled, are of the standard ones."
         )
+    if run.config.hide:
+        yield f"Hidden in every environment: {', '.join(run.config.hide)}."
+    if run.config.noise:
+        noisy = [f"{name} ({deviation:g})" for name, deviation in run.config.noise.items()]
+        yield f"Noise in every environment, with its standard deviation: {', '.join(noisy)}."
     yield from _gaps(rows)
     if any(published.group == group.group for group in groups for published in PUBLISHED):
         yield (

@@ -13,12 +13,15 @@ from cwm_cli.cli.shared import (
     ApiBaseOption,
     BackendOption,
     DataSeedOption,
+    HideOption,
     JsonOption,
     MetricOption,
+    NoiseOption,
     OptionsOption,
     ShiftOption,
     TemperatureOption,
     ToolOption,
+    parse_env_args,
 )
 from cwm_cli.errors import CwmError
 
@@ -80,6 +83,8 @@ def benchmark(
         typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop a job before it costs more."),
     ] = None,
     shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     data_seed: DataSeedOption = 0,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
@@ -126,6 +131,7 @@ def benchmark(
         metric=metric,
         max_cost=max_cost,
         shift=shift,
+        **parse_env_args(None, hide=hide, noise=noise),
         data_seed=data_seed,
         api_base=api_base,
         temperature=temperature,

@@ -10,6 +10,7 @@ import typer
 from cwm_cli.cli.shared import (
     EnvArgOption,
     EnvOption,
+    HideOption,
     JsonOption,
     OptionsOption,
     emit,
@@ -31,6 +32,7 @@ def import_(
     ],
     env: EnvOption,
     env_arg: EnvArgOption = None,
+    hide: HideOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
@@ -55,7 +57,7 @@ def import_(
     result = import_transitions(
         file,
         env,
-        env_args=parse_env_args(env_arg),
+        env_args=parse_env_args(env_arg, hide=hide),
         options=option or (),
         out=out,
         all_train=all_train,
