@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from candidates import LIMITS, dataset_of
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds import ProgramModel
@@ -230,3 +231,59 @@ def test_a_method_that_is_missing_is_a_failure_with_the_line(sandbox):
     failure = judged(sandbox, lacking, LINE)
     assert (failure.kind, failure.line) == ("wrong_contract", 8)
     assert "no method set_state, and with reset it would take correct" in failure.message
+
+
+def counting(episodes: int = 6, length: int = 12) -> Dataset:
+    """Record a place that moves by a speed that nobody sees, which is another in each episode."""
+    rows, rng = [], np.random.default_rng(0)
+    for episode in range(episodes):
+        speed, place = episode + 1, float(rng.integers(50))
+        for step in range(length + episode % 3):
+            action = int(rng.integers(2))
+            after = place + speed * (1 if action else -1)
+            end = step == length + episode % 3 - 1
+            rows.append(
+                Transition(
+                    np.array([place]),
+                    action,
+                    np.array([after]),
+                    after - place,
+                    end,
+                    episode=episode,
+                )
+            )
+            place = after
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    return Dataset.of(
+        rows, observation_space=space_of(box), action_space=space_of(spaces.Discrete(2))
+    )
+
+
+HIDDEN = counting()
+
+MEMORY = """
+class Environment:
+    def reset(self, observation):
+        self.place, self.speed = observation, 0.0
+    def step(self, action):
+        self.before, self.moved = self.place, 1 if action else -1
+        reward = float(self.speed * self.moved)
+        self.place = self.place + reward
+        return self.place, reward, False
+    def correct(self, observation, reward):
+        self.speed = (observation - self.before)[0] * self.moved
+        self.place = observation
+"""
+"""Learns the speed from the first step that it sees."""
+
+
+def test_a_program_with_memory_predicts_along_episodes_and_is_then_corrected(sandbox):
+    model = ProgramModel(MEMORY, sandbox)
+    found = model.predict(HIDDEN)
+    assert found.failure is None
+    assert found.shape == "certain"
+    right = (found.columns["next_observations"] == HIDDEN.columns["next_observations"])[:, 0]
+    first = np.diff(HIDDEN.columns["episodes"], prepend=-1) > 0
+    assert np.array_equal(right, ~first)
+    assert model.audit(HIDDEN, found).failure is None
+    found.checked(HIDDEN)

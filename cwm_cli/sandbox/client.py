@@ -6,14 +6,16 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import NamedTuple, Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox import episodes, prediction
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import (
     KILLED_WORKERS,
@@ -27,6 +29,7 @@ from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import (
     GRACE_SECONDS,
+    SIDES,
     JobResult,
     SandboxError,
     WorkerHandle,
@@ -35,9 +38,17 @@ from cwm_cli.sandbox.pool import (
     memory_file,
     read_all,
 )
-from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, ask, audit, predict
+from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
 from cwm_cli.sandbox.protection import Protection, check_gaps
-from cwm_cli.sandbox.protocol import BEGUN, MADE, Channel, Console, Setup
+from cwm_cli.sandbox.protocol import (
+    BEGUN,
+    MADE,
+    PAUSED,
+    RESUMED,
+    Channel,
+    Console,
+    Setup,
+)
 
 VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
 
@@ -102,7 +113,8 @@ class Sandbox:
         and the random numbers that the program draws are seeded by `seed` and by what is
         asked. What it answers counts for nothing before `audit` has confirmed it.
         """
-        return predict(self, program, dataset, seed)
+        answers = self.ask(program, dataset, seed=seed)
+        return PredictedColumns(answers.likeliest(), answers.failure)
 
     def ask(
         self, program: str, dataset: Dataset, *, seed: int = 0, draws: int = 1
@@ -112,7 +124,10 @@ class Sandbox:
         That is all outcomes of one that tells them, and so many `draws` of one that draws from
         `self.rng`. One with memory is asked along whole episodes.
         """
-        return ask(self, program, dataset, seed, draws=draws)
+        if len(program) > LONGEST_PROGRAM:
+            return ProgramAnswers({}, TOO_LONG)
+        asked = episodes.ask if abilities_of(program).remembers else prediction.ask
+        return asked(self, program, dataset, seed, draws=draws)
 
     def audit(
         self,
@@ -128,7 +143,8 @@ class Sandbox:
         """
         if not isinstance(answers, ProgramAnswers):
             answers = ProgramAnswers(answers)
-        return audit(self, program, dataset, answers, seed)
+        audited = episodes.audit if abilities_of(program).remembers else prediction.audit
+        return audited(self, program, dataset, answers, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
         """Do a job of any kind to its end.
@@ -161,6 +177,34 @@ class Sandbox:
         """
         self.prepare(job.handler)
         return Conversation(self._pool.lend_any(side), job, self._encoded(job), self.limits)
+
+    def converse_apart(
+        self, jobs: Sequence[Job], limits: Sequence[Limits]
+    ) -> Generator[list[Conversation]]:
+        """Yield conversations about jobs, as many at a time as there are places for, up to two.
+
+        They are on workers of the two sides in turn. The limits hold for all questions of one.
+        """
+        self.prepare(*{job.handler for job in jobs})
+        encoded = [self._encoded(job) for job in jobs]
+        with self._pool.place(), ExitStack() as stack:
+            several = len(jobs) > 1 and stack.enter_context(self._pool.another_place())
+            for first in range(0, len(jobs), 1 + several):
+                with ExitStack() as together:
+                    yield [
+                        together.enter_context(
+                            closing(
+                                Conversation(
+                                    self._pool.lend(number % SIDES),
+                                    jobs[number],
+                                    encoded[number],
+                                    limits[number],
+                                    for_all=True,
+                                )
+                            )
+                        )
+                        for number in range(first, min(len(jobs), first + 1 + several))
+                    ]
 
     def prepare(self, *handlers: str) -> None:
         """Have workers that know handlers by their addresses; those that do not are replaced.
@@ -271,7 +315,8 @@ class Sandbox:
 class Conversation:
     """A confined process of the program, and the pipes to it and to the worker that watches it.
 
-    The limits hold for each question, the first of which includes loading the program.
+    The limits hold for each question, the first of which includes loading the program, or
+    `for_all` questions together.
     """
 
     def __init__(
@@ -280,9 +325,12 @@ class Conversation:
         job: Job,
         encoded: bytes,
         limits: Limits,
+        *,
+        for_all: bool = False,
     ) -> None:
         self._job = job
         self._limits = limits
+        self._asked, self._answered = (RESUMED, PAUSED) if for_all else (BEGUN, MADE)
         self._layout = job.layout
         self._deadline = 0.0
         self._marked = False
@@ -305,7 +353,7 @@ class Conversation:
         self._marked = not brief or len(question) > ROOM
         try:
             if self._marked:
-                os.write(self._marks, BEGUN)
+                os.write(self._marks, self._asked)
             while question:
                 question = question[os.write(self._questions, question) :]
         except BrokenPipeError as error:
@@ -317,7 +365,7 @@ class Conversation:
         while size > 0:
             if not self._marked and not self._poller.poll(1000 * OVERDUE):
                 self._marked = True
-                self._mark(BEGUN)
+                self._mark(self._asked)
             seconds = self._deadline - time.monotonic()
             if not self._poller.poll(max(0.0, seconds) * 1000):
                 raise WorkerLost("a worker of the sandbox does not answer")
@@ -330,7 +378,7 @@ class Conversation:
     def rest(self) -> None:
         """Say that a question is answered, so that its limits no longer run."""
         if self._marked:
-            self._mark(MADE)
+            self._mark(self._answered)
 
     def _mark(self, mark: bytes) -> None:
         with suppress(BrokenPipeError):
@@ -349,11 +397,11 @@ class Conversation:
             with suppress(SandboxError):
                 self.end()
 
-    def failure(self) -> Failure:
-        """Say why the process has ended."""
+    def failure(self, asked: Callable[[int], str] | None = None) -> Failure:
+        """Say why the process has ended, and what was `asked` by how far it had come."""
         result = self.end()
         views = self._layout.views(result.slots)
-        return failure_of(result, views, self._job, self._limits) or VANISHED
+        return failure_of(result, views, self._job, self._limits, asked) or VANISHED
 
     @contextmanager
     def _open(self) -> Iterator[Channel]:

@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 import unicodedata
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -102,8 +103,17 @@ class Cause(NamedTuple):
     line: int = 0
 
 
-def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> Failure | None:
-    """Return what went wrong, or None when the program did all of its job."""
+def failure_of(
+    result: JobResult,
+    views: Columns,
+    job: Job,
+    limits: Limits,
+    asked: Callable[[int], str] | None = None,
+) -> Failure | None:
+    """Return what went wrong, or None when the program did all of its job.
+
+    What was `asked` follows from how far the program has come, and from the job if nobody says it.
+    """
     report = result.report
     finished = report.reason is EndReason.EXITED and report.code == 0
     if finished and views["phase"] == Phase.DONE and views["status"].all():
@@ -115,10 +125,10 @@ def failure_of(result: JobResult, views: Columns, job: Job, limits: Limits) -> F
         parts.append(f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}")
     else:
         line = None
-    if views["phase"] == Phase.STEPPING and (
-        asked := asked_for(job, job.row(int(views["progress"])))
-    ):
-        parts.append(f"when asked for {asked}")
+    if views["phase"] == Phase.STEPPING:
+        progress = int(views["progress"])
+        what = asked(progress) if asked else asked_for(job, job.row(progress))
+        parts.append(what and f"when asked for {what}")
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
 
 

@@ -4,7 +4,9 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from importlib import import_module
+from itertools import compress
 from types import CodeType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,7 +26,11 @@ from cwm_cli.sandbox.answers import (
 )
 from cwm_cli.sandbox.chance import ComparedSteps, DrawGenerator, outcomes_of
 from cwm_cli.sandbox.job import (
+    COUNT,
+    MOST_OUTCOMES,
+    SIZE,
     DrawsJob,
+    EpisodesJob,
     Job,
     ModelJob,
     OutcomesJob,
@@ -293,6 +299,89 @@ class DrawsHandler(Handler[DrawsJob]):
                 place += 1
                 progress[0] = place
             status[row] = 1
+
+
+class EpisodesHandler(Handler[EpisodesJob]):
+    """Asks along episodes, each with an environment of its own."""
+
+    job_class = EpisodesJob
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Answer questions about one step of all episodes until nobody asks any more."""
+        self._program, self._answers = program, np.zeros(self._most(), self.job.answer_type)
+        slots = {name: self._answers[name] for name in self._answers.dtype.names or ()}
+        self._chances = slots.pop("probabilities")
+        space, allowed = self.job.observation_space, _allowed(self.job)
+        self._record = recorder(space, slots, allowed)
+        self._compared = ComparedSteps(space, slots, allowed) if self.job.checked else None
+        first = program.load()
+        environments: list[Any] = [None] * self.job.episodes
+        try:
+            while head := program.read(SIZE.size):
+                question = program.read(*SIZE.unpack(head))
+                goes_on = question[: len(environments)]
+                asked = np.frombuffer(question, self.job.asked_type, offset=len(environments))
+                environments = list(compress(environments, goes_on))
+                program.write(self._reply(environments, asked, first))
+        except Complaint as complaint:
+            raise complaint.blame(getattr(first, "outcomes", first.step)) from None
+
+    def _most(self) -> int:
+        """Return how many answers there may be to one question."""
+        return max(MOST_OUTCOMES, len(self.job.numbers))
+
+    def _reply(self, environments: list[Any], asked: np.ndarray, first: Any) -> bytes:
+        """Say what happened to each episode, if it has begun, and have it go on."""
+        job, program = self.job, self._program
+        observations = values(
+            job.observation_space, _leaves(job.observation_space, asked, "observations")
+        )
+        actions = values(job.action_space, _leaves(job.action_space, asked, "actions"))
+        rewards, seeds = asked["rewards"].tolist(), asked["seeds"].tolist()
+        counts, answers = [], []
+        rows = zip(observations, rewards, seeds, actions, strict=True)
+        for number, (observation, reward, seed, action) in enumerate(rows):
+            environment = environments[number]
+            if environment is None:
+                environments[number] = environment = program.another() if number else first
+                environment.reset(observation)
+            else:
+                environment.correct(observation, reward)
+            program.reseed(seed, 1 + max(job.numbers))
+            counts.append(self._predict(environment, action))
+            answers.append(self._answers[: counts[-1]].tobytes())
+            program.counter[0] += 1
+        return np.array(counts, COUNT).tobytes() + b"".join(answers)
+
+    def _predict(self, environment: Any, action: Any) -> int:
+        """Have an environment predict and take a step; return how many answers it gave."""
+        program, numbers = self._program, self.job.numbers
+        if program.abilities.tells:
+            told = outcomes_of(environment.outcomes(action), with_valid=self.job.valid)
+            for place, outcome in enumerate(told):
+                self._record(place, outcome.answer)
+                self._chances[place] = outcome.probability
+            result = environment.step(action)
+            if self._compared is not None:
+                self._compared.add(result, self._chances[: len(told)], 0)
+            return len(told)
+        if not program.abilities.draws:
+            self._record(0, environment.step(action))
+            return 1
+        for place, number in enumerate(numbers):
+            if number:
+                program.begin_draw(number)
+                self._record(place, deepcopy(environment).step(action))
+        program.begin_draw(0)
+        result = environment.step(action)  # from where the first draw led the episode goes on
+        if 0 in numbers:
+            self._record(numbers.index(0), result)
+        return len(numbers)
+
+
+def _leaves(space: Space, records: np.ndarray, name: str) -> Iterator[np.ndarray]:
+    """Yield the columns of records that values of a space have under a name."""
+    return (records[leaf.name] for leaf in space.leaves(name))
 
 
 def _repeated(space: Space, leaves: list[np.ndarray], row: int, times: int) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from math import prod
 from mmap import mmap
+from struct import Struct
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -72,6 +73,16 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
+Fields = list[tuple[str, str, tuple[int, ...]]]
+"""Names, types and shapes of the parts of a record."""
+
+
+def fields_of(record: np.dtype[Any]) -> Fields:
+    """Return the parts of a type of records."""
+    parts = [(name, record[name]) for name in record.names or ()]
+    return [(name, part.base.str, part.shape) for name, part in parts]
+
+
 class SlotLayout:
     """Slots of the control page, then those of the answers: names, types and shapes.
 
@@ -120,9 +131,7 @@ def prediction_layout(space: Space, rows: int, actions: int = 0) -> SlotLayout:
     return SlotLayout(answer_slots(space, (rows,), actions), rows)
 
 
-def answer_slots(
-    space: Space, shape: tuple[int, ...], actions: int = 0
-) -> list[tuple[str, str, tuple[int, ...]]]:
+def answer_slots(space: Space, shape: tuple[int, ...], actions: int = 0) -> Fields:
     """Return names, types and shapes of what a step answers, in arrays of a shape of answers."""
     leaves = space.leaves("next_observations")
     answers = [(leaf.name, slot_type(leaf.space), (*shape, *leaf.space.shape)) for leaf in leaves]
@@ -345,6 +354,43 @@ class DrawsJob(PredictionJob):
     def row(self, progress: int) -> int:
         """Return at which row a program is that has made so many draws."""
         return progress // len(self.numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodesJob(ModelJob):
+    """What follows on each step of whole episodes, which advance together: a conversation.
+
+    A question is about one step of every episode that goes on: a byte for each of those before
+    that says whether it does, then a record of each, of `asked` fields: the observation, the
+    reward of the step before, a seed and the action. So what really followed a step is told when
+    that was predicted, and nothing tells how long an episode is. A reply has as many `COUNT`s of
+    answers, and then the records of those. Of a program that draws there is an answer for each of
+    the `numbers` of draws.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:EpisodesHandler"
+    episodes: int
+    asked: Fields
+    numbers: Sequence[int] = (0,)
+    checked: bool = True
+
+    @property
+    def asked_type(self) -> np.dtype[np.void]:
+        """The type of a record of a question."""
+        return np.dtype([(name, dtype, tuple(shape)) for name, dtype, shape in self.asked])
+
+    @property
+    def answer_type(self) -> np.dtype[np.void]:
+        """The type of a record of a reply."""
+        slots = answer_slots(self.observation_space, (), self.allowable)
+        return np.dtype([("probabilities", "<f8", ()), *slots])
+
+
+SIZE = Struct("<Q")
+"""Bytes of a question that follow."""
+
+COUNT = np.dtype("<u4")
+"""How many answers there are to one question."""
 
 
 def _flat(value: Any, arrays: list[np.ndarray]) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.abilities import abilities_of
-from cwm_cli.sandbox.failures import LONGEST_PROGRAM, TOO_LONG, Failure, asked_for, shown
+from cwm_cli.sandbox.failures import Failure, asked_for, shown
 from cwm_cli.sandbox.job import (
     MOST_OUTCOMES,
     DrawsJob,
@@ -125,12 +125,6 @@ class ProgramAnswers(NamedTuple):
         }
 
 
-def predict(sandbox: "Sandbox", program: str, dataset: Dataset, seed: int) -> PredictedColumns:
-    """Ask a program for one answer to every row of a dataset; the answers are not confirmed."""
-    answers = ask(sandbox, program, dataset, seed, draws=1)
-    return PredictedColumns(answers.likeliest(), answers.failure)
-
-
 def ask(
     sandbox: "Sandbox", program: str, dataset: Dataset, seed: int, *, draws: int
 ) -> ProgramAnswers:
@@ -138,10 +132,8 @@ def ask(
 
     The answers are not confirmed.
     """
-    if len(program) > LONGEST_PROGRAM:
-        return ProgramAnswers({}, TOO_LONG)
     job = _asking(program, dataset, seed, range(draws))
-    sides = [[part] for part in split_rows(dataset, 2, _generator("first", dataset, seed))]
+    sides = [[part] for part in split_rows(dataset, 2, hidden_generator("first", dataset, seed))]
     return _answers(sandbox, dataset, job, sides)
 
 
@@ -155,7 +147,7 @@ def audit(
     """
     if not len(dataset):
         return None
-    rng = _generator("audit", dataset, seed)
+    rng = hidden_generator("audit", dataset, seed)
     parts = split_rows(dataset, APART, rng)
     if len(dataset) > MOST_AUDITED:
         drawn = rng.permutation(len(dataset)) < MOST_AUDITED
@@ -168,9 +160,9 @@ def audit(
     job = _asking(program, dataset, seed, numbers.tolist(), checked=False)
     again = _answers(sandbox, dataset, job, [parts[0::2], parts[1::2]], whole=True)
     if again.failure:
-        return _asked_again(again.failure)
+        return asked_again(again.failure)
     width = max(answers.width, again.width)
-    first, second = (_rows(each.compared(width), rows) for each in (answers, again))
+    first, second = (selected(each.compared(width), rows) for each in (answers, again))
     return contradiction(job(rows), first, second)
 
 
@@ -183,7 +175,7 @@ def _asking(
 ) -> Asking:
     """Return what makes jobs of the kind that the text of a program is for."""
     able, inputs = abilities_of(program), dataset.select("observations", "actions")
-    seeds = _seeds(dataset, seed) if "random" in program or able.draws else None
+    seeds = seeds_of(dataset, seed) if "random" in program or able.draws else None
     make: Callable[..., PredictionJob] = PredictionJob
     if able.tells:
         make = partial(OutcomesJob, checked=checked)
@@ -196,7 +188,7 @@ def _asking(
             seed=int(seed),
             observation_space=dataset.observation_space,
             action_space=dataset.action_space,
-            columns=_rows(inputs, rows),
+            columns=selected(inputs, rows),
             valid=dataset.has_valid_actions,
             seeds=None if seeds is None else seeds[rows],
         )
@@ -285,22 +277,31 @@ def _told(dataset: Dataset, answered: Answered, bytes_each: int) -> ProgramAnswe
     width = int(counts.max(initial=1))
     if counts.min(initial=1) < 1 or width > MOST_OUTCOMES:
         return ProgramAnswers({}, MEDDLED)
-    shape, size = (len(dataset), width), len(dataset) * width * bytes_each
-    if size > MOST_TOLD:
-        words = (
-            f"the outcomes of {len(dataset)} rows would take {size / 2**20:.0f} MB, with {width}"
-        )
-        words += " in a row: tell fewer, or draw in step from self.rng"
-        return ProgramAnswers({}, Failure(kind="wrong_output", message=words))
-    columns = merge_answers(dataset, answered, width)
-    chances = np.zeros(shape)
+    if failure := too_many(len(dataset), width, bytes_each):
+        return ProgramAnswers({}, failure)
+    columns, chances = merge_answers(dataset, answered, width), np.zeros((len(dataset), width))
     for rows, told in answered:
         wide = min(width, told["probabilities"].shape[1])
         chances[rows, :wide] = told["probabilities"][:, :wide]
     beyond = np.arange(width) >= counts[:, None]
     for column in (chances, *columns.values()):
         column[beyond] = np.zeros((), column.dtype)
-    if not ((chances >= 0).all() and (np.abs(chances.sum(axis=1) - 1) < TOLERANCE).all()):
+    return as_outcomes(columns, chances, np.concatenate([np.arange(0), *(r for r, _ in answered)]))
+
+
+def too_many(rows: int, width: int, bytes_each: int) -> Failure | None:
+    """Refuse as many answers in each of the rows as take more memory than they may."""
+    if (size := rows * width * bytes_each) <= MOST_TOLD:
+        return None
+    words = f"the outcomes of {rows} rows would take {size / 2**20:.0f} MB, with {width} in a row"
+    words += ": tell fewer, or draw in step from self.rng"
+    return Failure(kind="wrong_output", message=words)
+
+
+def as_outcomes(columns: Columns, chances: np.ndarray, rows: np.ndarray) -> ProgramAnswers:
+    """Return outcomes, if the probabilities of the rows that were asked are some."""
+    asked = chances[rows]
+    if not ((asked >= 0).all() and (np.abs(asked.sum(axis=1) - 1) < TOLERANCE).all()):
         return ProgramAnswers({}, MEDDLED)
     return ProgramAnswers(columns, shape="outcomes", probabilities=chances)
 
@@ -323,7 +324,7 @@ def split_rows(dataset: Dataset, apart: int, rng: np.random.Generator) -> list[n
     return [rng.permutation(np.flatnonzero(places % apart == part)) for part in range(apart)]
 
 
-def _seeds(dataset: Dataset, seed: int) -> np.ndarray:
+def seeds_of(dataset: Dataset, seed: int) -> np.ndarray:
     """Return where the random numbers of each row begin.
 
     A seed follows from what is asked, so that it tells a program nothing that it is not told
@@ -331,7 +332,7 @@ def _seeds(dataset: Dataset, seed: int) -> np.ndarray:
     """
     situations, asked = dataset.situations(), Counter[bytes]()
     seeds = np.empty(len(dataset), dtype=np.int64)
-    for row in _generator("seeds", dataset, seed).permutation(len(dataset)):
+    for row in hidden_generator("seeds", dataset, seed).permutation(len(dataset)):
         situation = situations[row]
         key = f"{seed} {asked[situation]} ".encode() + situation
         seeds[row] = int.from_bytes(sha256(key).digest()[:7], "little")
@@ -339,13 +340,14 @@ def _seeds(dataset: Dataset, seed: int) -> np.ndarray:
     return seeds
 
 
-def _generator(purpose: str, dataset: Dataset, seed: int) -> np.random.Generator:
+def hidden_generator(purpose: str, dataset: Dataset, seed: int) -> np.random.Generator:
     """Return a generator that no program can foresee, as it sees none of the recorded answers."""
     key = sha256(f"{purpose} {seed} {dataset.digest}".encode()).digest()
     return np.random.default_rng(int.from_bytes(key, "little"))
 
 
-def _rows(columns: Columns, rows: np.ndarray) -> Columns:
+def selected(columns: Columns, rows: np.ndarray) -> Columns:
+    """Return some rows of columns."""
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -365,21 +367,35 @@ def merge_answers(dataset: Dataset, answered: Answered, width: int | None = None
                 columns[name][rows] = part
             else:
                 columns[name][rows, : part.shape[1]] = part[:, :width]
-        if columns[name].dtype.kind == "S":
-            columns[name] = np.char.decode(columns[name], "utf-8", "replace")
-    columns["terminations"] = columns["terminations"].astype(np.bool_)
-    return columns
+    return as_compared(columns)
+
+
+def as_compared(columns: Columns) -> Columns:
+    """Return answers as they came in the types of a dataset."""
+    texts = {name: column for name, column in columns.items() if column.dtype.kind == "S"}
+    decoded = {name: np.char.decode(column, "utf-8", "replace") for name, column in texts.items()}
+    return columns | decoded | {"terminations": columns["terminations"].astype(np.bool_)}
 
 
 def contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failure | None:
     """Compare two sets of answers to the questions of a job."""
-    for name in filter(first.__contains__, job.layout.answers):
-        differs = ~_alike(first[name], second[name]).reshape(job.count, -1).all(axis=1)
+    names = [name for name in job.layout.answers if name in first]
+    return differing(
+        {name: first[name] for name in names}, second, lambda row: asked_for(job, row), ADVICE
+    )
+
+
+def differing(
+    first: Columns, second: Columns, asked: Callable[[int], str], advice: str
+) -> Failure | None:
+    """Say in which row two sets of answers differ, what was asked there, and what to do."""
+    for name, column in first.items():
+        differs = ~_alike(column, second[name]).reshape(len(column), -1).all(axis=1)
         if differs.any():
             row = int(np.argmax(differs))
             answers = " and then ".join(shown(each[name][row].tolist()) for each in (first, second))
-            asked = f"when asked twice for {asked_for(job, row)} the program answered {answers}"
-            return Failure(kind="nondeterministic", message=f"{asked}\n{ADVICE}")
+            words = f"when asked twice for {asked(row)} the program answered {answers}"
+            return Failure(kind="nondeterministic", message=f"{words}\n{advice}")
     return None
 
 
@@ -394,9 +410,9 @@ def _alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return alike
 
 
-def _asked_again(failure: Failure) -> Failure:
+def asked_again(failure: Failure, advice: str = ADVICE) -> Failure:
     """Report what a program raised when it was asked once more; other ends are what they are."""
     if failure.kind not in ("load_error", "step_error", "wrong_output"):
         return failure
-    message = f"asked again, in another order, the program failed: {failure.message}\n{ADVICE}"
+    message = f"asked again, in another order, the program failed: {failure.message}\n{advice}"
     return Failure(kind="nondeterministic", message=message, line=failure.line)

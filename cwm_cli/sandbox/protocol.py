@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.job import DrawsJob, OutcomesJob, PredictionJob
+from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, OutcomesJob, PredictionJob
 from cwm_cli.sandbox.limits import Limits
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
@@ -30,6 +30,17 @@ Garbage is not looked for until the interpreter is prepared: importing leaves ne
 
 BEGUN, MADE = b"B", b"M"
 """Marks: a question is asked, a question is answered."""
+
+RESUMED, PAUSED = b"R", b"P"
+"""The same where the limits hold for all questions together."""
+
+ROWS_HANDLERS = (
+    PredictionJob.handler,
+    OutcomesJob.handler,
+    DrawsJob.handler,
+    EpisodesJob.handler,
+)
+"""What every worker can do: ask programs of all contracts for rows."""
 
 _MAGIC = b"cwm1"
 _GREETING = Struct("<4sI")
@@ -51,7 +62,7 @@ class Setup(NamedTuple):
     tools: tuple[str, ...] = ()
     layers: tuple[str, ...] = LAYERS
     cold: bool = sys.platform != "linux"
-    handlers: tuple[str, ...] = (PredictionJob.handler, OutcomesJob.handler, DrawsJob.handler)
+    handlers: tuple[str, ...] = ROWS_HANDLERS
 
     def encode(self) -> str:
         """Return the setup as text."""

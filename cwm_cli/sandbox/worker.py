@@ -37,6 +37,8 @@ from cwm_cli.sandbox.protocol import (
     BEGINNING,
     BEGUN,
     FLAGS,
+    MADE,
+    RESUMED,
     Descriptors,
     EndReason,
     Hello,
@@ -399,7 +401,7 @@ def _watch(process: "WatchedProcess", allowance: "_Allowance", page: mmap.mmap) 
         if marks == b"":
             return EndReason.DISMISSED
         if marks is not None:
-            allowance.renew(used, counting=marks.endswith(BEGUN))
+            allowance.mark(marks[-1:], used)
         reason = allowance.overdrawn(used, (phase, rows), asleep=process.is_asleep())
         if reason is not None:
             process.dump()
@@ -424,6 +426,13 @@ class _Allowance:
         self._began = self._moved = used
         self._seen, self.slept = time.monotonic(), 0.0
         self._deadline = self._seen + self._limits.wall_seconds
+
+    def mark(self, mark: bytes, used: float) -> None:
+        """Count for a new question, go on counting, or stop."""
+        if mark in (BEGUN, MADE):
+            self.renew(used, counting=mark == BEGUN)
+        else:
+            self._counting, self._seen = mark == RESUMED, time.monotonic()
 
     def used(self, now: float) -> float:
         """Return the CPU time that has been used since it is counted."""

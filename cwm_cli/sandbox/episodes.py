@@ -1,0 +1,307 @@
+"""Asking a program with memory along whole episodes: it predicts, then it is told what followed.
+
+What followed on a step reaches the process of a program when its prediction has left it. But a
+program cannot be kept from remembering what it was told in other episodes, which may repeat each
+other. Therefore
+
+- a first pass asks in two processes, to which the episodes go in turn;
+- an audit asks again in more of them, where other episodes lie beside each, in another order.
+  What a program predicts alike there, it did not know from other episodes.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, shown
+from cwm_cli.sandbox.job import (
+    COUNT,
+    MOST_OUTCOMES,
+    SIZE,
+    EpisodesJob,
+    answer_bytes,
+    answer_slots,
+    fields_of,
+)
+from cwm_cli.sandbox.prediction import (
+    MEDDLED,
+    MOST_AUDITED,
+    MOST_DRAWN_AGAIN,
+    ProgramAnswers,
+    as_compared,
+    as_outcomes,
+    asked_again,
+    differing,
+    hidden_generator,
+    seeds_of,
+    selected,
+    too_many,
+)
+
+if TYPE_CHECKING:
+    from cwm_cli.sandbox.client import Conversation, Sandbox
+
+LEAST_SHARE = 0.25
+"""Of the time of a program, for a process that has few rows: each loads the program."""
+
+PASSES = 8
+"""Processes of an audit: each has a quarter of the episodes that one of the first pass had beside
+each other, so that what was known from those is missing."""
+
+ADVICE = (
+    "The answers along an episode have to depend on that episode alone: on what reset and correct "
+    "told of it, and on its actions. Other episodes are asked beside it in the same process, each "
+    "with an Environment of its own, and a score counts only if other processes give the same "
+    "answers with other episodes beside it. So keep what is remembered in self, begin it anew in "
+    "reset, and keep nothing in the module or the class. What chance decides may be drawn from "
+    "`self.rng`, a numpy Generator that is put there and seeded anew for every step."
+)
+
+
+def ask(
+    sandbox: "Sandbox", program: str, dataset: Dataset, seed: int, *, draws: int
+) -> ProgramAnswers:
+    """Ask a program for all that it says to every row, along the episodes of a dataset.
+
+    The answers are not confirmed.
+    """
+    rng = hidden_generator("first", dataset, seed)
+    every = episodes_of(dataset)
+    order = rng.permutation(len(every))
+    groups = [[every[number] for number in order[side::2]] for side in (0, 1)]
+    return _Asking(
+        sandbox, program, dataset, seed, range(draws if abilities_of(program).draws else 1)
+    ).answers(groups)
+
+
+def audit(
+    sandbox: "Sandbox", program: str, dataset: Dataset, answers: ProgramAnswers, seed: int
+) -> Failure | None:
+    """Have a program confirm its answers, in processes where other episodes lie beside each.
+
+    Which these are is drawn from what the program does not know before it has answered.
+    """
+    rng = hidden_generator("audit", dataset, seed)
+    every = episodes_of(dataset)
+    order = rng.permutation(len(every))
+    lengths = np.array([len(every[number]) for number in order], int)
+    before = np.cumsum(lengths) - lengths
+    drawn = [every[number] for number in order[before < MOST_AUDITED]]
+    if not drawn:
+        return None
+    numbers = np.arange(1)
+    if answers.shape == "draws":
+        numbers = rng.permutation(answers.columns["rewards"].shape[1])[:MOST_DRAWN_AGAIN]
+        made = {name: column[:, numbers] for name, column in answers.columns.items()}
+        answers = answers._replace(columns=made)
+    asking = _Asking(sandbox, program, dataset, seed, numbers.tolist(), checked=False)
+    again = asking.answers([drawn[place::PASSES] for place in range(PASSES)], share=2.0)
+    if again.failure:
+        return asked_again(again.failure, ADVICE)
+    rows, width = np.sort(np.concatenate(drawn)), max(answers.width, again.width)
+    first, second = (selected(each.compared(width), rows) for each in (answers, again))
+    return differing(first, second, lambda row: asked_along(dataset, every, rows[row]), ADVICE)
+
+
+def episodes_of(dataset: Dataset) -> list[np.ndarray]:
+    """Return the rows of each episode, in their order.
+
+    Where rows are missing, as an observation is not what followed before it, another one begins.
+    """
+    episodes, count = dataset.columns["episodes"], len(dataset)
+    follows = episodes[1:] == episodes[:-1]
+    for leaf in dataset.observation_space.leaves("observations"):
+        seen, before = dataset.columns[leaf.name][1:], dataset.columns[f"next_{leaf.name}"][:-1]
+        same = seen == before
+        if seen.dtype.kind == "f":
+            same |= np.isnan(seen) & np.isnan(before)
+        follows = follows & same.reshape(len(seen), -1).all(axis=1)
+    return np.split(np.arange(count), 1 + np.flatnonzero(~follows)) if count else []
+
+
+def asked_along(dataset: Dataset, every: list[np.ndarray], row: int) -> str:
+    """Describe what a program is asked in a row of an episode."""
+    [episode] = [each for each in every if each[0] <= row <= each[-1]]
+    begin = dataset.observation_space.unpack("observations", dataset.columns, int(episode[0]))
+    action = dataset.action_space.unpack("actions", dataset.columns, int(row))
+    steps = int(row - episode[0])
+    words = f", {steps} step{'s' * (steps > 1)} with correct" * (steps > 0)
+    return f"reset({shown(begin)}){words} and step({shown(action)})"
+
+
+class _Heard(NamedTuple):
+    """What was answered in one step of some episodes: how many answers to each row, and these."""
+
+    rows: np.ndarray
+    counts: np.ndarray
+    answers: np.ndarray
+
+
+class _Asking:
+    """Asks a program along the episodes of a dataset, in several processes at the same time."""
+
+    def __init__(
+        self,
+        sandbox: "Sandbox",
+        program: str,
+        dataset: Dataset,
+        seed: int,
+        numbers: Sequence[int],
+        *,
+        checked: bool = True,
+    ) -> None:
+        self._sandbox, self.dataset = sandbox, dataset
+        self.every, self.able = episodes_of(dataset), abilities_of(program)
+        self.questions = _questions(dataset, self.every, seeds_of(dataset, seed))
+        self.job = EpisodesJob(
+            program=program,
+            seed=int(seed),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            valid=dataset.has_valid_actions,
+            episodes=0,
+            asked=fields_of(self.questions.dtype),
+            numbers=list(numbers),
+            checked=checked,
+        )
+
+    def answers(self, groups: list[list[np.ndarray]], share: float = 1.0) -> ProgramAnswers:
+        """Ask along groups of episodes, each group in a process that has a share of the time."""
+        groups = [group for group in groups if group]
+        heard = self._sandbox.insist(lambda: self._heard(groups, share))
+        if heard is None:
+            return ProgramAnswers({}, KILLED_WORKERS)
+        return ProgramAnswers({}, heard) if isinstance(heard, Failure) else self._merged(heard)
+
+    def _heard(self, groups: list[list[np.ndarray]], share: float) -> list[_Heard] | Failure:
+        """Return all that was answered, step by step, or why there is no more."""
+        jobs = [replace(self.job, episodes=len(group)) for group in groups]
+        rows = sum(map(len, self.every))
+        shares = [max(LEAST_SHARE, share * sum(map(len, group)) / rows) for group in groups]
+        limits = [self._sandbox.limits.part(min(1.0, each)) for each in shares]
+        heard: list[_Heard] = []
+        left = iter(groups)
+        with closing(self._sandbox.converse_apart(jobs, limits)) as turns:
+            for conversations in turns:
+                walks = [_Walk(self, next(left), each) for each in conversations]
+                while walks := [walk for walk in walks if walk.goes_on()]:
+                    for act in (_Walk.ask, _Walk.hear):
+                        for walk in walks:
+                            try:
+                                act(walk)
+                            except EOFError:
+                                return walk.failure()
+                            except _Refused as refused:
+                                return refused.failure
+                    heard += [walk.heard for walk in walks]
+        return heard
+
+    def _merged(self, heard: list[_Heard]) -> ProgramAnswers:
+        """Put answers in the order of the dataset."""
+        rows, counts = np.empty(0, int), np.empty(0, int)
+        answers = np.empty(0, self.job.answer_type)
+        if heard:
+            rows, counts, answers = map(np.concatenate, zip(*heard, strict=True))
+        width = len(self.job.numbers) if not self.able.tells else int(counts.max(initial=1))
+        place = np.arange(len(answers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chances = np.zeros((len(self.dataset), width))
+        chances[np.repeat(rows, counts), place] = answers["probabilities"]
+        columns: Columns = {}
+        shape = len(self.dataset), width
+        for name, dtype, whole in answer_slots(
+            self.job.observation_space, shape, self.job.allowable
+        ):
+            columns[name] = np.zeros(whole, dtype)
+            columns[name][np.repeat(rows, counts), place] = answers[name]
+        columns = as_compared(columns)
+        if self.able.tells:
+            return as_outcomes(columns, chances, rows)
+        if self.able.draws:
+            return ProgramAnswers(columns, shape="draws")
+        return ProgramAnswers({name: column[:, 0] for name, column in columns.items()})
+
+
+class _Refused(Exception):
+    """An answer that cannot be: the program meddled, or tells too much."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _Walk:
+    """Goes along episodes that advance together, in a conversation with one process.
+
+    For each step in turn: while it `goes_on`, `ask` and `hear`, upon which it is in `heard`.
+    """
+
+    def __init__(
+        self, asking: _Asking, episodes: list[np.ndarray], conversation: "Conversation"
+    ) -> None:
+        self._asking, self._conversation = asking, conversation
+        self._going, self._mask, self._step, self._before = episodes, b"", -1, 0
+        self.heard = _Heard(np.empty(0, int), np.empty(0, int), np.empty(0))
+
+    def goes_on(self) -> bool:
+        """Take the next step of all episodes that have one, and say whether any has."""
+        self._step += 1
+        self._before += len(self.heard.rows)
+        self._mask = bytes(len(episode) > self._step for episode in self._going)
+        self._going = [episode for episode in self._going if len(episode) > self._step]
+        return bool(self._going)
+
+    def ask(self) -> None:
+        """Say what followed on the step before, and ask for the next."""
+        rows = np.array([episode[self._step] for episode in self._going])
+        self.heard = self.heard._replace(rows=rows)
+        question = self._mask + self._asking.questions[rows].tobytes()
+        self._conversation.send(SIZE.pack(len(question)) + question)
+
+    def hear(self) -> None:
+        """Receive the answers; `_Refused` where they cannot be."""
+        rows, job, able = self.heard.rows, self._asking.job, self._asking.able
+        counts = np.frombuffer(self._conversation.receive(COUNT.itemsize * len(rows)), COUNT)
+        least, most = (1, MOST_OUTCOMES) if able.tells else (len(job.numbers),) * 2
+        if counts.min() < least or counts.max() > most:
+            raise _Refused(MEDDLED)
+        if failure := too_many(len(self._asking.dataset), int(counts.max()), answer_bytes(job)):
+            raise _Refused(failure)
+        size = int(counts.sum()) * job.answer_type.itemsize
+        answers = np.frombuffer(self._conversation.receive(size), job.answer_type)
+        self._conversation.rest()
+        self.heard = _Heard(rows, counts.astype(int), answers)
+
+    def failure(self) -> Failure:
+        """Say why the process has ended."""
+        return self._conversation.failure(self._asked)
+
+    def _asked(self, progress: int) -> str:
+        """Describe what is asked of a program that has made so many predictions."""
+        place, rows = progress - self._before, self.heard.rows
+        if not 0 <= place < len(rows):
+            return ""
+        return asked_along(self._asking.dataset, self._asking.every, rows[place])
+
+
+def _questions(dataset: Dataset, every: list[np.ndarray], seeds: np.ndarray) -> np.ndarray:
+    """Return what is asked in each row: observation and action, and the reward before them."""
+    columns = dataset.select("observations", "actions")
+    begins = np.array([episode[0] for episode in every], int)
+    columns["rewards"] = np.roll(dataset.columns["rewards"], 1)
+    columns["rewards"][begins] = 0.0
+    columns["seeds"] = seeds
+    plain = {"f": "<f8", "U": ""}
+    types = [
+        (name, plain.get(column.dtype.kind, "<i8") or column.dtype.str, column.shape[1:])
+        for name, column in columns.items()
+    ]
+    questions = np.zeros(len(dataset), np.dtype(types))
+    for name, column in columns.items():
+        questions[name] = column
+    return questions
