@@ -1,0 +1,146 @@
+"""Programs with memory, and of chance, are planned with, played, followed and exported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import test_export
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.export import export_of, publish
+from cwm_cli.runs.searches import SearchHeader, SearchRun
+from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
+
+POLE = """
+import math
+import numpy as np
+
+class Environment:
+    def reset(self, observation):
+        self.place, self.speed = observation.tolist(), [0.0, 0.0]
+
+    def pushed(self, action):
+        angle, spin = self.place[1], self.speed[1]
+        sin, cos = math.sin(angle), math.cos(angle)
+        push = ((10.0 if action else -10.0) + 0.05 * spin * spin * sin) / 1.1
+        turn = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos * cos / 1.1))
+        return [push - 0.05 * turn * cos / 1.1, turn]
+
+    def step(self, action):
+        self.before, self.action = (self.place, self.speed), action
+        changes = self.pushed(action)
+        self.place = [place + 0.02 * speed for place, speed in zip(self.place, self.speed)]
+        self.speed = [speed + 0.02 * change for speed, change in zip(self.speed, changes)]
+        over = abs(self.place[0]) > 2.4 or abs(self.place[1]) > 12 * math.pi / 180
+        return np.array(self.place), 1.0, over
+
+    def correct(self, observation, reward):
+        now, (self.place, _) = observation.tolist(), self.before
+        self.speed = [(place - was) / 0.02 for place, was in zip(now, self.place)]
+        changes = self.pushed(self.action)
+        self.place = now
+        self.speed = [speed + 0.02 * change for speed, change in zip(self.speed, changes)]
+"""
+"""CartPole without velocities, which it takes from differences: exact from the third step on."""
+
+ALONE = """
+import sys
+import warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import gymnasium
+import numpy as np
+env = gymnasium.make(sys.argv[2])
+from gymnasium.utils.env_checker import check_env
+check_env(env.unwrapped)
+"""
+
+
+def exported(folder: Path, program: str, rows: Dataset, code: str) -> str:
+    """Export a program, and run code with the environment that it makes."""
+    header = SearchHeader(
+        config=test_export.CONFIG, description="", versions={}, source="x", created="now"
+    )
+    run = SearchRun.start(folder / "run", header, {"dataset.npz": rows})
+    node = Node(0, 0, -1, GENERATE, program, Verdict(0.5), "key", Usage())
+    with run:
+        run.learn(Record(node, program))
+    run.write_best(program)
+    made = export_of(run.folder)
+    publish(made, folder / "made")
+    arguments = [str(folder / "made"), "gone_v0_world_model:WorldModel/Gone-v0"]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE + code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return (folder / "made" / "README.md").read_text()
+
+
+PLACES = Space("box", "float64", (2,), (-10.0, -10.0), (10.0, 10.0))
+PUSHES = Space("discrete", low=(0,), high=(1,))
+SIDES = Space("discrete", low=(0,), high=(9,))
+
+
+class TestExporting:
+    def test_a_program_with_memory_goes_on_by_itself(self, tmp_path) -> None:
+        start = Transition(np.array([0.0, 0.01]), 1, np.array([0.0, 0.01]), 1.0, False)
+        rows = Dataset.of([start], observation_space=PLACES, action_space=PUSHES)
+        code = """
+env.reset(seed=0)
+places = [env.step(1)[0][0] for _ in range(5)]
+assert places[0] == 0 and np.all(np.diff(np.diff(places)) > 0), places
+assert np.allclose(places[4], 0.02 * 0.02 * 9.75 * 10, atol=0.003), places
+"""
+        assert "remembers the episode" in exported(tmp_path, POLE, rows, code)
+
+    def test_a_program_that_tells_outcomes_draws_one_by_the_seed(self, tmp_path) -> None:
+        program = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+    def outcomes(self, action):
+        return [(3, min(self.place + 1, 9), 1.0, False), (1, 0, 0.0, True)]
+"""
+        code = """
+def episode(seed):
+    env.reset(seed=seed)
+    steps = 0
+    while not env.step(0)[2]:
+        steps += 1
+    return steps
+lengths = [episode(seed) for seed in range(400)]
+assert lengths == [episode(seed) for seed in range(400)]
+assert 2.4 < np.mean(lengths) < 3.6, np.mean(lengths)
+"""
+        row = Transition(0, 1, 1, 1.0, False)
+        rows = Dataset.of([row], observation_space=SIDES, action_space=PUSHES)
+        assert "is drawn; the seed decides" in exported(tmp_path, program, rows, code)
+
+    def test_a_program_that_draws_finds_its_generator_before_it_is_made(self, tmp_path) -> None:
+        program = """
+class Environment:
+    def __init__(self):
+        self.bias = self.rng.integers(3)
+    def set_state(self, observation):
+        self.place = observation
+    def step(self, action):
+        return int(self.rng.integers(10)), float(self.bias), False
+"""
+        code = """
+def episode(seed):
+    env.reset(seed=seed)
+    return [env.step(0)[:2] for _ in range(9)]
+first = [episode(seed) for seed in range(9)]
+assert first == [episode(seed) for seed in range(9)]
+assert len({str(each) for each in first}) == 9
+"""
+        row = Transition(0, 1, 1, 1.0, False)
+        rows = Dataset.of([row], observation_space=SIDES, action_space=PUSHES)
+        exported(tmp_path, program, rows, code)
