@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,19 @@ import pytest
 import test_export
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.evaluation.rollouts import Rollout, rollouts
 from cwm_cli.export import export_of, publish
+from cwm_cli.planning import Unsuited
+from cwm_cli.planning.memory import replica
+from cwm_cli.registry import environment
 from cwm_cli.runs.searches import SearchHeader, SearchRun
+from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
+from cwm_cli.worlds.program import ProgramModel
+
+LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
+HIDDEN = {"hide": ["velocities"]}
 
 POLE = """
 import math
@@ -81,6 +93,66 @@ def exported(folder: Path, program: str, rows: Dataset, code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return (folder / "made" / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def poles() -> Dataset:
+    """Random play of CartPole without velocities."""
+    made = environment("CartPole-v1").make(**HIDDEN)
+    made.action_space.seed(0)
+    rows = []
+    for number in range(6):
+        seen, over = made.reset(seed=number)[0], False
+        while not over:
+            action = made.action_space.sample()
+            after, reward, over, *_ = made.step(action)
+            rows.append(Transition(seen, action, after, float(reward), over, episode=number))
+            seen = after
+    spaces = space_of(made.observation_space), space_of(made.action_space, "actions")
+    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(LIMITS, 4) as made:
+        yield made
+
+
+class TestCopying:
+    def test_what_is_copied_shares_nothing_that_can_change_and_keeps_what_is_shared(self) -> None:
+        class Other:
+            def __init__(self) -> None:
+                self.inner = [1, {"a": np.arange(3)}, {2, 3}, (4, [5]), deque([6])]
+                self.same = self.inner
+                self.me = self
+
+        source, rng = Other(), np.random.default_rng(0)
+        source.rng, source.table = rng, {(0, 1): "key"}
+        made = replica(source, rng)
+        assert repr(vars(made).keys()) == repr(vars(source).keys())
+        assert made.rng is rng and made.me is made and made.same is made.inner
+        made.inner[1]["a"][0], made.table[(0, 1)] = 9, "other"
+        made.inner[2].add(7)
+        made.inner[3][1].append(8)
+        made.inner[4].append(9)
+        expected = "[1, {'a': array([0, 1, 2])}, {2, 3}, (4, [5]), deque([6])]"
+        assert repr(source.inner) == expected and source.table == {(0, 1): "key"}
+
+    def test_what_cannot_be_copied_suits_no_planner(self) -> None:
+        with pytest.raises(Unsuited, match="remembers what cannot be copied"):
+            replica([number for number in range(2)] + [iter(range(3)), (n for n in range(2))])
+
+
+def test_a_rollout_with_memory_begins_from_what_happened_and_then_sees_nothing(
+    sandbox, poles
+) -> None:
+    starts, every = (rollouts(ProgramModel(POLE, sandbox), poles, n, [1, 10]) for n in (6, 60))
+    assert every[0].error == pytest.approx(starts[0].error / 10, rel=0.01)
+    assert every[1].error < starts[1].error / 4 < 0.03
+    blind = POLE.replace("self.speed = [(place", "self.speed = [0 * (place")
+    assert rollouts(ProgramModel(blind, sandbox), poles, 60, [10])[0].error > 8 * every[1].error
+    broken = POLE.replace("self.before, self.action =", "x = 1 / (self.place[0] < 0.02) and")
+    assert rollouts(ProgramModel(broken, sandbox), poles, 12, [10]) == [Rollout(10, None)]
 
 
 PLACES = Space("box", "float64", (2,), (-10.0, -10.0), (10.0, 10.0))

@@ -29,6 +29,7 @@ from cwm_cli.evaluation import AccuracyMetric, Metric, Score, evaluate
 from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
@@ -249,6 +250,9 @@ def bench_speed(
     """
     subject = find_subject(run, program=program, env=env, env_args=env_args, observer=observer)
     flags = {"api_base": api_base, "temperature": temperature}
+    if not abilities_of(subject.text or "").is_plain:
+        words = "is asked for more than one answer to one row: cwm plan says what decisions take"
+        raise CwmError(f"{subject.name} keeps another contract than plain, and {words}")
     check_access(tools, allow_gap)
     asks = _Predictor.named(backend, model, options, flags)
     if asks.factory is not None:

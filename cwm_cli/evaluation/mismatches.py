@@ -84,12 +84,12 @@ class Comparing:
 
     def compare(self, rows: Dataset) -> Mismatches:
         """Predict the steps of an episode, each from what was observed, and count."""
-        predictions = self.model.predict(rows, seed=self.seed)
+        predictions = self.model.predict(rows, seed=self.seed, draws=DRAWS)
         if predictions.failure is not None:
             return Mismatches(unanswered=len(rows))
         parts = wrong_parts(predictions, rows)
         wrong = np.logical_or.reduce(list(parts.values()))
-        drawn, chance = self._drawn(rows, wrong), self._by_chance(rows, wrong)
+        drawn, chance = self._drawn(rows, wrong, predictions), self._by_chance(rows, wrong)
         return Mismatches(
             steps=len(rows),
             wrong=int(wrong.sum()),
@@ -98,10 +98,17 @@ class Comparing:
             **{kind: int(part.sum()) for kind, part in parts.items()},
         )
 
-    def _drawn(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
-        """Return a mask of the wrong rows to which the model itself says now this, now that."""
+    def _drawn(self, rows: Dataset, wrong: np.ndarray, predictions: Predictions) -> np.ndarray:
+        """Return a mask of the wrong rows to which the model itself says now this, now that.
+
+        One that tells all that can follow is wrong where something else did.
+        """
         drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)[:MOST_DRAWN]
-        if not len(places):
+        if predictions.shape == "draws":
+            for column in predictions.columns.values():
+                drawn |= (column != column[:, :1]).reshape(len(rows), -1).any(axis=1)
+            return drawn & wrong
+        if predictions.shape == "outcomes" or self.model.remembers or not len(places):
             return drawn
         again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
         for columns, _ in again.answers() if again.failure is None else ():
@@ -111,9 +118,12 @@ class Comparing:
         return drawn
 
     def _by_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
-        """Return a mask of the wrong rows whose situation was met with another outcome."""
-        if not wrong.any():
-            return wrong
+        """Return a mask of the wrong rows whose situation was met with another outcome.
+
+        To a model that remembers it was not the same situation.
+        """
+        if self.model.remembers or not wrong.any():
+            return np.zeros(len(rows), bool)
         every = _bare(rows)
         if self.known is not None:
             every = every.extended(_bare(self.known))

@@ -4,12 +4,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.prediction import APART
 
@@ -64,7 +65,12 @@ def rollouts(
         return found if in_time else replace(found, columns={}, failure=TOO_SLOW)
 
     waves = _waves(dataset, starts)
-    lived = [_lived(predict, dataset, wave, lasting[wave], reached) for wave in waves]
+    if model.remembers:
+        lived = [
+            _unrolled(model, dataset, wave, lasting[wave], reached, deadline) for wave in waves
+        ]
+    else:
+        lived = [_lived(predict, dataset, wave, lasting[wave], reached) for wave in waves]
     parts = {steps: [errors[steps] for errors in lived if steps in errors] for steps in reached}
     return [Rollout(steps, _mean(errors)) for steps, errors in parts.items()]
 
@@ -88,13 +94,58 @@ def _lived(
         found = predict(replace(rows, columns=rows.columns | own))
         if found.failure is not None:
             break
+        likeliest = found.likeliest()
         if step in errors:
-            errors[step] = _errors(found.columns, rows, dataset)
+            errors[step] = _errors(likeliest, rows, dataset)
         columns = {
-            leaf.name: found.columns[f"next_{leaf.name}"]
+            leaf.name: likeliest[f"next_{leaf.name}"]
             for leaf in dataset.observation_space.leaves("observations")
         }
     return errors
+
+
+def _unrolled(
+    model: "WorldModel",
+    dataset: Dataset,
+    starts: np.ndarray,
+    lasting: np.ndarray,
+    horizons: Sequence[int],
+    deadline: float,
+) -> dict[int, np.ndarray | None]:
+    """Do the same with a model that remembers: it knows what happened up to each start."""
+    reached = [steps for steps in horizons if (lasting >= steps).any()]
+    errors: dict[int, np.ndarray | None] = dict.fromkeys(reached)
+    ends = starts + np.minimum(lasting, max(reached, default=0))
+    plans = [
+        [dataset.row(row).action for row in range(start, end)]
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+    walks = list[list[Any]]()
+    for seen in model.unroll([_history(dataset, start) for start in starts], plans, dataset):
+        walks.append(seen)
+        if time.monotonic() > deadline:
+            break
+    if len(walks) < len(starts):
+        return errors
+    for steps in reached:
+        alive = np.flatnonzero(lasting >= steps)
+        seen = [walks[place][steps - 1] for place in alive]
+        columns = dataset.observation_space.pack("next_observations", seen)
+        errors[steps] = _errors(columns, dataset[starts[alive] + steps - 1], dataset)
+    return errors
+
+
+def _history(dataset: Dataset, start: int) -> EpisodeHistory:
+    """Return what happened in an episode before a row."""
+    episodes = dataset.columns["episodes"]
+    others = np.flatnonzero(episodes[:start] != episodes[start])
+    first = int(others[-1]) + 1 if len(others) else 0
+    before = [dataset.row(row) for row in range(first, start)]
+    return EpisodeHistory(
+        (*(row.observation for row in before), dataset.row(start).observation),
+        tuple(row.action for row in before),
+        tuple(float(row.reward) for row in before),
+    )
 
 
 def _waves(dataset: Dataset, starts: np.ndarray) -> list[np.ndarray]:

@@ -61,9 +61,14 @@ class ProgramWithMemory(Program):
         return self
 
     def stand(self, state: Any) -> None:
-        """Stand where the history of an episode leads, or where `here` said."""
-        self._place = self._follow(state) if isinstance(state, EpisodeHistory) else state
-        self._is_apart = False
+        """Stand where the history of an episode leads, or where `here` said.
+
+        At an observation an episode begins.
+        """
+        if not isinstance(state, Here):
+            is_history = isinstance(state, EpisodeHistory)
+            state = self._follow(state if is_history else EpisodeHistory((state,)))
+        self._place, self._is_apart = state, False
 
     def here(self) -> Here:
         """Return the last observation, and the program as it is: steps are taken by a copy."""

@@ -165,7 +165,7 @@ class RemoteModel(Model):
     `Broke` when the program fails, `Forged` when it answers what cannot be.
     """
 
-    def __init__(self, sandbox: Sandbox, job: PlanningJob) -> None:
+    def __init__(self, sandbox: Sandbox, job: PlanningJob | SteppingJob) -> None:
         names = [each.name for each in fields(SteppingJob)]
         stepping = SteppingJob(**{name: getattr(job, name) for name in names})
         self.action_space = job.action_space

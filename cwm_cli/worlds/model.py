@@ -238,6 +238,11 @@ class WorldModel:
 
     kind: ClassVar[str]
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what it says to a row depends on those before it in the episode."""
+        return False
+
     def describe(self) -> str:
         """Say what it is, in a few words."""
         return self.kind
@@ -250,6 +255,17 @@ class WorldModel:
         A model that fails says so in its predictions.
         """
         raise NotImplementedError
+
+    def unroll(
+        self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
+    ) -> Iterator[list[Any]]:
+        """Yield the observations that actions lead to, from where histories do.
+
+        The model only hears of what it predicts by itself, also after the end of an episode.
+        Asked of models that remember; `rows` are those that the starts are from. Nothing is
+        yielded from where it fails on.
+        """
+        raise CwmError(f"{self.describe()} cannot be rolled out")
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
         """Return predictions of the rows that were confirmed, or say in them what is wrong.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -32,7 +32,7 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.prediction import ProgramAnswers
-from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision
+from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision, RemoteModel
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
     PASSED,
@@ -137,6 +137,11 @@ class ProgramModel(WorldModel):
         """What it can be asked beyond one row at a time."""
         return abilities_of(self.text)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it is asked along whole episodes."""
+        return self.abilities.remembers
+
     def describe(self) -> str:
         """Say what it is, in a few words."""
         return self.name
@@ -153,6 +158,22 @@ class ProgramModel(WorldModel):
         answers = ProgramAnswers(predictions.columns, None, shape, chances)
         failure = self.sandbox.audit(self.text, rows, answers, seed=seed)
         return Predictions({}, failure) if failure else predictions
+
+    def unroll(
+        self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
+    ) -> Iterator[list[Any]]:
+        """Have the program follow each history, and take steps on its own from there."""
+        self.sandbox.prepare(SteppingJob.handler)
+        job = SteppingJob(
+            program=self.text,
+            observation_space=rows.observation_space,
+            action_space=rows.action_space,
+            valid=rows.has_valid_actions,
+        )
+        with closing(RemoteModel(self.sandbox, job)) as model, suppress(Broke, WorkerLost):
+            for start, actions in zip(starts, plans, strict=True):
+                model.stand(start)
+                yield [model.step(action).observation for action in actions]
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Begin to plan with the program, in a confined process of its own."""
