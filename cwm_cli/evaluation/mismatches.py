@@ -107,7 +107,7 @@ class Comparing:
         if predictions.shape == "draws":
             for column in predictions.columns.values():
                 drawn |= (column != column[:, :1]).reshape(len(rows), -1).any(axis=1)
-            return drawn & wrong
+            return np.asarray(drawn & wrong)
         if predictions.shape == "outcomes" or self.model.remembers or not len(places):
             return drawn
         again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
