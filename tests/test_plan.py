@@ -242,8 +242,8 @@ MISTAKES = [
     ),
     ((*CARTS, "--real-env", "--render", "film.avi"), "film.avi is no film: name a .gif or a .mp4"),
     (
-        ("--env", "FrozenLake-v1", "--real-env", "--planner", "tabular", "--episodes", "1"),
-        "Error: tabular cannot plan here (it draws random numbers): choose --planner mcts",
+        (*CARTS, "--real-env", "--planner", "tabular", "--episodes", "1"),
+        "states): choose --planner mcts",
     ),
 ]
 
@@ -257,7 +257,7 @@ def test_mistakes_are_named_in_one_line(plan, cwm) -> None:
             wrong[arguments] = done.stderr
     assert wrong == {}
     folders = {path.name for path in cwm.folder.glob("runs/plans/*")}
-    assert all(name.startswith("FrozenLake-v1-tabular-0-") for name in folders)
+    assert all(name.startswith("CartPole-v1-tabular-0-") for name in folders)
 
 
 GRID = Space("tuple", children=(Space("discrete", low=(0,), high=(8,)),))
@@ -291,10 +291,11 @@ def test_who_plans_follows_from_the_spaces_and_the_options() -> None:
         choose_planners("auto", ["discount=0.5"], (GRID, MOVES), {})
 
 
-def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here) -> None:
+def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here, monkeypatch) -> None:
+    monkeypatch.setattr("cwm_cli.planning.tabular.MOST_DRAWN", 3)
     done = cwm_cli.plan(env="FrozenLake-v1", real_env=True, max_steps=5, episodes=1)
     assert done.side.report[0] == "mcts"
-    assert done.as_json()["note"] == "not tabular: it draws random numbers"
+    assert done.as_json()["note"] == "not tabular: it does not close within 3 states"
 
 
 def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -> None:

@@ -180,13 +180,6 @@ def test_real_numbers_that_come_again_are_no_obstacle() -> None:
     assert len(walk(Tabular(), Real(), np.array([0.0]))) == 1 + distances(Maze())[0]
 
 
-def test_models_that_draw_random_numbers_are_refused() -> None:
-    world = Maze()
-    world.deterministic = False
-    with pytest.raises(Unsuited, match="draws random numbers"):
-        Tabular().plan(world, [at(0)])
-
-
 def test_planners_with_equal_options_are_equal_and_learn_apart() -> None:
     first, second = Tabular(), Tabular()
     first.plan(Maze(), [at(0)])

@@ -36,8 +36,8 @@ class Decider:
     steps of the model each of the last decisions took. What is remembered of an episode is
     forgotten after as many decisions as the planner's `SEGMENT`, and after one that was
     not made here. The random numbers of a decision depend on the seed, the episode and the
-    number of the decision only. For a model that draws its own, `begin` is called before
-    each decision, and decisions are made one by one.
+    number of the decision only. What a model draws by itself follows from the same before
+    each decision, or from what `begin` does in its place, and decisions are made one by one.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Decider:
         for some in self._together(moments):
             if self._begin:
                 self._begin(some[0])
+            elif not self._model.deterministic:
+                self._model.draw_from((self._seed, some[0].episode, some[0].decision))
             before = counter[0]
             plans += self._decide(some)
             share, rest = divmod(counter[0] - before, len(some))
@@ -77,7 +79,7 @@ class Decider:
     def _together(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
         """Return the moments that are planned for at once, where that makes them faster."""
         planner = self._planners[len(self.passed_over)]
-        if self._begin is None and not planner.ALONE:
+        if self._begin is None and self._model.deterministic and not planner.ALONE:
             return [moments]
         return [[moment] for moment in moments]
 

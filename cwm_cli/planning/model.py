@@ -6,6 +6,7 @@ States are copied, named and compared here, too.
 from collections.abc import Iterable, Sequence
 from operator import is_
 from typing import Any, NamedTuple, Protocol
+from zlib import crc32
 
 import numpy as np
 
@@ -113,9 +114,10 @@ class Model:
     """Stands at one state at a time, and steps from there: a program, or a true environment.
 
     A state is an observation, or what `here` has returned. `deterministic` says that the
-    same action in the same state always leads to the same. The first element of
-    `counter` counts steps, each once. `batch` answers for many observations at once,
-    where there is such a form. One that `remembers` stands where the history of an episode leads.
+    same action in the same state always leads to the same; where it does not, `drawn_from` is
+    the key that its draws began from. The first element of `counter` counts steps, each once.
+    `batch` answers for many observations at once, where there is such a form. One that
+    `remembers` stands where the history of an episode leads.
     """
 
     action_space: Space
@@ -123,7 +125,7 @@ class Model:
     counter: Counter
     remembers: bool = False
     batch: Batch | None = None
-    drawn_from: Sequence[int] = ()
+    drawn_from: Sequence[int] = (0,)
 
     @property
     def anew(self) -> "Model":
@@ -157,6 +159,24 @@ class Model:
         """Have what chance decides from now on follow from a key: equal keys, equal draws."""
         self.drawn_from = tuple(key)
 
+    def drawn(self, action: Any, times: int) -> list[PossibleStep]:
+        """Return what so many draws of an action from where the model stands lead to.
+
+        Equal ones are one, with their share. What is drawn follows from the state and the action,
+        whatever was drawn before.
+        """
+        start, found = self.here(), dict[Any, list[Any]]()
+        key = self.drawn_from
+        self.draw_from([crc32(repr(name(start)).encode()), int(action)])
+        for _ in range(times):
+            self.stand(start)
+            step = self.step(action)
+            state = self.here()
+            same = found.setdefault(name((state, *step)), [0, step, state])
+            same[0] += 1
+        self.draw_from(key)
+        return [PossibleStep(count / times, step, state) for count, step, state in found.values()]
+
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
         total, factor = 0.0, 1.0
@@ -168,17 +188,23 @@ class Model:
             factor *= discount
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state.
 
         `plans` are (states, plans, steps, *shape of an action), the returns
-        (states, plans). Nothing that steps can change the plans.
+        (states, plans). Nothing that steps can change the plans. With several `draws` each plan is
+        played so often, in draws that are the same for all plans, and returns are their means.
         """
-        returns = np.empty(plans.shape[:2])
+        returns, key = np.zeros(plans.shape[:2]), self.drawn_from
         for index, state in enumerate(states):
             for number, plan in enumerate(plans[index]):
-                self.stand(state)
-                returns[index, number] = self.play(plan.copy())
+                for draw in range(draws):
+                    if draws > 1:
+                        self.draw_from((*key, draw))
+                    self.stand(state)
+                    returns[index, number] += self.play(plan.copy()) / draws
+        if draws > 1:
+            self.draw_from(key)
         return returns
 
 

@@ -1,13 +1,25 @@
 """A program as a model that planners plan with; returns of many plans at once."""
 
+import random
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import LARGEST, Batch, Counter, Model, Step, Unbatched, copied
+from cwm_cli.planning.model import (
+    LARGEST,
+    Batch,
+    Counter,
+    Model,
+    PossibleStep,
+    Step,
+    Unbatched,
+    copied,
+)
 
 MOST_LANES = 8000
 """More lanes than this are played one part after the other: their arrays would leave the cache."""
@@ -18,6 +30,10 @@ _MOST_SETBACKS = 3
 """So often a batch may refuse what the program answers; then it is no longer asked."""
 
 
+_MOST_BEGUN = 100
+"""Keys of which is kept how random numbers begin: more than plans share at a time."""
+
+
 class Checks(NamedTuple):
     """Functions that return what a program answered as it should be, or refuse it."""
 
@@ -26,6 +42,7 @@ class Checks(NamedTuple):
     terminated: Callable[[Any], bool]
     observation: Callable[[Any], Any]
     valid: Callable[[Any], tuple[int, ...] | None] | None = None
+    outcomes: Callable[[Any], Sequence[tuple[float, Any]]] | None = None
 
 
 class ManyAtOnce(Model):
@@ -35,15 +52,15 @@ class ManyAtOnce(Model):
         self.notes: list[str] = []
         self._setbacks = 0
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
         """Return the sums of rewards of plans from each state; the program gets copies."""
-        if self.batch is not None:
+        if self.batch is not None and draws == 1:
             try:
                 return self._returns_of_batch(self.batch, states, plans)
             except Unbatched as reason:
                 failed = str(reason)
-        alone = super().returns(states, plans)
-        if self.batch is not None:
+        alone = super().returns(states, plans, draws)
+        if self.batch is not None and draws == 1:
             self._set_back(failed)
         return alone
 
@@ -68,9 +85,9 @@ class ManyAtOnce(Model):
 class Program(ManyAtOnce):
     """A program's `Environment`; arrays are copied on their way in and out.
 
-    Between two calls of `stand` every step goes on from the one before. `used`
-    are the forms in which steps were taken, `notes` says what stands against
-    others.
+    Between two calls of `stand` every step goes on from the one before. One that has
+    `outcomes` steps by drawing from these. `used` are the forms in which steps were taken,
+    `notes` says what stands against others.
     """
 
     def __init__(
@@ -82,11 +99,16 @@ class Program(ManyAtOnce):
         deterministic: bool = True,
         counter: Counter | None = None,
     ) -> None:
+        """Stand nowhere yet; one that is not `deterministic` draws random numbers."""
         super().__init__()
         self.environment = environment
         self._set_state: Any = getattr(environment, "set_state", None)  # none with a memory
-        self._step = environment.step
+        self._outcomes: Any = getattr(environment, "outcomes", None) if checks.outcomes else None
+        self._step = environment.step if self._outcomes is None else self._drawn
         self._checks = checks
+        rng = getattr(environment, "rng", None)
+        self._rng = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(0)
+        self._begun: dict[Sequence[int], Any] = {}
         self.action_space = action_space
         self.deterministic = deterministic
         self.counter: Counter = [0] if counter is None else counter
@@ -121,6 +143,36 @@ class Program(ManyAtOnce):
         valid = self._checks.valid(self._valid) if self._checks.valid else None
         return Step(self._here, reward, terminated, valid)
 
+    def outcomes(self, action: Any) -> list[PossibleStep] | None:
+        """Return all that may follow an action, where the program has `outcomes`."""
+        if self._outcomes is None:
+            return None
+        self.used.add("scalar")
+        self.counter[0] += 1
+        checks, found = self._checks, []
+        for probability, (answer, reward, terminated, *valid) in self._told(action):
+            seen = checks.observation(answer)
+            following = checks.valid(*valid) if checks.valid else None
+            step = Step(seen, checks.reward(reward), checks.terminated(terminated), following)
+            found.append(PossibleStep(probability, step, seen))
+        return found
+
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides follow from a key: `self.rng`, `random` and `numpy.random`."""
+        super().draw_from(key)
+        begun = self._begun.get(self.drawn_from)
+        if begun is None:
+            random.seed(repr(self.drawn_from))
+            np.random.seed([part % 2**32 for part in key])
+            own = np.random.default_rng(key).bit_generator.state
+            begun = own, random.getstate(), np.random.get_state()
+            if len(self._begun) == _MOST_BEGUN:
+                self._begun.clear()
+            self._begun[self.drawn_from] = begun
+        self._rng.bit_generator.state, python, numpy = begun
+        random.setstate(python)
+        np.random.set_state(numpy)
+
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
         total, _ = self._take(actions, discount)
@@ -149,6 +201,21 @@ class Program(ManyAtOnce):
             factor *= discount
         return total, False
 
+    def _told(self, action: Any) -> list[tuple[float, Any]]:
+        """Return what the program says can follow, without what is impossible."""
+        assert self._checks.outcomes is not None
+        told = self._checks.outcomes(self._outcomes(action))
+        return [(probability, answer) for probability, answer in told if probability]
+
+    def _drawn(self, action: Any) -> Any:
+        """Step by drawing one of the outcomes, and stand there."""
+        told = self._told(action)
+        sums = list(accumulate(probability for probability, _ in told))
+        place = bisect(sums, self._rng.random() * sums[-1], hi=len(sums) - 1)
+        answer = told[place][1]
+        self._set_state(copied(self._checks.observation(answer[0])))
+        return answer
+
 
 class Anew(ManyAtOnce):
     """A program, in any form, that is stood at its last observation before every step.
@@ -171,6 +238,11 @@ class Anew(ManyAtOnce):
     def here(self) -> Any:
         """Return the last observation."""
         return self._observation
+
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides follow from a key."""
+        super().draw_from(key)
+        self._model.draw_from(key)
 
     def step(self, action: Any) -> Step:
         """Take an action from the last observation."""

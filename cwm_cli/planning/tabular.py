@@ -1,4 +1,4 @@
-"""Value iteration over all states that can be reached, for small models that answer alike."""
+"""Value iteration over all states that can be reached, for small models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Model, countable, name
+from cwm_cli.planning.model import Model, PossibleStep, countable, name
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
 
 LARGEST = 4_000_000
@@ -20,13 +20,20 @@ MOST_SWEEPS = 10_000
 SAMPLE = 300
 """States that are tried before real-valued ones, of which most are new, are given up."""
 
+MOST_DRAWN = 1_000
+"""States that a model may have at most which draws and does not tell what can follow."""
+
+TIED = 1e-9
+"""Expected values that differ by less, relative and absolute, differ by rounding alone."""
+
 
 @dataclass(frozen=True)
 class Tabular(Planner):
     """Plans the action of the highest value, once every state that can be reached was tried.
 
     Values are those of the steps that the episode can still last. Where they
-    do not fit in memory, only those of its last steps are.
+    do not fit in memory, only those of its last steps are. Where chance decides they are expected
+    values, by the probabilities that the model tells, or else by what it drew.
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
@@ -35,19 +42,26 @@ class Tabular(Planner):
     states: int = 100_000
     """States that a model may have at most; with more it is left to the next planner."""
     discount: float = 0.99
-    """What a reward is worth one step later (gamma)."""
+    """What a reward is worth one step later (gamma), where nothing is left to chance."""
+    expected_discount: float = 0.9999
+    """The same where chance decides: 0.99 takes risks, and loses 5 % in FrozenLake8x8."""
     tolerance: float = 1e-6
-    """Values that change by no more than this with one step more to go have converged."""
+    """Values that change by no more than this with one step more to go have converged.
+
+    Where chance decides they go on to change for long: only those that stay equal have.
+    """
+    draws: int = 200
+    """How often an action is tried where a model draws and does not tell what can follow."""
     _tables: dict[int, "StateTable"] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.states < 1:
-            raise ValueError("states must be at least 1")
-        if not 0 <= self.discount <= 1:
-            raise ValueError("discount must be from 0 to 1")
+        if min(self.states, self.draws) < 1:
+            raise ValueError("states and draws must be at least 1")
+        if not (0 <= self.discount <= 1 and 0 <= self.expected_discount <= 1):
+            raise ValueError("discount and expected_discount must be from 0 to 1")
         if not self.tolerance >= 0:
             raise ValueError("tolerance must not be negative")
 
@@ -65,8 +79,6 @@ class Tabular(Planner):
         """Return the next action of each situation."""
         if model.remembers:
             raise Unsuited("has a memory")
-        if not model.deterministic:
-            raise Unsuited("draws random numbers")
         table = self._tables.setdefault(id(model), StateTable(model, self))
         numbers = [table.start(situation) for situation in situations]
         table.close()
@@ -94,12 +106,18 @@ class StateTable:
         self._all = range(int(low), int(high) + 1)
         self._model = model
         self._options = options
+        self._most = options.states
+        certain = model.deterministic
+        self._discount = options.discount if certain else options.expected_discount
+        self._tolerance = options.tolerance if certain else 0.0
         self._numbers: dict[Any, int] = {}
         self._states: list[Any] = [None]
         self._valid: list[Sequence[int]] = [()]
         self._firsts = [0, 0]  # where the actions of each state begin among those of all
         self._rewards: list[float] = []
+        self._several: list[int] = []
         self._following: list[int] = []
+        self._shares: list[float] = []
         self._outcomes: OutcomeArrays | None = None
         self._values: list[np.ndarray] = []
         self._sweeps = 0
@@ -119,28 +137,29 @@ class StateTable:
             self._try(tried)
             tried += 1
             found = len(self._states) - 1
-            opening = tried >= SAMPLE and 2 * found > len(self._following)
-            if found > self._options.states or (opening and not countable(self._states[-1])):
-                raise Unsuited(f"does not close within {min(found, self._options.states)} states")
-        ones = np.ones(len(self._following))
-        counts = np.diff(self._firsts)
+            opening = tried >= SAMPLE and 2 * found > len(self._rewards)
+            if found > self._most or (opening and not countable(self._states[-1])):
+                raise Unsuited(f"does not close within {min(found, self._most)} states")
         self._outcomes = OutcomeArrays.of(
-            counts, self._rewards, ones.astype(int), self._following, ones
+            np.diff(self._firsts), self._rewards, self._several, self._following, self._shares
         )
         self._values = [np.zeros(len(self._states))]
         self._sweeps, self._converged = 0, False
 
     def action(self, number: int, situation: Situation) -> int:
         """Return an action of the highest value in a state, ties at random."""
-        values, discount = self._to_go(situation.horizon - 1), self._options.discount
-        first, allowed = self._firsts[number], situation.valid
+        assert self._outcomes is not None
+        values = self._to_go(situation.horizon - 1)
+        own = self._outcomes.some(*self._firsts[number : number + 2])
+        found = own.back_up(values, self._discount).tolist()
         backed_up = {
-            action: self._rewards[place] + discount * float(values[self._following[place]])
-            for place, action in enumerate(self._valid[number], first)
-            if not allowed or action in allowed
+            action: value
+            for action, value in zip(self._valid[number], found, strict=True)
+            if not situation.valid or action in situation.valid
         }
         highest = max(backed_up.values())
-        best = [action for action, value in backed_up.items() if value == highest]
+        room = 0.0 if self._model.deterministic else TIED * (1 + abs(highest))
+        best = [action for action, value in backed_up.items() if value >= highest - room]
         return best[int(situation.rng.integers(len(best)))]
 
     def _number(self, state: Any, valid: tuple[int, ...] | None) -> int:
@@ -152,23 +171,32 @@ class StateTable:
         return number
 
     def _try(self, number: int) -> None:
-        """Take every action in a state."""
+        """Take every action in a state, and note what can follow."""
         model = self._model
         for action in self._valid[number]:
             model.stand(self._states[number])
-            _, reward, terminated, valid = model.step(action)
-            self._rewards.append(reward)
-            self._following.append(0 if terminated else self._number(model.here(), valid))
-        self._firsts.append(len(self._following))
+            if model.deterministic:
+                step = model.step(action)
+                following: Sequence[PossibleStep] = [PossibleStep(1.0, step, model.here())]
+            else:
+                told = model.outcomes(action)
+                following = told or model.drawn(action, self._options.draws)
+                self._most = self._most if told else min(self._most, MOST_DRAWN)
+            self._rewards.append(sum(each.probability * each.step.reward for each in following))
+            self._several.append(len(following))
+            for probability, (_, _, terminated, valid), state in following:
+                self._following.append(0 if terminated else self._number(state, valid))
+                self._shares.append(probability)
+        self._firsts.append(len(self._rewards))
 
     def _to_go(self, steps: int) -> np.ndarray:
         """Return the values with so many steps to go, or with the most that were needed so far."""
         outcomes, values = self._outcomes, self._values
         room = max(2, LARGEST // len(self._states))
         while outcomes and self._sweeps < min(steps, MOST_SWEEPS) and not self._converged:
-            improved = outcomes.improve(values[-1], self._options.discount)
+            improved = outcomes.improve(values[-1], self._discount)
             change = np.abs(improved - values[-1]).max()
-            self._converged = bool(change <= self._options.tolerance)
+            self._converged = bool(change <= self._tolerance)
             self._sweeps += 1
             if len(values) == room:
                 values.pop()
@@ -214,6 +242,17 @@ class OutcomeArrays(NamedTuple):
             np.cumsum(several) - several,
             np.array(following),
             np.array(shares),
+        )
+
+    def some(self, first: int, end: int) -> Self:
+        """Return some of the actions, which belong to one state."""
+        begins = self.outcomes[first:end]
+        outcomes = slice(begins[0], self.outcomes[end] if end < len(self.outcomes) else None)
+        return self._replace(
+            rewards=self.rewards[first:end],
+            outcomes=begins - begins[0],
+            following=self.following[outcomes],
+            shares=self.shares[outcomes],
         )
 
     def back_up(self, values: np.ndarray, discount: float) -> np.ndarray:

@@ -25,7 +25,8 @@ from cwm_cli.sandbox.answers import (
     values,
     writer,
 )
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
+from cwm_cli.sandbox.chance import outcomes_of
+from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
 from cwm_cli.worlds.messages import (
@@ -45,6 +46,7 @@ from cwm_cli.worlds.messages import (
     SteppingReply,
     TimingJob,
     decode_question,
+    encode_outcomes,
     encode_reply,
     is_deterministic,
     shrunk,
@@ -67,11 +69,7 @@ class PlanningHandler(Handler[PlanningJob]):
         job = self.job
         form = formed(program.load(), job, job.form, program.counter)
         planners = [find_planner(name)(**options) for name, options in job.planners]
-
-        def begin(moment: Moment) -> None:
-            reseed(job.seed, moment.episode, moment.decision)
-
-        decider = Decider(planners, form.model, seed=job.seed, begin=begin if job.draws else None)
+        decider = Decider(planners, form.model, seed=job.seed)
         states, actions = states_of(job), Codec(job.action_space, "actions")
         while head := program.read(SIZE.size):
             moments = decode_question(program.read(*SIZE.unpack(head)), states)
@@ -81,7 +79,7 @@ class PlanningHandler(Handler[PlanningJob]):
 
 def formed(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
     """Return a program in the fastest forms that agree with it on the rows of the job."""
-    program = _program(environment, job, counter)
+    program = made_program(environment, job, counter)
     if program.remembers:
         program.notes.append("scalar: it has a memory")
         return Form(program, program)
@@ -100,7 +98,7 @@ def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply
     return PlanningReply(plans, decider.steps, len(passed_over), form.used, note)
 
 
-def _program(environment: Any, job: ModelJob, counter: Any) -> Program:
+def made_program(environment: Any, job: ModelJob, counter: Any) -> Program:
     """Return the program as a model whose answers are checked."""
     valid = partial(_admitted, job.action_space) if job.valid else None
     checks = Checks(
@@ -109,6 +107,7 @@ def _program(environment: Any, job: ModelJob, counter: Any) -> Program:
         terminated_of,
         _reader(job.observation_space),
         valid,
+        partial(outcomes_of, with_valid=job.valid),
     )
     made = ProgramWithMemory if abilities_of(job.program).remembers else Program
     return made(
@@ -191,12 +190,12 @@ class _Walker:
         ask, way, place, several, count, length, discount = STEPPING.unpack_from(question)
         body = question[STEPPING.size :]
         if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW):
-            return self._settle(ask, place, count)
+            return self._settle(ask, np.frombuffer(body, "<u8").tolist())
         states, size = self._states(way, place, several, body)
         if ask == Ask.RETURNS:
             shape = (several, count, length, *self._job.action_space.shape)
             plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
-            return self._returns(states, plans.reshape(shape))
+            return self._returns(states, plans.reshape(shape), int(discount))
         for state in states:
             self._model.stand(state)
         actions = self._actions.decode(body[size:], count)
@@ -204,12 +203,14 @@ class _Walker:
             return self._reply(self._model.counter[0], Step(None, 0.0, False))
         if ask == Ask.PLAY:
             return self._play(actions, discount)
+        if ask in (Ask.OUTCOMES, Ask.DRAWN):
+            return self._possible(actions[0], length)
         return self._walk(actions, stands=bool(length))
 
-    def _settle(self, ask: int, episode: int, decision: int) -> bytes:
+    def _settle(self, ask: int, key: list[int]) -> bytes:
         """Be as a decision or a model begins."""
         if ask == Ask.BEGIN:
-            reseed(self._job.seed, episode, decision)
+            self._model.draw_from(key)
         elif ask == Ask.ANEW:
             self._model = self._plain.anew
         else:
@@ -247,19 +248,30 @@ class _Walker:
                 break
         return b"".join(replies)
 
+    def _possible(self, action: Any, times: int) -> bytes:
+        """Say what can follow an action, by what the model tells or by so many draws."""
+        model, before = self._model, self._model.counter[0]
+        found = model.drawn(action, times) if times else model.outcomes(action) or []
+        replies = [self._said(0, each.step, each.state) for each in found]
+        steps = SteppingReply(model.counter[0] - before).encode()
+        return steps + encode_outcomes([each.probability for each in found], replies)
+
     def _reply(self, before: int, step: Step) -> bytes:
         """Say what a step led to, and where the model stands."""
-        here = self._model.here()
+        steps = self._model.counter[0] - before
+        return self._said(steps, step, self._model.here()).encode()
+
+    def _said(self, steps: int, step: Step, here: Any) -> SteppingReply:
+        """Return a step, and the state that it led to, as they are told."""
         observation = here.observation if isinstance(here, Here) else here
         seen = self._observations.encode([observation])
-        steps, place = self._model.counter[0] - before, self._number(here)
-        said = step.reward, step.terminated, place, step.valid, seen
-        return SteppingReply(steps, *said).encode()
+        place = self._number(here)
+        return SteppingReply(steps, step.reward, step.terminated, place, step.valid, seen)
 
-    def _returns(self, states: list[Any], plans: np.ndarray) -> bytes:
+    def _returns(self, states: list[Any], plans: np.ndarray, draws: int) -> bytes:
         counter = self._model.counter
         before = counter[0]
-        returns = self._model.returns(states, plans)
+        returns = self._model.returns(states, plans, draws)
         head = SteppingReply(counter[0] - before)
         return head.encode() + returns.astype("<f8").tobytes()
 

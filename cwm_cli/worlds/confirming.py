@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from bisect import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import comb
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -24,10 +25,20 @@ from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
-from cwm_cli.planning.model import LARGEST, Counter, EpisodeHistory, Here, Model, Step, key
+from cwm_cli.planning.model import (
+    LARGEST,
+    Counter,
+    EpisodeHistory,
+    Here,
+    Model,
+    PossibleStep,
+    Step,
+    key,
+)
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.sandbox.job import MOST_OUTCOMES
 from cwm_cli.sandbox.pool import SandboxError
 from cwm_cli.worlds.messages import (
     NO_PLACE,
@@ -41,6 +52,7 @@ from cwm_cli.worlds.messages import (
     Stand,
     SteppingJob,
     SteppingReply,
+    decode_outcomes,
     is_deterministic,
     states_of,
 )
@@ -107,7 +119,8 @@ class Decision(NamedTuple):
 class ToldStep(NamedTuple):
     """A transition that the program told of; what followed is a step.
 
-    Of a program with memory it leads from a place, by number, to another one.
+    Of a program with memory it leads from a place, by number, to another one. One that tells
+    all that can follow told of it with a probability.
     """
 
     observation: Any
@@ -115,6 +128,7 @@ class ToldStep(NamedTuple):
     step: Step
     start: int = NO_PLACE
     end: int = NO_PLACE
+    probability: float | None = None
 
 
 class ToldPath(NamedTuple):
@@ -171,6 +185,7 @@ class RemoteModel(Model):
         self.action_space = job.action_space
         self.deterministic = is_deterministic(job)
         self.remembers = abilities_of(job.program).remembers
+        self.tells = abilities_of(job.program).tells and not self.remembers
         self.counter: Counter = [0]
         self.asked = 0
         self.told: list[ToldStep] = []
@@ -201,9 +216,19 @@ class RemoteModel(Model):
             self._is_anew = True
         return self
 
-    def begin(self, moment: Moment) -> None:
-        """Have the program draw the random numbers of a decision."""
-        self._ask(Ask.BEGIN, numbers=(Stand.THERE, moment.episode, 0, moment.decision, 0))
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides follow from a key."""
+        super().draw_from(key)
+        numbers = (Stand.THERE, 0, 0, len(self.drawn_from), 0)
+        self._ask(Ask.BEGIN, np.array(self.drawn_from, "<u8").tobytes(), numbers)
+
+    def outcomes(self, action: Any) -> list[PossibleStep] | None:
+        """Return all that the program says may follow an action, None where it does not say."""
+        return self._possible(Ask.OUTCOMES, action, 0) if self.tells else None
+
+    def drawn(self, action: Any, times: int) -> list[PossibleStep]:
+        """Return what so many draws of an action lead to."""
+        return self._possible(Ask.DRAWN, action, times)
 
     def forget(self) -> None:
         """Forget what was told, and where that was."""
@@ -263,13 +288,13 @@ class RemoteModel(Model):
         )
         return reply.reward
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state."""
         starts = [Footing.of(state) for state in states]
         body = self._footings(starts) + plans.astype(self._actions.dtype).tobytes()
         several, count, length = plans.shape[:3]
-        data = self._ask(Ask.RETURNS, body, (starts[0].way, 0, several, count, length))
-        [head] = self._read(data[: STEPPED.size], 0, several * count * length)
+        data = self._ask(Ask.RETURNS, body, (starts[0].way, 0, several, count, length), draws)
+        [head] = self._read(data[: STEPPED.size], 0, several * count * length * draws)
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
             raise Forged(f"{MEDDLED} with no returns: {INSTEAD}")
@@ -279,6 +304,34 @@ class RemoteModel(Model):
             for place in {int(totals.argmax()), secrets.randbelow(count)}:
                 actions = list(tried[place].copy())
                 self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[place])))
+        return found
+
+    def _possible(self, ask: Ask, action: Any, times: int) -> list[PossibleStep]:
+        """Ask what can follow an action from where the model stands, and note it."""
+        before, size = self._seen, self._observations.size
+        data = self._asked(ask, [action], times, most=times or MOST_OUTCOMES)
+        [head] = self._read(data[: STEPPED.size], 0, times or 1)
+        try:
+            told = decode_outcomes(data[STEPPED.size :], size)
+        except (ValueError, StructError) as error:
+            raise Forged(f"{MEDDLED} with {error}: {INSTEAD}") from error
+        found = []
+        for share, reply in told:
+            seen = self._observation(reply)
+            step = Step(seen, reply.reward, reply.terminated, reply.valid)
+            found.append(PossibleStep(share, step, self._place_of(reply, seen)))
+        self.counter[0] += head.steps
+        self._is_there = not times and self._is_there
+        noted = found
+        if times:  # one, drawn as it was there: the rare ones are not the likeliest to come again
+            number = secrets.SystemRandom().random()
+            sums = list(accumulate(share for share, _ in told))
+            noted = found[min(bisect(sums, number * sums[-1]), len(found) - 1) :][:1]
+        chances = [None if times else each.probability for each in noted]
+        self.told += [
+            ToldStep(before, action, each.step, probability=chance)
+            for each, chance in zip(noted, chances, strict=True)
+        ]
         return found
 
     def walk(self, tried: PlayedActions) -> list[ToldStep]:
@@ -330,9 +383,14 @@ class RemoteModel(Model):
     def _note(self, reply: SteppingReply) -> None:
         """Keep where the program says that it stands."""
         self._at = reply.place
-        self._seen = self._here = self._observation(reply)
-        if reply.place != NO_PLACE:
-            self._here = Here(self._seen, None if reply.place == NO_STATE else reply.place)
+        self._seen = self._observation(reply)
+        self._here = self._place_of(reply, self._seen)
+
+    def _place_of(self, reply: SteppingReply, seen: Any) -> Any:
+        """Return the state that a reply names."""
+        if reply.place == NO_PLACE:
+            return seen
+        return Here(seen, None if reply.place == NO_STATE else reply.place)
 
     def _observation(self, reply: SteppingReply) -> Any:
         return self._observations.decode(reply.observation, 1)[0]
@@ -345,6 +403,20 @@ class RemoteModel(Model):
         *,
         stands: bool = False,
     ) -> list[SteppingReply]:
+        """Ask from where the model stands, for a reply to each action."""
+        data = self._asked(ask, actions, stands, discount)
+        size = 0 if ask == Ask.PLAY else self._observations.size
+        return self._read(data, size, len(actions))
+
+    def _asked(
+        self,
+        ask: Ask,
+        actions: Sequence[Any],
+        length: int,
+        discount: float = 1.0,
+        *,
+        most: int = 1,
+    ) -> bytes:
         """Ask from where the model stands, to where the program first goes if it is elsewhere."""
         since, self._since = self._since, []
         if since and not self._is_there:
@@ -353,11 +425,11 @@ class RemoteModel(Model):
         is_there = self._is_there or bool(since)
         way = Stand.THERE if is_there else self._start.way
         body = b"" if is_there else self._footings([self._start])
-        numbers = way, len(body), not is_there, len(actions), stands
-        data = self._ask(ask, body + self._actions.encode(actions), numbers, discount)
+        numbers = way, len(body), not is_there, len(actions), length
+        body += self._actions.encode(actions)
+        data = self._ask(ask, body, numbers, discount, most=most)
         self._is_there = True
-        size = 0 if ask == Ask.PLAY else self._observations.size
-        return self._read(data, size, len(actions))
+        return data
 
     def _footings(self, starts: Sequence[Footing]) -> bytes:
         """Return the bytes of where the program is to stand; all in one way."""
@@ -391,8 +463,13 @@ class RemoteModel(Model):
         body: bytes = b"",
         numbers: tuple[int, int, int, int, int] = (Stand.THERE, 0, 0, 0, 0),
         discount: float = 1.0,
+        *,
+        most: int = 1,
     ) -> bytes:
-        """Ask with the numbers of `STEPPING`, and return the bytes of the reply."""
+        """Ask with the numbers of `STEPPING`, and return the bytes of the reply.
+
+        That answers no more than so many steps for each action.
+        """
         head = STEPPING.pack(ask, *numbers, discount)
         _, _, several, count, _ = numbers
         process = self._process
@@ -400,7 +477,7 @@ class RemoteModel(Model):
             process.send(SIZE.pack(len(head) + len(body)) + head + body, brief=self._is_loaded)
             [size] = SIZE.unpack(process.receive(SIZE.size))
             step = STEPPED.size + self._observations.size + 8 * self._choices
-            if size > step * max(1, count) + 8 * several * count + STEPPED.size:
+            if size > (step + 8) * max(1, count) * most + 8 * several * count + 2 * STEPPED.size:
                 raise Forged(f"{MEDDLED} with {size:,} bytes: {INSTEAD}")
             reply = process.receive(size)
         except EOFError:
@@ -513,8 +590,7 @@ class Confirmer:
         model.forget()
         planners = [find_planner(name)(**options) for name, options in job.planners]
         planners = planners[window[0].planner :]
-        begin = model.begin if job.draws else None
-        decider = Decider(planners, model, seed=job.seed, begin=begin)
+        decider = Decider(planners, model, seed=job.seed)
         there, back, told = states_of(job), states_of(job), list[ToldStep]()
         asked = model.asked
         for decision in window:
@@ -569,7 +645,11 @@ class Confirmer:
         """Have processes that only predict say what follows on some of what was told."""
         model = self._model
         assert model is not None
-        given, asked = self._trails(model, told) if model.remembers else self._rows(told)
+        if self.job.draws and not model.remembers and not model.tells:
+            # of equal questions one, so that what chance decides is decided anew
+            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
+        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
+        given, asked = self._trails(model, told) if model.remembers else self._rows(picked)
         if not given:
             return
         rows = Dataset.of(
@@ -578,23 +658,39 @@ class Confirmer:
             action_space=self.job.action_space,
         )
         certain = model.deterministic
-        answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
-        wrong = np.zeros(len(rows), bool)
-        for name in answers[0]:
-            alike = _alike if certain else _likely
-            wrong |= ~alike(np.array([each[name] for each in answers]), rows.columns[name])
+        if model.tells:
+            wrong = self._told_otherwise(rows, [each.probability for each in picked])
+        else:
+            answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
+            wrong = np.zeros(len(rows), bool)
+            for name in answers[0]:
+                alike = _alike if certain else _likely
+                wrong |= ~alike(np.array([each[name] for each in answers]), rows.columns[name])
         wrong &= asked
         if wrong.any():
             said = f"{int(wrong.sum())} of {int(asked.sum())} steps that plans rest on"
             raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
 
     def _rows(self, told: list[ToldStep]) -> tuple[list[Transition], np.ndarray]:
-        """Return some of what was told as rows, and which of these are asked again: all."""
-        if self.job.draws:  # of equal questions one, so that what chance decides is decided anew
-            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
-        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
-        rows = [self._row(number, each) for number, each in enumerate(picked)]
+        """Return what was told as rows, and which of these are asked again: all."""
+        rows = [self._row(number, each) for number, each in enumerate(told)]
         return rows, np.ones(len(rows), bool)
+
+    def _told_otherwise(self, rows: Dataset, chances: list[float | None]) -> np.ndarray:
+        """Return which rows are none of the outcomes that are told now, or less or more likely."""
+        again = self.sandbox.ask(self.job.program, rows)
+        self._refuse(again.failure)
+        assert again.probabilities is not None
+        found = again.probabilities > 0
+        for name, column in again.columns.items():
+            said = rows.columns[name][:, None]
+            same = np.asarray((column == 1 if name == VALID else column) == said)
+            if column.dtype.kind == "f":
+                same = np.isclose(column, said, AGREEMENT, AGREEMENT, equal_nan=True)
+            found &= same.reshape(*found.shape, -1).all(axis=2)
+        told = np.array([np.nan if chance is None else chance for chance in chances])[:, None]
+        found &= np.isnan(told) | (np.abs(again.probabilities - told) <= AGREEMENT)
+        return np.asarray(~found.any(axis=1))
 
     def _trails(
         self, model: RemoteModel, told: list[ToldStep]
@@ -631,14 +727,18 @@ class Confirmer:
     def _predicted(self, rows: Dataset, seed: int) -> Columns:
         """Return what the program predicts; `Forged` when it fails at that."""
         columns, failure = self.sandbox.predict(self.job.program, rows, seed=seed)
+        self._refuse(failure)
+        if VALID in columns:
+            columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
+        return columns
+
+    def _refuse(self, failure: Failure | None) -> None:
+        """Raise `Forged` when the program fails."""
         if failure is not None:
             words = printable(failure.message.splitlines()[0], 200)
             raise Forged(
                 f"the program fails when it is asked again what follows ({words}): {INSTEAD}"
             )
-        if VALID in columns:
-            columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
-        return columns
 
 
 def _alike(answers: np.ndarray, told: np.ndarray) -> np.ndarray:

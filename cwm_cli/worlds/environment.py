@@ -15,7 +15,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.envs.simulators import Opening, Remembering, Simulator
-from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
+from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.planning.model import EpisodeHistory
@@ -42,9 +42,6 @@ touched, and where it was; an outcome of one in ten is overlooked then with a ch
 MOST_DRAWN = 50_000
 """Steps of all situations beyond that, together: some seconds, and more draws of each where there
 are fewer situations."""
-
-_CHANCE = 1
-"""Tells the random numbers of the simulator from those of the planner."""
 
 
 @dataclass(frozen=True)
@@ -224,10 +221,8 @@ class EnvironmentSession(PlanningSession):
     ) -> None:
         self._names = [planner.name for planner in planners]
         self._simulator = simulator
-        self._seed = seed
         made = [find_planner(each.sought)(**each.options) for each in planners]
-        begin = None if simulator.deterministic else self._begin
-        self._decider = Decider(made, simulator, seed=seed, begin=begin)
+        self._decider = Decider(made, simulator, seed=seed)
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
         """Save where the environment stands."""
@@ -242,10 +237,3 @@ class EnvironmentSession(PlanningSession):
         notes = [f"not {name}: it {reason}" for name, reason in pairs]
         self.report = PlannedWith(self._names[len(reasons)], ("simulator",), "; ".join(notes))
         return [Plan(actions, None) for actions in plans]
-
-    def _begin(self, moment: Moment) -> None:
-        """Have chances of its own for each decision, so that none depends on those beside it."""
-        rng = np.random.default_rng([self._seed, moment.episode, moment.decision, _CHANCE])
-        for generator in self._simulator.rewinder.generators():
-            if generator not in GLOBAL:
-                reseed(generator, rng)

@@ -343,7 +343,7 @@ class Ask(IntEnum):
     episode, PLAY to say what they return, RETURNS to play plans from
     several observations or places, BEGIN to draw its random numbers from a key on, FORGET the
     places that it has named, ANEW to stand at its last observation before every step up to that,
-    OUTCOMES to say what can follow an action.
+    OUTCOMES to tell all that can follow an action, DRAWN what so many draws of it lead to.
     """
 
     HERE = 0
@@ -354,6 +354,7 @@ class Ask(IntEnum):
     FORGET = 5
     ANEW = 6
     OUTCOMES = 7
+    DRAWN = 8
 
 
 class Stand(IntEnum):
@@ -370,9 +371,10 @@ class Stand(IntEnum):
 
 
 STEPPING = Struct("<BB4Qd")
-"""What is asked, where to stand; four numbers: of the place, or of bytes of a history, or of draws;
-of observations or places; of actions, plans, or numbers of a key; how long plans are, or whether to
-stand anew before each action where the one before led; and the discount."""
+"""What is asked, where to stand; four numbers: of the place, or of bytes of a history; of
+observations or places; of actions, plans, or numbers of a key; how long plans are, how often to
+draw, or whether to stand anew before each action where the one before led; and the discount, or
+how many draws plans share."""
 
 STEPPED = Struct("<QdBqi")
 """Steps that were taken, the reward or return, whether the episode ended, the number of the place
@@ -414,6 +416,20 @@ class SteppingReply(NamedTuple):
         if at != len(data):
             raise ValueError("a reply that breaks off")
         return replies
+
+
+def encode_outcomes(shares: Sequence[float], replies: Sequence[SteppingReply]) -> bytes:
+    """Return the bytes of what can follow a step, with probabilities."""
+    head = SIZE.pack(len(shares)) + np.array(shares, "<f8").tobytes()
+    return head + b"".join(reply.encode() for reply in replies)
+
+
+def decode_outcomes(data: bytes, size: int) -> list[tuple[float, SteppingReply]]:
+    """Read what `encode_outcomes` wrote; ValueError when it is something else."""
+    [count] = SIZE.unpack_from(data)
+    middle = SIZE.size + 8 * count
+    shares = np.frombuffer(data[SIZE.size : middle], "<f8").tolist()
+    return list(zip(shares, SteppingReply.decode(data[middle:], size), strict=True))
 
 
 def _numbers(data: bytes) -> list[int]:

@@ -11,11 +11,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import Rewinder, space_of
 from cwm_cli.planning.model import Counter, Model, Named, Step, copied
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+_CHANCE = 1
+"""Tells the random numbers of a simulator from those of the planner."""
 
 Binder = Callable[["gym.Env[Any, Any]"], Rewinder]
 """Makes the rewinder of an environment."""
@@ -69,6 +73,14 @@ class Simulator(Model):
             return self._seen
         return self._named(self._seen, self.rewinder.save(chance=False))
 
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides follow from a key, so that no decision depends on others."""
+        super().draw_from(key)
+        rng = np.random.default_rng([*key, _CHANCE])
+        for generator in self.rewinder.generators():
+            if generator not in GLOBAL:
+                reseed(generator, rng)
+
     def step(self, action: Any) -> Step:
         """Take an action."""
         self.counter[0] += 1
@@ -89,13 +101,13 @@ class Simulator(Model):
         self.counter[0] += count
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
         """Return the sums of rewards of plans from each state, all at once where that is known."""
-        answer = self.rewinder.returns(states, plans)
+        answer = self.rewinder.returns(states, plans) if draws == 1 else None
         if answer is not None:
             self.counter[0] += answer[1]
             return answer[0]
-        return super().returns(states, plans)
+        return super().returns(states, plans, draws)
 
     def _named(self, observation: Any, state: Any) -> Any:
         """Return a state by the name of its observation, if that tells it from others."""
@@ -175,7 +187,7 @@ class Remembering(Model):
         self.counter[0] += count
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
         """Return the sums of rewards of plans from each state."""
         return self._simulator.returns([state.state for state in states], plans)
 
