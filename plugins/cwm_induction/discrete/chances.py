@@ -1,212 +1,233 @@
-"""Changes of state that chance decides: how often each action adds what, found and in words."""
+"""Environments in which chance decides: what is drawn, what follows each draw, how likely it is."""
 
-from itertools import combinations
-from math import log2
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.dynamics import FactorDynamics
-from cwm_induction.discrete.expressions import Constants, as_one, listed, targets
-from cwm_induction.discrete.features import FactoredTransitions, Sizes
-from cwm_induction.discrete.moves import FactorMove
-from cwm_induction.discrete.outcomes import Outcomes, fit_outcomes
-from cwm_induction.discrete.rule_search import RuleVariant
-from cwm_induction.discrete.transitions import Layout, Transitions, join, layouts, split
+from cwm_induction.discrete.chance_tables import ChanceTable, Shares
+from cwm_induction.discrete.draws import DrawnTransitions, Steps
+from cwm_induction.discrete.program_text import DiscreteModel
+from cwm_induction.discrete.transitions import Transitions
 
-MOST_STEPS = 24
-"""Different steps that are considered, the commonest."""
+NOISY = 0.02
+"""Share of equal draws with unusual rewards or ends from which on chance decides these too."""
 
-ROUNDS = 20
-"""Rounds of expectation maximisation; shares are only needed to within `LEAST_SHARE`."""
-
-LEAST_SHARE = 0.02
-"""Share below which a step is taken for none of an action's."""
-
-MOST_SUBSETS = 6
-"""Steps up to which every choice of equally likely ones is tried; of more, the commonest ones."""
-
-PARAMETER_BITS = 3.0
-"""Price of a share."""
-
-UNFORESEEN_BITS = 16.0
-"""Price of a transition that no step explains."""
-
-MOST_WEIGHED = 20
-"""Different rewards up to which rows weigh more the rarer their reward is, as in the score."""
-
-Foreseen = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Next observations, rewards and ends."""
+STUCK = "stuck"
+"""The condition that the step which an action intends leads nowhere."""
 
 
-class Drift(NamedTuple):
-    """The steps that factors take together and, for every action, the share of each step."""
+class Aside(NamedTuple):
+    """A factor that changes by chance of its own: its steps, and how likely they are."""
 
-    steps: np.ndarray
-    shares: np.ndarray
-
-    def landing(self, old: np.ndarray, radices: tuple[int, ...]) -> np.ndarray:
-        """Return where every step leads from states: one row per state, one column per step."""
-        result: np.ndarray = np.clip(old[:, None] + self.steps, 0, np.array(radices) - 1)
-        return result
-
-    def constant(self, constants: Constants, names: list[str], axes: list[int]) -> str:
-        """Add the constant that says how often each action takes which step."""
-        entries = []
-        for action, shares in enumerate(self.shares.tolist()):
-            steps = [
-                f"{as_one([str(step[axis]) for axis in axes])}: {round(share, 3)}"
-                for step, share in zip(self.steps.tolist(), shares, strict=True)
-                if share
-            ]
-            entries.append(f"{action}: {{{', '.join(steps)}}}")
-        comment = f"by action: how likely it is that this is added to {as_one(names)}"
-        return constants.add("CHANCES", "{" + ", ".join(entries) + "}", comment)
+    factor: int
+    steps: Steps
+    table: ChanceTable
 
 
-class Chances(NamedTuple):
-    """A model in which chance decides; `worth` is what a row with each reward weighs."""
+class Payment(NamedTuple):
+    """Rewards and ends that chance decides: the pairs there are, and how likely they are."""
 
-    dynamics: FactorDynamics
-    drift: Drift
-    outcomes: Outcomes
-    worth: tuple[float, ...]
-    rewards: tuple[float, ...]
-
-    def predict(self, before: np.ndarray, action: np.ndarray) -> Foreseen:
-        """Return the likeliest next states, rewards and ends, each by itself."""
-        layout, sizes = self.dynamics.layout, self.dynamics.sizes
-        old = split(before, layout)
-        new = self.drift.landing(old, sizes.radices)
-        rows, steps, factors = new.shape
-        starts, taken = np.repeat(old, steps, 0), np.repeat(action, steps)
-        factored = FactoredTransitions.of(taken, starts, new.reshape(-1, factors))
-        factored = self.outcomes.predict(factored, sizes)
-        done, reward = factored.done.reshape(rows, steps), factored.reward.reshape(rows, steps)
-        worth = self.drift.shares[action] * np.array(self.worth)[reward]
-        votes = np.stack([(worth * (reward == code)).sum(1) for code in range(len(self.worth))], 1)
-        same = (new[:, :, None] == new[:, None]).all(3) & (done == 0)[:, None]
-        likeliest = (same * worth[:, None]).sum(2) * (done == 0)
-        after = new[np.arange(rows), likeliest.argmax(1)]
-        ends = (worth * done).sum(1) > (worth * (1 - done)).sum(1)
-        return join(after, layout), np.array(self.rewards)[votes.argmax(1)], ends.astype(np.int64)
+    pairs: tuple[tuple[float, bool], ...]
+    table: ChanceTable
 
 
-def fit_chances(seen: Transitions, variant: RuleVariant) -> Chances | None:
-    """Find the layout in which few steps, drawn by chance, explain what was seen."""
-    found = [_fit(seen, layout, bits) for layout, bits in layouts(seen.encoding.sizes)]
-    moving = [one for one in found if one and one[0].steps.any()]
-    best = min(moving, key=lambda one: one[1].bits, default=None)
-    if best is None:
-        return None
-    drift, dynamics = best
-    old, after = seen.in_factors(dynamics.layout)
-    factored, noise = FactoredTransitions.of(seen.action, old, after), seen.disagreement(after=True)
-    outcomes = fit_outcomes(seen, factored, dynamics.sizes, variant, noise)
-    counts = np.bincount(seen.codes, weights=seen.count, minlength=len(seen.rewards))
-    equal = len(counts) > MOST_WEIGHED
-    worth = np.ones(len(counts)) if equal else 1 / np.maximum(counts, 1)
-    return Chances(dynamics, drift, outcomes, tuple(worth.tolist()), seen.rewards)
+@dataclass(frozen=True)
+class ChanceModel:
+    """What was found: `model` says what follows a draw, and `table` how likely each draw is.
 
-
-def _fit(seen: Transitions, layout: Layout, bits: float) -> tuple[Drift, FactorDynamics] | None:
-    """Estimate how often each action takes which step, by expectation maximisation.
-
-    The state has no moves but these steps.
+    With `roles` the table is about what a step is to the one that an action intends, the same
+    for all actions: `roles` has the number of that for every action and step, or -1.
     """
-    radices = tuple(radix for part in layout for radix in part)
-    old, after = seen.in_factors(layout)
-    steps, index = np.unique(after - old, axis=0, return_inverse=True)
-    counts = np.bincount(index.reshape(-1), weights=seen.count)
-    steps = steps[np.argsort(-counts, kind="stable")[:MOST_STEPS]]
-    drift = Drift(steps, np.full((seen.encoding.actions, len(steps)), 1 / len(steps)))
-    lands = (drift.landing(old, radices) == after[:, None]).all(2)
-    if not lands.any():
-        return None
-    shares = drift.shares
-    for _ in range(ROUNDS):
-        belief = shares[seen.action] * lands
-        belief /= np.maximum(belief.sum(1, keepdims=True), 1e-12)
-        totals = np.zeros_like(shares)
-        np.add.at(totals, seen.action, belief * seen.count[:, None])
-        shares = totals / np.maximum(totals.sum(1, keepdims=True), 1e-12)
-    shares = np.where(shares < LEAST_SHARE, 0.0, shares)
-    for action in range(len(shares)):
-        rows = seen.action == action
-        shares[action] = _simplest(shares[action], lands[rows], seen.count[rows])
-    chance = (shares[seen.action] * lands).sum(1)
-    bits -= float((seen.count * np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))).sum())
-    bits += float(np.count_nonzero(shares) * PARAMETER_BITS + len(steps) * sum(map(log2, radices)))
-    moves = tuple(
-        FactorMove(radix, wraps=False, key=None, deltas=steps[:, [factor]])
-        for factor, radix in enumerate(radices)
+
+    drawn: DrawnTransitions
+    model: DiscreteModel
+    table: ChanceTable
+    roles: np.ndarray | None
+    asides: tuple[Aside, ...]
+    payment: Payment | None
+    kinds: tuple[str, ...] = ()
+
+    def chances(self, shares: Shares, action: int) -> dict[int, Fraction]:
+        """Return how likely each draw is for an action, at the end of the conditions."""
+        draws = self.drawn.draws
+        if self.roles is None:
+            pairs = zip(draws.numbers, shares, strict=True)
+            return {number: share for number, share in pairs if share}
+        roles = self.roles[action].tolist()
+        found = {
+            number: shares[role] / roles.count(role)
+            for number, role in zip(draws.numbers, roles, strict=True)
+            if role >= 0 and shares[role]
+        }
+        whole = sum(found.values(), Fraction(0))
+        return {number: share / whole for number, share in found.items()}
+
+
+    def words(self, shares: Shares) -> str:
+        """Say in words how likely an action is done as intended, or how else."""
+        kinds = dict.fromkeys(self.kinds, Fraction(0))
+        counts = dict.fromkeys(self.kinds, 0)
+        roles = self.roles if self.roles is not None else np.zeros((0, 0), np.int64)
+        most = [max((row.tolist().count(role) for row in roles), default=1) for role in range(len(self.kinds))]
+        for role, kind in enumerate(self.kinds):
+            kinds[kind] += shares[role]
+            counts[kind] += most[role]
+        parts = [
+            f"{kind} with {share / counts[kind]}{' each' if counts[kind] > 1 else ''}"
+            for kind, share in kinds.items()
+            if share
+        ]
+        return ", ".join(parts)
+
+    def drawn_radix(self, factor: int) -> int:
+        """Return how many values a factor has."""
+        return self.model.dynamics.sizes.radices[factor]
+
+
+def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> ChanceModel:
+    """Say how likely draws are, once it is known what follows them."""
+    seen, draws = drawn.seen, drawn.draws
+    sure = np.isin(seen.action, draws.certain)
+    old, after = seen.in_factors(drawn.layout)
+    lands = drawn.landing | _foreseen(drawn, model, by_chance)
+    belief = lands * draws.shares[seen.action] * ~sure[:, None]
+    belief = belief / np.maximum(belief.sum(1, keepdims=True), 1e-12)
+    counts = belief * seen.count[:, None]
+    columns = {"action": seen.action, **{f"old {n}": values for n, values in enumerate(old.T)}}
+    drawing = {name: values[~sure] for name, values in columns.items()}
+    table, roles, kinds = ChanceTable.of(drawing, counts[~sure]), None, ()
+    if (read := _roles(drawn)) is not None:
+        roles, kinds = read
+        drawing[STUCK] = _stuck(drawn, model)[~sure]
+        inner = np.zeros((len(counts), int(roles.max()) + 1))
+        for role in range(inner.shape[1]):
+            inner[:, role] = (counts * (roles[seen.action] == role)).sum(axis=1)
+        alike = ChanceTable.of(drawing, inner[~sure])
+        if alike.bits <= table.bits:
+            table = alike
+        else:
+            roles = None
+    asides = tuple(_aside(factor, columns, old, after, seen) for factor in drawn.aside)
+    asides = tuple(one for one in asides if len(one.steps.values) > 1)
+    payment = None
+    if by_chance:
+        payment = _payment({**columns, **{f"new {n}": v for n, v in enumerate(after.T)}}, seen)
+    return ChanceModel(drawn, model, table, roles, asides, payment, kinds)
+
+
+def is_paid_by_chance(drawn: Transitions) -> bool:
+    """Whether equal draws that lead to equal states differ in reward or end."""
+    return drawn.contradicts and drawn.disagreement(after=True) >= NOISY
+
+
+def unpaid(drawn: Transitions) -> Transitions:
+    """Return transitions of which neither reward nor end is known."""
+    table = np.column_stack([drawn.before, drawn.action, drawn.after])
+    unique, index = np.unique(table, axis=0, return_inverse=True)
+    width = drawn.before.shape[1]
+    nothing = np.zeros(len(unique), dtype=np.int64)
+    return replace(
+        drawn,
+        before=unique[:, :width],
+        action=unique[:, width],
+        after=unique[:, width + 1 :],
+        codes=nothing,
+        done=nothing,
+        count=np.bincount(index.reshape(-1), weights=drawn.count).astype(np.int64),
+        rewards=(0.0,),
     )
-    dynamics = FactorDynamics(layout, Sizes(radices, len(shares)), moves, None, (), (), bits)
-    return Drift(steps, shares), dynamics
 
 
-def _simplest(shares: np.ndarray, lands: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Make some of the steps equally likely where that is shorter to describe."""
-    order = np.argsort(-shares, kind="stable")
-    order = order[shares[order] > 0]
-    chosen = [order[:number] for number in range(1, len(order) + 1)]
-    if len(order) <= MOST_SUBSETS:
-        chosen = [np.array(c) for n in range(1, len(order) + 1) for c in combinations(order, n)]
-    choices = np.vstack([shares, np.zeros((len(chosen), len(shares)))])
-    for number, steps in enumerate(chosen, 1):
-        choices[number, steps] = 1 / len(steps)
-    chance = np.maximum(choices @ lands.T, 2**-UNFORESEEN_BITS)
-    prices = -(np.log2(chance) * count).sum(1)
-    prices[0] += PARAMETER_BITS * np.count_nonzero(shares)
-    best: np.ndarray = choices[int(prices.argmin())]
-    return best
+def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) -> np.ndarray:
+    """Say which draws lead where each row led, by the rules that were found."""
+    seen, axes = drawn.seen, list(drawn.draws.axes)
+    after = seen.in_factors(drawn.layout)[1][:, axes]
+    found = np.zeros(drawn.landing.shape, dtype=bool)
+    for step, number in enumerate(drawn.draws.numbers):
+        moved, rewards, done = model.predict(seen.before, np.full(len(after), number))
+        ends = replace(seen, after=moved).in_factors(drawn.layout)[1][:, axes]
+        same = (ends == after).all(axis=1)
+        if not by_chance:
+            same &= (np.abs(rewards - seen.paid) < 1e-6) & (done == seen.done)
+        found[:, step] = same
+    return found
 
 
-STEP = '''
-def step(self, action):
-    """Answer with what is likeliest: the next state, the reward and the end, each by itself."""
-    states, rewards, ends = {{}}, {{}}, {{}}
-    for (*state, reward, terminated), chance in self.chances(action).items():
-        worth = chance{worth}
-        rewards[reward] = rewards.get(reward, 0) + worth
-        ends[terminated] = ends.get(terminated, 0) + worth
-        if not terminated:
-            states[tuple(state)] = states.get(tuple(state), 0) + worth
-    if states:
-        {state} = max(states, key=states.get)
-    return self.observation(), max(rewards, key=rewards.get), max(ends, key=ends.get)
-'''
+def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
+    """Say where the step that the action intends leads nowhere."""
+    seen, draws = drawn.seen, drawn.draws
+    meant = np.zeros(seen.encoding.actions, dtype=np.int64)
+    for action, step in draws.intended.items():
+        meant[action] = draws.numbers[step]
+    moved = model.predict(seen.before, meant[seen.action])[0]
+    ends = replace(seen, after=moved).in_factors(drawn.layout)
+    axes = list(draws.axes)
+    same: np.ndarray = (ends[0][:, axes] == ends[1][:, axes]).all(axis=1)
+    return same.astype(np.int64)
 
 
-def outcomes_lines(
-    chances: str, names: list[str], radices: list[int], rules: list[str], read: list[str]
-) -> list[str]:
-    """Write the function that lists what may follow."""
-    subject = as_one([f"{name}_step" for name in names])
-    landings = [
-        f"    new_{name} = min(max({name} + {name}_step, 0), {radix - 1})"
-        for name, radix in zip(names, radices, strict=True)
-    ]
-    new = listed(names, "new_")
-    return [
-        "def chances(self, action):",
-        f'    """Return the chance of every ({new}, reward, terminated)."""',
-        *[f"    {line}" for line in read],
-        "    found = {}",
-        f"    for {subject}, chance in {chances}[action].items():",
-        *[f"    {line}" for line in [*landings, *(f"    {rule}" for rule in rules)]],
-        f"        outcome = {new}, reward, terminated",
-        "        found[outcome] = found.get(outcome, 0) + chance",
-        "    return found",
-        "",
-    ]
+def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """Number what steps are to the intended ones: the same, to a side, back; None for others.
+
+    0 is the intended step itself. Also return words for them.
+    """
+    draws = drawn.draws
+    values = draws.steps.values
+    if len(draws.intended) < 2 or not draws.steps.added.all() or values.shape[1] > 2:
+        return None
+    found: dict[tuple[int, ...], int] = {(0,): 0}
+    roles = np.full(draws.shares.shape, -1)
+    for action, meant in draws.intended.items():
+        ahead = values[meant]
+        for step, value in enumerate(values):
+            if draws.shares[action, step] > 0 or step == meant:
+                along = int(ahead @ value), int(value @ value)
+                across = (int(ahead[0] * value[1] - ahead[1] * value[0]),) * (len(value) - 1)
+                key = (0,) if step == meant else (*along, *across)
+                roles[action, step] = found.setdefault(key, len(found))
+    return roles, tuple(map(_kind, found))
 
 
-def likeliest_lines(constants: Constants, names: list[str], worth: dict[str, float]) -> list[str]:
-    """Write the function that answers with the likeliest outcome."""
-    factor = ""
-    if len(worth) > 1:
-        display = "{" + ", ".join(f"{reward}: {value:.3g}" for reward, value in worth.items()) + "}"
-        name = constants.add("WORTH", display, "what a prediction weighs: rare rewards more")
-        factor = f" * {name}[reward]"
-    return STEP.format(worth=factor, state=targets(names, "self.")).strip().split("\n")
+def _kind(key: tuple[int, ...]) -> str:
+    """Say what a step is to the intended one."""
+    if key == (0,):
+        return "as intended"
+    along, length, *_ = key
+    if not length:
+        return "not at all"
+    return "further" if along > 0 else "backwards" if along < 0 else "to either side"
+
+
+def _aside(
+    factor: int,
+    columns: Mapping[str, np.ndarray],
+    old: np.ndarray,
+    after: np.ndarray,
+    seen: Transitions,
+) -> Aside:
+    """Say how a factor changes by chance of its own."""
+    before, ends = old[:, factor], after[:, factor]
+    rows = seen.done == 0
+    kinds = [np.unique(part[rows]) for part in (ends - before, ends)]
+    added = len(kinds[0]) <= 3
+    values = kinds[0] if added else kinds[1]
+    steps = Steps(values[:, None], np.array([added]))
+    chosen = np.searchsorted(values, (ends - before if added else ends)[rows])
+    counts = np.zeros((int(rows.sum()), len(values)))
+    counts[np.arange(len(counts)), chosen] = seen.count[rows]
+    table = ChanceTable.of({name: part[rows] for name, part in columns.items()}, counts)
+    return Aside(factor, steps, table)
+
+
+def _payment(columns: Mapping[str, np.ndarray], seen: Transitions) -> Payment:
+    """Say how likely rewards and ends are."""
+    pairs, index = np.unique(
+        np.stack([seen.codes, seen.done], axis=1), axis=0, return_inverse=True
+    )
+    counts = np.zeros((len(seen.count), len(pairs)))
+    counts[np.arange(len(counts)), index.reshape(-1)] = seen.count
+    found = tuple((seen.rewards[code], bool(done)) for code, done in pairs.tolist())
+    return Payment(found, ChanceTable.of(columns, counts))

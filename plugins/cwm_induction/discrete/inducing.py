@@ -15,11 +15,13 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
-from cwm_induction.discrete.chances import MOST_WEIGHED, fit_chances
+from cwm_induction.discrete.chance_text import write_chances
+from cwm_induction.discrete.chances import chance_model, is_paid_by_chance, unpaid
+from cwm_induction.discrete.draws import draw
 from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, plain_layouts
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
-from cwm_induction.discrete.program_text import DiscreteModel, Predict, seen_findings, write_program
+from cwm_induction.discrete.program_text import DiscreteModel, seen_findings, write_program
 from cwm_induction.discrete.rule_search import RuleVariant
 from cwm_induction.discrete.transitions import Transitions, integer_columns, join
 from cwm_induction.structure import EARLY, FEW, GROWN, KnownStructure
@@ -38,17 +40,6 @@ LEAST_COUNT = 3
 
 SAMPLED = 0.8
 """Share of the episodes that rules are fitted to once every variant was had."""
-
-FOLDS = 3
-"""Parts of the trajectories that are held back in turn to choose between chance and rules."""
-
-MARGIN = 0.03
-"""By how much rules must predict better than chance where outcomes vary."""
-
-CHANCE = (
-    "Chance decides what follows: CHANCES says how often each step was seen, `chances` lists "
-    "what may happen, and `step` answers with the likeliest."
-)
 
 GUESS = "That the episode ends in one state which no transition led to is a guess."
 
@@ -69,6 +60,19 @@ def induce(
     if known is not None and variant == 0:
         return _as_known(fit, seen, known)
     return _induced(fit, seen, variant, rng)
+
+
+def induce_chances(fit: Dataset, *, variant: int = 0) -> str:
+    """Return a program that tells what can follow, for a dataset in which chance decides.
+
+    Further variants change what the rules may use of what follows a draw.
+    """
+    rules = VARIANTS[variant % len(VARIANTS)]
+    drawn = draw(Transitions.of(fit))
+    by_chance = is_paid_by_chance(drawn.as_drawn)
+    certain = unpaid(drawn.as_drawn) if by_chance else drawn.as_drawn
+    model = _fitted(certain, rules)
+    return write_chances(chance_model(drawn, model, by_chance))
 
 
 def _as_known(fit: Dataset, seen: Transitions, known: KnownStructure) -> str:
@@ -102,8 +106,6 @@ def _induced(fit: Dataset, seen: Transitions, variant: int, rng: np.random.Gener
     if variant % 2 and (guessed := _guess(seen, variant // 2)):
         return _written(fit, seen, guessed, GUESS)
     number = (variant + 1) // 2
-    if number == 0 and (drawn := _drawn(fit, seen)):
-        return write_program(drawn, seen, CHANCE)
     part = seen if number < len(VARIANTS) else seen.part(_some_episodes(fit, rng))
     return _written(fit, seen, _fitted(part, VARIANTS[number % len(VARIANTS)]))
 
@@ -157,36 +159,6 @@ def _some_episodes(dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
     chosen = rng.choice(numbers, size=size, replace=False)
     mask: np.ndarray = np.isin(dataset.columns["episodes"], chosen)
     return mask
-
-
-def _drawn(fit: Dataset, seen: Transitions) -> DiscreteModel | None:
-    """Return the model in which chance decides, unless rules foresee other trajectories better."""
-    variant = VARIANTS[0]
-    if not seen.is_noisy or not (chances := fit_chances(seen, variant)):
-        return None
-    episodes = np.unique(fit.columns["episodes"], return_inverse=True)[1].reshape(-1)
-    by_chance, by_rules = FOLDS * MARGIN, 0.0
-    for fold in range(min(FOLDS, episodes.max() + 1)):
-        held_back = episodes % FOLDS == fold
-        if held_back.any() and not held_back.all():
-            train, check = seen.part(~held_back), seen.part(held_back)
-            found = fit_chances(train, variant)
-            by_chance += _score(found.predict, check, seen) if found else -1.0
-            by_rules += _score(_fitted(train, variant).predict, check, seen)
-    if by_rules > by_chance:
-        return None
-    return DiscreteModel(seen.encoding, chances.dynamics, chances.outcomes, seen.rewards, chances)
-
-
-def _score(predict: Predict, check: Transitions, seen: Transitions) -> float:
-    """Return the share of what is right, with the weights that the rewards have in `seen`."""
-    after, rewards, done = predict(check.before, check.action)
-    right = (after == check.after).all(axis=1) * (check.done == 0)
-    parts = 3 - check.done
-    share = (right + (np.abs(rewards - check.paid) < EXACT) + (done == check.done)) / parts
-    counts = np.bincount(seen.codes, weights=seen.count)
-    weights = check.count / (counts[check.codes] if len(counts) <= MOST_WEIGHED else 1.0)
-    return float((share * weights).sum() / weights.sum())
 
 
 def _guess(seen: Transitions, rank: int) -> DiscreteModel | None:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.chances import Chances, Foreseen, likeliest_lines, outcomes_lines
 from cwm_induction.discrete.dynamics import Change, Effect, FactorDynamics
 from cwm_induction.discrete.expressions import (
     WIDTH,
@@ -36,6 +35,9 @@ MOST_LISTED = 8
 PLACES = {0: (), 1: ("position",), 2: ("row", "column"), 3: ("layer", "row", "column")}
 """Names of the factors that actions move up and down, by how many there are."""
 
+Foreseen = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Next observations, rewards and ends."""
+
 Predict = Callable[[np.ndarray, np.ndarray], Foreseen]
 """What foresees the outcomes of observations and actions."""
 
@@ -44,14 +46,13 @@ class DiscreteModel(NamedTuple):
     """Everything that was found about an environment.
 
     `rewards` are what the rule of outcomes gives by number: the reward, or with a
-    `formula` what comes on top of its sum. With `chances` chance decides what follows.
+    `formula` what comes on top of its sum.
     """
 
     encoding: IntegerEncoding
     dynamics: FactorDynamics
     outcomes: Outcomes
     rewards: tuple[float, ...]
-    chances: Chances | None = None
     formula: RewardFormula | None = None
 
     def predict(self, before: np.ndarray, action: np.ndarray) -> Foreseen:
@@ -64,18 +65,26 @@ class DiscreteModel(NamedTuple):
         return join(factored.new, self.dynamics.layout), rewards, factored.done
 
 
-def write_program(model: DiscreteModel, seen: Transitions, *more: str) -> str:
-    """Write the program of a model; its docstring says what was seen, and `more`."""
-    writer = _Writer(model)
+def write_program(
+    model: DiscreteModel,
+    seen: Transitions,
+    *more: str,
+    methods: "Callable[[RuleWriter], list[str]] | None" = None,
+) -> str:
+    """Write the program of a model; its docstring says what was seen, and `more`.
+
+    `methods` writes what comes after `observation`: `step`, if nothing else is asked for.
+    """
+    writer = RuleWriter(model)
     encoding, layout, names = model.encoding, model.dynamics.layout, writer.names
-    step = writer.by_chance(model.chances) if model.chances else writer.step()
+    step = methods(writer) if methods else writer.step()
     initial, setters = state_lines(encoding, layout, names)
     answer = observation_expression(encoding, layout, names)
     constants = writer.constants.lines
     body = [
         f'"""{_title(names, model.dynamics.sizes.radices)}',
         "",
-        *_findings(seen, model, names, more),
+        *_findings(seen, model, names, more, certain=methods is None),
         '"""',
         "",
         *constants,
@@ -119,7 +128,7 @@ def factor_names(dynamics: FactorDynamics) -> list[str]:
     return [f"{name}_{i}" if ordered.count(name) > 1 else name for i, name in enumerate(ordered)]
 
 
-class _Writer:
+class RuleWriter:
     """Writes the methods of one program, and gathers the constants that they need.
 
     `changing` are the factors that have a next value after a step, `moving` those that
@@ -161,24 +170,6 @@ class _Writer:
             "return self.observation(), reward, terminated",
         ]
         return method("step(self, action)", body)[:-1]
-
-    def by_chance(self, chances: Chances) -> list[str]:
-        """Write what may follow, and a `step` that answers with the likeliest."""
-        axes = np.flatnonzero(chances.drift.steps.any(axis=0)).tolist()
-        self.changing, self.known = axes, set(axes)
-        names = [self.names[axis] for axis in axes]
-        constant = chances.drift.constant(self.constants, names, axes)
-        rules = self._outcomes()
-        rules = [*(self._unchanged() if "unchanged" in "\n".join(rules) else []), *rules]
-        text = "\n".join(rules)
-        used = [name for name in self.names if name in names or mentions(text, name)]
-        read = [*action_lines(self.model.encoding), f"{listed(used)} = {listed(used, 'self.')}"]
-        radices = [self.dynamics.sizes.radices[axis] for axis in axes]
-        worth = dict(zip(self.rewards, chances.worth, strict=True))
-        return [
-            *outcomes_lines(constant, names, radices, rules, read),
-            *likeliest_lines(self.constants, names, worth),
-        ]
 
     def _moves(self, moving: list[str]) -> tuple[list[str], list[str]]:
         """Write the nominal moves, and where nothing moves and what else changes."""
@@ -368,11 +359,11 @@ def _title(names: list[str], radices: tuple[int, ...]) -> str:
 
 
 def _findings(
-    seen: Transitions, model: DiscreteModel, names: list[str], more: tuple[str, ...]
+    seen: Transitions, model: DiscreteModel, names: list[str], more: tuple[str, ...], *, certain: bool
 ) -> list[str]:
     """Say what was seen, what is assumed, and whatever more there is to say."""
     sentences = _seen(seen)
-    if seen.contradicts:
+    if seen.contradicts and certain:
         sentences.append("Equal situations had different outcomes: the likeliest is given.")
     first = seen.encoding.action_lows[0] if seen.encoding.action_space.kind == "discrete" else 0
     for action, factor in model.dynamics.assumed:

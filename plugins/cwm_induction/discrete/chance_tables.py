@@ -1,0 +1,200 @@
+"""Tables of chances: how likely what is, by as few conditions as the transitions support."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, log2
+from typing import Self
+
+import numpy as np
+
+from cwm_induction.discrete.expressions import bracketed
+
+DENOMINATORS = (*range(1, 21), 25, 26, 30, 36, 40, 50, 52, 100)
+"""Of the fractions that chances are written as, where the counts do not contradict."""
+
+FINEST = 1_000
+"""Denominator of chances that are no plain fraction: of more digits the counts say nothing."""
+
+PRIOR = 1.0
+"""Rows that what holds without a condition counts as, where few rows fulfil the condition."""
+
+SURE = 6.0
+"""Bits that the absence of an outcome must be worth to rule it out where a condition holds."""
+
+LEAST_ROWS = 4.0
+"""Rows on each side of a condition, at least."""
+
+MOST_CONDITIONS = 60
+"""Conditions of a table at most: what needs more is no rule."""
+
+Shares = tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is asked of a row: whether a number is a value, or at most that."""
+
+    name: str
+    value: int
+    most: bool
+
+    def holds(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Say in which rows it is so."""
+        values = columns[self.name]
+        held: np.ndarray = values <= self.value if self.most else values == self.value
+        return held
+
+
+@dataclass(frozen=True)
+class ChanceTable:
+    """How likely each of several numbered outcomes is: shares, or a condition and two tables.
+
+    `bits` is the length of the description and of what it describes.
+    """
+
+    shares: Shares
+    bits: float
+    condition: Condition | None = None
+    held: "ChanceTable | None" = None
+    otherwise: "ChanceTable | None" = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, np.ndarray], counts: np.ndarray) -> Self:
+        """Grow a table from rows with counts (rows, outcomes), as long as conditions pay."""
+        total = counts.sum(axis=0)
+        return cls._grown(columns, counts, plain_shares(total), [MOST_CONDITIONS])
+
+    @classmethod
+    def _grown(
+        cls,
+        columns: Mapping[str, np.ndarray],
+        counts: np.ndarray,
+        shares: Shares,
+        left: list[int],
+    ) -> Self:
+        condition, price = _best_condition(columns, counts) if left[0] else (None, 0.0)
+        if condition is None:
+            return cls(shares, float(_costs(counts.sum(axis=0))))
+        left[0] -= 1
+        holds = condition.holds(columns)
+        parts = []
+        for rows in (holds, ~holds):
+            part = {name: values[rows] for name, values in columns.items()}
+            inner = plain_shares(counts[rows].sum(axis=0), shares)
+            parts.append(cls._grown(part, counts[rows], inner, left))
+        bits = price + sum(part.bits for part in parts)
+        return cls(shares, bits, condition, *parts)
+
+    def leaves(self) -> Iterator["ChanceTable"]:
+        """Yield the tables without a condition."""
+        if self.held is None or self.otherwise is None:
+            yield self
+            return
+        yield from self.held.leaves()
+        yield from self.otherwise.leaves()
+
+    def chances(self, columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+        """Return how likely each outcome is in every row."""
+        if self.condition is None or self.held is None or self.otherwise is None:
+            return np.tile(np.array([float(share) for share in self.shares]), (rows, 1))
+        held = self.held.chances(columns, rows)
+        otherwise = self.otherwise.chances(columns, rows)
+        chosen: np.ndarray = np.where(self.condition.holds(columns)[:, None], held, otherwise)
+        return chosen
+
+    def lines(
+        self, spell: Callable[[Condition], str], answer: Callable[[Shares], list[str]]
+    ) -> list[str]:
+        """Write the choice of a leaf as nested conditions; `answer` writes what a leaf does."""
+        if self.condition is None or self.held is None or self.otherwise is None:
+            return answer(self.shares)
+        inner = [f"    {line}" for line in self.held.lines(spell, answer)]
+        other = self.otherwise.lines(spell, answer)
+        start = bracketed("if ", spell(self.condition), ":")
+        if self.otherwise.condition is not None:
+            chained = other[0].startswith("if ")
+            return [*start, *inner, *([f"el{other[0]}", *other[1:]] if chained else other)]
+        return [*start, *inner, "else:", *[f"    {line}" for line in other]]
+
+
+def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
+    """Return the plainest fractions that numbers of rows do not contradict.
+
+    `before` are the shares where less is known: they count for a row, and what they
+    have is ruled out only where it is missing too often.
+    """
+    rows = float(counts.sum())
+    usual = np.array([float(share) for share in before]) if before else np.zeros(len(counts))
+    missing = (counts == 0) & (usual > 0)
+    if missing.any() and -rows * log2(max(1 - usual[missing].sum(), 1e-9)) < SURE:
+        return _in_parts(counts + PRIOR * usual, FINEST)
+    some = np.flatnonzero(counts)
+    if len(some) == 0:
+        return before
+    free = 0.5 * (len(some) - 1) * log2(rows + 1)
+    best, least = _in_parts(counts, FINEST), _surprise(counts, counts / rows) + free
+    for denominator in DENOMINATORS:
+        if denominator >= len(some):
+            shares = _in_parts(counts, denominator)
+            bits = log2(denominator) + log2(comb(denominator - 1, len(some) - 1))
+            bits += _surprise(counts, np.array([float(share) for share in shares]))
+            if bits < least:
+                best, least = shares, bits
+    return best
+
+
+def _in_parts(counts: np.ndarray, denominator: int) -> Shares:
+    """Return the fractions of one denominator nearest to shares, none of them 0 that is seen."""
+    exact = counts / counts.sum() * denominator
+    whole = np.where(counts > 0, np.maximum(np.floor(exact), 1), 0).astype(np.int64)
+    while (over := int(whole.sum()) - denominator) > 0:
+        whole[np.argmax(np.where(whole > 1, whole - exact, -np.inf))] -= 1
+        if over > denominator:
+            break
+    for place in np.argsort(whole - exact, kind="stable")[: max(0, denominator - whole.sum())]:
+        whole[place] += 1
+    return tuple(Fraction(int(part), int(whole.sum())) for part in whole)
+
+
+def _surprise(counts: np.ndarray, shares: np.ndarray) -> float:
+    """Return the bits that outcomes take with given shares."""
+    some = counts > 0
+    return float(-(counts[some] * np.log2(np.maximum(shares[some], 1e-12))).sum())
+
+
+def _costs(counts: np.ndarray) -> np.ndarray:
+    """Return the bits of counts (..., outcomes): of the outcomes, and of their shares."""
+    rows = counts.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(counts > 0, np.log2(counts / rows), 0.0)
+    kinds = np.maximum((counts > 1e-9).sum(axis=-1) - 1, 0)
+    bits: np.ndarray = -(counts * logs).sum(axis=-1) + 0.5 * kinds * np.log2(rows[..., 0] + 1)
+    return bits
+
+
+def _best_condition(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> tuple[Condition | None, float]:
+    """Return the condition that makes rows shorter to describe by most, if one does; its price."""
+    total = counts.sum(axis=0)
+    if not len(counts) or np.count_nonzero(total) < 2:
+        return None, 0.0
+    found: list[tuple[float, Condition]] = []
+    choices = 0
+    for name, values in columns.items():
+        low = int(values.min())
+        sums = np.zeros((int(values.max()) - low + 1, counts.shape[1]))
+        np.add.at(sums, values - low, counts)
+        if len(sums) < 2:
+            continue
+        for most, part in ((False, sums), (True, sums.cumsum(axis=0)[:-1])):
+            if most and len(sums) == 2:
+                continue
+            choices += len(part)
+            rest = np.maximum(total - part, 0.0)
+            small = np.minimum(part.sum(axis=1), rest.sum(axis=1)) < LEAST_ROWS
+            bits = np.where(small, np.inf, _costs(part) + _costs(rest))
+            best = int(bits.argmin())
+            found.append((float(bits[best]), Condition(name, best + low, most)))
+    bits, condition = min(found, key=lambda pair: pair[0], default=(np.inf, None))
+    price = log2(max(choices, 1))
+    return (condition if bits + price < float(_costs(total)) else None), price

@@ -1,0 +1,220 @@
+"""Programs in which chance decides: `outcomes`, and a `step` that draws one of them."""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from cwm_induction.discrete.chance_tables import ChanceTable, Condition, Shares
+from cwm_induction.discrete.chances import STUCK, Aside, ChanceModel, Payment
+from cwm_induction.discrete.expressions import action_lines, as_one, bracketed, listed
+from cwm_induction.discrete.program_text import RuleWriter, write_program
+
+STEP = '''
+def step(self, action):
+    """Draw one of the outcomes."""
+    told = self.outcomes(action)
+    number = self.rng.choice(len(told), p=[chance for chance, *_ in told])
+    _, observation, reward, terminated = told[number]
+    self.set_state(observation)
+    return observation, reward, terminated
+'''
+
+LIKELY = 0.5
+"""Share of an action that is drawn in other places from which on it is said to be intended."""
+
+
+def write_chances(found: ChanceModel) -> str:
+    """Write the program of a model in which chance decides."""
+    return write_program(
+        found.model,
+        found.drawn.seen,
+        *_sentences(found),
+        methods=lambda writer: _ChanceWriter(found, writer).methods(),
+    )
+
+
+class _ChanceWriter:
+    """Writes what may follow an action: what is drawn, and what follows each draw by rules."""
+
+    def __init__(self, found: ChanceModel, writer: RuleWriter) -> None:
+        self.found, self.writer = found, writer
+        self.names = writer.names
+
+    def methods(self) -> list[str]:
+        """Write `outcomes`, `step` and the rules."""
+        body = [
+            *action_lines(self.found.drawn.seen.encoding),
+            "before = self.observation()",
+            f"{listed(self.names)} = {listed(self.names, 'self.')}",
+            *self._draws(),
+            *(line for aside in self.found.asides for line in self._aside(aside)),
+            "told = {}",
+            *self._told(),
+            "outcomes = []",
+            "for (state, reward, terminated), chance in told.items():",
+            f"    {listed(self.names, 'self.')} = state",
+            "    outcomes.append((chance, self.observation(), reward, terminated))",
+            "self.set_state(before)",
+            "return outcomes",
+        ]
+        title = '"""Return what can follow: chances, observations, rewards, ends."""'
+        return [
+            "def outcomes(self, action):",
+            *[f"    {line}" for line in [title, *body]],
+            "",
+            *STEP.strip().split("\n"),
+            "",
+            *self._rules(),
+        ]
+
+    def _rules(self) -> list[str]:
+        """Write what follows a draw."""
+        first, *rest = self.writer.step()
+        plain = set(self.found.drawn.draws.numbers) <= set(self.found.drawn.draws.intended)
+        title = "an action that chance does not change" if plain else "a draw, numbered as actions"
+        return [first.replace("step", "follow"), f'    """Answer with what follows {title}."""', *rest]
+
+    def _draws(self) -> list[str]:
+        """Write what is drawn, and how likely."""
+        draws = self.found.drawn.draws
+        drawing = [n for n in range(len(draws.shares)) if n not in draws.certain]
+        if not drawing:
+            return ["chances = {action: 1}"]
+        lines = self.found.table.lines(self._spell, self._chosen)
+        if any(leaf.name == STUCK for leaf in _conditions(self.found.table)):
+            axes = [self.names[axis] for axis in draws.axes]
+            lines = [
+                "self.follow(action)",
+                *bracketed("stuck = ", f"{as_one([f'self.{n}' for n in axes])} == {as_one(axes)}"),
+                "self.set_state(before)",
+                *lines,
+            ]
+        if not draws.certain:
+            return lines
+        chosen = f"action == {drawing[0]}" if len(drawing) == 1 else f"action in {tuple(drawing)}"
+        return ["chances = {action: 1}", f"if {chosen}:", *[f"    {line}" for line in lines]]
+
+    def _chosen(self, shares: Shares) -> list[str]:
+        """Write how likely each draw is where all conditions are decided."""
+        found, draws = self.found, self.found.drawn.draws
+        constants = self.writer.constants
+        if found.roles is None:
+            display = _display({str(n): share for n, share in found.chances(shares, 0).items()})
+            return [f"chances = {constants.add('CHANCES', display, 'how likely each draw is')}"]
+        if shares[0] == 1:
+            return ["chances = {action: 1}"]
+        rows = [
+            f"{action}: {_display({str(n): s for n, s in found.chances(shares, action).items()})}"
+            for action in range(len(draws.shares))
+            if action not in draws.certain
+        ]
+        comment = f"by action: how likely it is to be which; {found.words(shares)}"
+        return [f"chances = {constants.add('CHANCES', '{' + ', '.join(rows) + '}', comment)}[action]"]
+
+    def _aside(self, aside: Aside) -> list[str]:
+        """Write how likely the changes of a factor are that are drawn by themselves."""
+        name = self.names[aside.factor]
+        values = [str(value) for value in aside.steps.values[:, 0].tolist()]
+        comment = "how likely it is that this is " + (
+            f"added to {name}" if aside.steps.added[0] else f"the next {name}"
+        )
+        return self._table(aside.table, values, f"{name}_chances", comment)
+
+    def _table(
+        self, table: ChanceTable, values: list[str], target: str, comment: str
+    ) -> list[str]:
+        """Write the choice of a table."""
+
+        def chosen(shares: Shares) -> list[str]:
+            display = _display(dict(zip(values, shares, strict=True)))
+            return [f"{target} = {self.writer.constants.add(target.upper(), display, comment)}"]
+
+        return table.lines(self._spell, chosen)
+
+    def _told(self) -> list[str]:
+        """Write the sum over everything that is drawn."""
+        outcome = f"{as_one([f'self.{name}' for name in self.names])}, reward, terminated"
+        factors = ["chance"]
+        body: list[str] = []
+        for aside in self.found.asides:
+            factors.append(f"{self.names[aside.factor]}_share")
+        if self.found.payment:
+            factors.append("share")
+        inner = [
+            f"outcome = {outcome}",
+            f"told[outcome] = told.get(outcome, 0) + {' * '.join(factors)}",
+        ]
+        if self.found.payment:
+            inner = [*self._paid(self.found.payment), *[f"    {line}" for line in inner]]
+        for aside in reversed(self.found.asides):
+            name, radix = self.names[aside.factor], self.found.drawn_radix(aside.factor)
+            value = f"min(max({name} + step, 0), {radix - 1})" if aside.steps.added[0] else "step"
+            inner = [
+                f"for step, {name}_share in {name}_chances.items():",
+                f"    self.{name} = {value}",
+                *[f"    {line}" for line in inner],
+            ]
+        body = [
+            "self.set_state(before)",
+            "_, reward, terminated = self.follow(draw)",
+            *inner,
+        ]
+        return ["for draw, chance in chances.items():", *[f"    {line}" for line in body]]
+
+    def _paid(self, payment: Payment) -> list[str]:
+        """Write what is paid by chance."""
+        values = [f"({reward}, {done})" for reward, done in payment.pairs]
+        comment = "how likely each reward and end is"
+        lines = self._table(payment.table, values, "payments", comment)
+        return [*lines, "for (reward, terminated), share in payments.items():"]
+
+    def _spell(self, condition: Condition) -> str:
+        """Write a condition."""
+        kind, _, factor = condition.name.partition(" ")
+        if kind == STUCK:
+            return STUCK if condition.value else f"not {STUCK}"
+        name = {"action": lambda: "action", "old": lambda: self.names[int(factor)]}
+        text = name[kind]() if kind in name else f"self.{self.names[int(factor)]}"
+        return f"{text} {'<=' if condition.most else '=='} {condition.value}"
+
+
+def _conditions(table: ChanceTable) -> list[Condition]:
+    """Return all conditions of a table."""
+    if table.condition is None or table.held is None or table.otherwise is None:
+        return []
+    return [table.condition, *_conditions(table.held), *_conditions(table.otherwise)]
+
+
+def _display(shares: dict[str, Fraction]) -> str:
+    """Write how likely what is."""
+    return "{" + ", ".join(f"{key}: {_fraction(s)}" for key, s in shares.items() if s) + "}"
+
+
+def _fraction(share: Fraction) -> str:
+    """Write a share: as a decimal where that is exact and short, else as a fraction."""
+    text = repr(float(share))
+    short = len(text) <= 5 and Fraction(text) == share
+    return str(share.numerator) if share.denominator == 1 else text if short else str(share).replace("/", " / ")
+
+
+def _sentences(found: ChanceModel) -> list[str]:
+    """Say what chance decides and what is certain."""
+    draws, sentences = found.drawn.draws, ["Chance decides what follows."]
+    if found.roles is not None:
+        plain = {leaf.shares for leaf in found.table.leaves()}
+        words = sorted({found.words(shares) for shares in plain if shares[0] != 1})
+        sentences += [f"An action is done {text}." for text in words]
+        if any(condition.name == STUCK for condition in _conditions(found.table)):
+            sentences.append("Where the intended move leads nowhere nothing else happens.")
+    elif draws.numbers:
+        sentences.append("What is drawn is numbered as actions are: `follow` says what it does.")
+    if draws.certain and draws.numbers:
+        actions = ", ".join(map(str, draws.certain))
+        sentences.append(f"What follows is certain after action {actions}.")
+    if found.asides:
+        sentences.append("Parts of the state change by a chance of their own.")
+    sentences.append(
+        "Rewards and ends are drawn as well."
+        if found.payment
+        else "Rewards and ends follow from what was drawn."
+    )
+    return sentences

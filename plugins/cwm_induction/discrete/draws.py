@@ -1,0 +1,519 @@
+"""What chance decides: draws that stand for moves, and tables of how likely each draw is.
+
+A draw is read as an action of its own, after which everything is certain: so what a draw
+leads to has the same rules as environments without chance, walls and traps included.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.spaces import Space
+from cwm_induction.discrete.chance_tables import ChanceTable
+from cwm_induction.discrete.transitions import Layout, Transitions, layouts, split
+
+MOST_STEPS = 24, 64
+"""Different steps that are considered, the commonest: to choose a reading, and of the chosen."""
+
+TURNS = 4
+"""Turns of asking how likely steps are, and where they lead elsewhere."""
+
+ROUNDS = 6, 15
+"""Rounds of expectation maximisation, likewise."""
+
+LEAST_SHARE = 0.004
+"""Share below which a step is taken for none of an action's."""
+
+PARAMETER_BITS = 3.0
+"""Price of a share."""
+
+UNFORESEEN_BITS = 16.0
+"""Price of a transition that no step explains."""
+
+EXCEPTION_BITS = 8.0
+"""Price of a place where a draw leads elsewhere."""
+
+UNCLEAR = 1.25
+"""How much more varied what is set may be than what is added, or the reverse, to try both."""
+
+MOST_TRIED = 6
+"""Steps that are tried to do without at a time, the rarest, to save time."""
+
+LEAST_CONFLICTS = 2
+"""Situations that must have been followed by different values of a factor that chance changes."""
+
+CERTAIN = 0.03
+"""Share of repeated situations with another outcome below which an action draws nothing."""
+
+LEAST_REPEATS = 12
+"""Repeated situations of an action from which on that is believed."""
+
+DEPENDENT = 0.01
+"""Bits that steps of two factors tell of one another from which on they are drawn together."""
+
+
+class Steps(NamedTuple):
+    """What may happen to factors together: numbers that are added, within bounds, or set."""
+
+    values: np.ndarray
+    added: np.ndarray
+
+    def landing(self, old: np.ndarray, radices: np.ndarray) -> np.ndarray:
+        """Return where every step leads from states: (rows, steps, factors)."""
+        moved = np.clip(old[:, None] + self.values, 0, radices - 1)
+        result: np.ndarray = np.where(self.added, moved, self.values)
+        return result
+
+    @classmethod
+    def seen(
+        cls, old: np.ndarray, after: np.ndarray, added: np.ndarray, count: np.ndarray, most: int
+    ) -> "Steps":
+        """Return the commonest steps."""
+        values, index = np.unique(np.where(added, after - old, after), axis=0, return_inverse=True)
+        counts = np.bincount(index.reshape(-1), weights=count)
+        return cls(values[np.argsort(-counts, kind="stable")[:most]], added)
+
+
+def _variety(values: np.ndarray, action: np.ndarray, count: np.ndarray) -> float:
+    """Return the bits that values take where the action is known."""
+    total = 0.0
+    for number in np.unique(action):
+        rows = action == number
+        counts = np.bincount(values[rows] - values.min(), weights=count[rows])
+        counts = counts[counts > 0]
+        total -= float((counts * np.log2(counts / counts.sum())).sum())
+    return total
+
+
+def _shares(lands: np.ndarray, action: np.ndarray, count: np.ndarray, rounds: int) -> np.ndarray:
+    """Estimate how often each action takes which step, by expectation maximisation."""
+    shares = np.full((int(action.max()) + 1, lands.shape[1]), 1 / max(lands.shape[1], 1))
+    for _ in range(rounds):
+        belief = shares[action] * lands
+        belief /= np.maximum(belief.sum(1, keepdims=True), 1e-12)
+        totals = np.zeros_like(shares)
+        np.add.at(totals, action, belief * count[:, None])
+        shares = totals / np.maximum(totals.sum(1, keepdims=True), 1e-12)
+        shares = np.where(shares < LEAST_SHARE, 0.0, shares)
+    return shares
+
+
+def chance_layout(seen: Transitions) -> Layout:
+    """Return the reading of numbers in which few steps, drawn by action, explain most."""
+    if len(seen.layouts) == 1:
+        return seen.layouts[0][0]
+    costs = []
+    for layout, bits in seen.layouts:
+        old, after = seen.in_factors(layout)
+        radices = np.array([radix for part in layout for radix in part])
+        added = np.ones(len(radices), dtype=bool)
+        steps = Steps.seen(old, after, added, seen.count, MOST_STEPS[0])
+        lands = (steps.landing(old, radices) == after[:, None]).all(2)
+        shares = _shares(lands, seen.action, seen.count, ROUNDS[0])
+        chance = (shares[seen.action] * lands).sum(1)
+        bits -= float((seen.count * np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))).sum())
+        bits += PARAMETER_BITS * np.count_nonzero(shares)
+        bits += len(steps.values) * float(np.log2(radices).sum())
+        costs.append((bits, layout))
+    return min(costs)[1]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn together: steps of some factors, and the number that stands for each.
+
+    `axes` are the factors; actions in `certain` draw nothing, and stand for themselves.
+    `numbers` has a number for each step, as if it were an action. `shares` says how likely
+    each action takes each step where nothing else is known.
+    """
+
+    axes: tuple[int, ...]
+    steps: Steps
+    certain: tuple[int, ...]
+    numbers: tuple[int, ...]
+    shares: np.ndarray
+
+    @property
+    def intended(self) -> Mapping[int, int]:
+        """For every action that draws the step that it mostly is about, if no two have the same."""
+        found = {}
+        for action, shares in enumerate(self.shares):
+            if action not in self.certain and shares.any():
+                mean = shares @ self.steps.values
+                worth = np.where(shares > 0, self.steps.values @ mean + 0.001 * shares, -np.inf)
+                found[action] = int(worth.argmax())
+        return found if len(set(found.values())) == len(found) else {}
+
+
+@dataclass(frozen=True)
+class DrawnTransitions:
+    """Transitions in factors, with what chance decides in them.
+
+    `landing` has for every row and step of `draws` whether it explains the row. `as_drawn`
+    are the same transitions with draws in the place of actions.
+    """
+
+    seen: Transitions
+    layout: Layout
+    draws: Draws
+    landing: np.ndarray
+    as_drawn: Transitions
+    aside: tuple[int, ...]
+
+
+def draw(seen: Transitions) -> DrawnTransitions:
+    """Find what is drawn."""
+    layout = chance_layout(seen)
+    return _Finding(replace(seen, readings=(layout,)), layout).found
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """Transitions that are looked at for what chance decides, in one layout."""
+
+    seen: Transitions
+    layout: Layout
+
+    @cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The states before and after, in factors."""
+        return self.seen.in_factors(self.layout)
+
+    @cached_property
+    def radices(self) -> np.ndarray:
+        """The radix of every factor."""
+        return np.array([radix for part in self.layout for radix in part])
+
+    @cached_property
+    def situations(self) -> np.ndarray:
+        """The number of the observation and action of every row."""
+        table = np.column_stack([self.seen.before, self.seen.action])
+        numbers: np.ndarray = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+        return numbers
+
+    @cached_property
+    def chancy(self) -> tuple[int, ...]:
+        """The factors that equal situations were followed by different values of."""
+        going = self.seen.done == 0
+        found = []
+        for factor, values in enumerate(self.ends[1].T):
+            pairs = np.unique(np.stack([self.situations[going], values[going]], axis=1), axis=0)
+            several = np.bincount(pairs[:, 0])
+            if np.count_nonzero(several > 1) >= LEAST_CONFLICTS:
+                found.append(factor)
+        return tuple(found)
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The factors that are drawn together: one that varies most, and those that hang on it."""
+        (old, after), action, count = self.ends, self.seen.action, self.seen.count
+        change = after - old
+        variety = {f: _variety(change[:, f], action, count) for f in self.chancy}
+        if not variety:
+            return ()
+        first = max(variety, key=lambda factor: variety[factor])
+        chosen = [first]
+        for factor in self.chancy:
+            if factor != first:
+                both = change[:, first] * 2 * int(self.radices.max()) + change[:, factor]
+                shared = variety[first] + variety[factor] - _variety(both, action, count)
+                if shared > DEPENDENT * count.sum():
+                    chosen.append(factor)
+        return tuple(sorted(chosen))
+
+    @cached_property
+    def certain(self) -> tuple[int, ...]:
+        """The actions after which the axes follow from the situation."""
+        after = self.ends[1][:, self.axes]
+        found = []
+        for action in range(self.seen.encoding.actions):
+            rows = (self.seen.action == action) & (self.seen.done == 0)
+            pairs, index = np.unique(
+                np.column_stack([self.situations[rows], after[rows]]), axis=0, return_inverse=True
+            )
+            times = np.bincount(index.reshape(-1), weights=self.seen.count[rows])
+            _, groups = np.unique(pairs[:, 0], return_inverse=True)
+            most = np.zeros(len(np.unique(groups)))
+            np.maximum.at(most, groups, times)
+            repeats = times.sum() - len(most)
+            misses = times.sum() - most.sum()
+            if misses <= CERTAIN * repeats and (repeats >= LEAST_REPEATS or not misses):
+                found.append(action)
+        return tuple(found)
+
+    @cached_property
+    def found(self) -> DrawnTransitions:
+        """Everything that was found."""
+        axes, drawing = self.axes, ~np.isin(self.seen.action, self.certain)
+        aside = tuple(factor for factor in self.chancy if factor not in axes)
+        actions = self.seen.encoding.actions
+        steps = Steps(np.zeros((0, len(axes)), np.int64), np.ones(len(axes), bool))
+        lands, shares = np.zeros((len(drawing), 0), bool), np.zeros((actions, 0))
+        certain = tuple(range(actions))
+        if axes and drawing.any():
+            old, after = (part[drawing][:, axes] for part in self.ends)
+            action, count = self.seen.action[drawing], self.seen.count[drawing]
+            sizes = self.radices[list(axes)]
+            paid = (self.seen.codes * 2 + self.seen.done)[drawing]
+            steps, inner, some = _Explaining.of(old, after, paid, action, count, sizes).steps()
+            lands = np.zeros((len(drawing), len(steps.values)), bool)
+            lands[drawing] = inner
+            shares = np.zeros((actions, len(steps.values)))
+            shares[: len(some)] = some
+            certain = self.certain
+        draws = Draws(axes, steps, certain, (), shares)
+        draws = replace(draws, numbers=self._numbers(draws))
+        drawn = self._drawn(draws, lands, aside)
+        return DrawnTransitions(self.seen, self.layout, draws, lands, drawn, aside)
+
+    def _numbers(self, draws: Draws) -> tuple[int, ...]:
+        """Number the draws: as the action that intends it, else by what no action uses."""
+        numbers = {step: action for action, step in draws.intended.items()}
+        taken = {*draws.certain, *numbers.values()}
+        free = (n for n in range(len(draws.steps.values) + len(draws.shares)) if n not in taken)
+        return tuple(
+            numbers[step] if step in numbers else next(free)
+            for step in range(len(draws.steps.values))
+        )
+
+    def _drawn(
+        self, draws: Draws, lands: np.ndarray, aside: tuple[int, ...]
+    ) -> Transitions:
+        """Put draws in the place of actions: a row of which several draws may be the cause counts
+        for each."""
+        seen = self.seen
+        sure = np.isin(seen.action, draws.certain)
+        possible = lands & (draws.shares[seen.action] > 0) & ~sure[:, None]
+        row, step = np.nonzero(possible)
+        rows = np.concatenate([np.flatnonzero(sure), row])
+        numbers = np.array(draws.numbers, dtype=np.int64)[step] if len(step) else step
+        action = np.concatenate([seen.action[sure], numbers])
+        weight = possible * draws.shares[seen.action]
+        weight = weight / np.maximum(weight.sum(1, keepdims=True), 1e-12) * seen.count[:, None]
+        count = np.concatenate([seen.count[sure], np.maximum(1, weight[row, step].round())])
+        after = self.ends[1][rows].copy()
+        after[:, aside] = self.ends[0][rows][:, aside]
+        width = seen.before.shape[1]
+        table = np.column_stack(
+            [seen.before[rows], action, _joined(after, self.layout), seen.codes[rows], seen.done[rows]]
+        )
+        unique, index = np.unique(table, axis=0, return_inverse=True)
+        counts = np.bincount(index.reshape(-1), weights=count).astype(np.int64)
+        many = int(action.max()) + 1
+        space = Space("discrete", low=(0,), high=(many - 1,))
+        encoding = replace(
+            seen.encoding, action_space=space, action_lows=(0,), action_sizes=(many,)
+        )
+        if not len(draws.numbers):
+            encoding = seen.encoding
+        return replace(
+            seen,
+            encoding=encoding,
+            before=unique[:, :width],
+            action=unique[:, width],
+            after=unique[:, width + 1 : -2],
+            codes=unique[:, -2],
+            done=unique[:, -1],
+            count=counts,
+        )
+
+
+def _joined(factors: np.ndarray, layout: Layout) -> np.ndarray:
+    from cwm_induction.discrete.transitions import join
+
+    return join(factors, layout)
+
+
+class _Explained(NamedTuple):
+    """What some steps explain, and the bits that it takes."""
+
+    bits: float
+    lands: np.ndarray
+    shares: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Explaining:
+    """Where actions lead from places: different ones, and how often each was seen.
+
+    `rows` holds the number of the different one that every row is.
+    """
+
+    old: np.ndarray
+    after: np.ndarray
+    paid: np.ndarray
+    action: np.ndarray
+    count: np.ndarray
+    rows: np.ndarray
+    radices: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        old: np.ndarray,
+        after: np.ndarray,
+        paid: np.ndarray,
+        action: np.ndarray,
+        count: np.ndarray,
+        radices: np.ndarray,
+    ) -> "_Explaining":
+        """Count what is alike."""
+        width = old.shape[1]
+        table, rows = np.unique(
+            np.column_stack([old, after, paid, action]), axis=0, return_inverse=True
+        )
+        rows = rows.reshape(-1)
+        counts = np.bincount(rows, weights=count)
+        ends = table[:, :width], table[:, width : 2 * width]
+        return cls(*ends, table[:, -2], table[:, -1], counts, rows, radices)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The number of the place in which each begins."""
+        return _numbered(self.old)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """The number of the place in which each ends, and of what is paid on the way."""
+        return _numbered(self.after, self.paid)
+
+    @cached_property
+    def usual(self) -> np.ndarray:
+        """Whether each is the commonest way from its place to where it ends."""
+        ways, ends = _numbered(self.places, self.targets), _numbered(self.old, self.after)
+        counts = np.bincount(ways, weights=self.count)
+        most = np.zeros(int(ends.max()) + 1)
+        np.maximum.at(most, ends, counts[ways])
+        first: np.ndarray = counts[ways] == most[ends]
+        return first
+
+    @cached_property
+    def is_paid_by_chance(self) -> bool:
+        """Whether what is paid differs where equal actions led from and to equal places."""
+        moves = _numbered(self.old, self.after, self.action)
+        counts = np.zeros(int(moves.max()) + 1)
+        np.maximum.at(counts, moves, self.count)
+        return bool(counts.sum() < (1 - CERTAIN / 2) * self.count.sum())
+
+    def steps(self) -> tuple[Steps, np.ndarray, np.ndarray]:
+        """Return the steps, which of them explain which rows, and their shares by action.
+
+        Where chance decides what is paid, that is part of where a step leads or drawn by itself.
+        """
+        found = self._found()
+        if self.is_paid_by_chance:
+            apart = replace(self, paid=np.zeros_like(self.paid))._found()
+            moves = _numbered(self.old, self.after, self.action)
+            shares = self.count / np.bincount(moves, weights=self.count)[moves]
+            bits = -float((self.count * np.log2(shares)).sum())
+            if apart[1].bits + bits < found[1].bits:
+                found = apart
+        steps, best = found
+        order = np.lexsort(steps.values.T[::-1])
+        chosen = steps._replace(values=steps.values[order])
+        return chosen, best.lands[self.rows][:, order], best.shares[:, order]
+
+    def _found(self) -> tuple[Steps, "_Explained"]:
+        """Return the steps that explain most in fewest bits."""
+        return min((self._chosen(added) for added in self._readings()), key=lambda pair: pair[1].bits)
+
+    @cached_property
+    def often(self) -> np.ndarray:
+        """How often the action led from the place to the target, as a share."""
+        index = _numbered(self.places, self.action)
+        share: np.ndarray = self.count / np.bincount(index, weights=self.count)[index]
+        return share
+
+    def _readings(self) -> list[np.ndarray]:
+        """Return whether numbers are added to each factor, or set: both where it is not clear."""
+        choices: list[tuple[bool, ...]] = []
+        for old, after in zip(self.old.T, self.after.T, strict=True):
+            adding = _variety(after - old, self.action, self.count)
+            setting = _variety(after, self.action, self.count)
+            clear = not setting / UNCLEAR < adding < setting * UNCLEAR
+            choices.append((adding <= setting,) if clear else (True, False))
+        return [np.array(reading, dtype=bool) for reading in product(*choices)]
+
+    def _chosen(self, added: np.ndarray) -> tuple[Steps, _Explained]:
+        """Leave out steps where it is shorter to say that others lead elsewhere in some places."""
+        steps = Steps.seen(self.old, self.after, added, self.count, MOST_STEPS[1])
+        lands = (steps.landing(self.old, self.radices) == self.after[:, None]).all(2)
+        lands &= self.usual[:, None]
+        kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
+        best = self._explained(lands[:, kept])
+        while len(kept) > 1:
+            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")[:MOST_TRIED]]
+            fewer, trial = min(
+                ((part, self._explained(lands[:, part])) for part in (kept[kept != step] for step in rarest)),
+                key=lambda pair: pair[1].bits,
+            )
+            if trial.bits >= best.bits:
+                break
+            kept, best = fewer, trial
+        used = best.shares.any(axis=0)
+        best = _Explained(best.bits, best.lands[:, used], best.shares[:, used])
+        return steps._replace(values=steps.values[kept[used]]), best
+
+    def _explained(self, lands: np.ndarray) -> _Explained:
+        """Explain rows by some steps, which lead elsewhere in places where that pays."""
+        nominal, exceptions = lands, 0
+        shares = _shares(lands, self.action, self.count, ROUNDS[1])
+        for _ in range(TURNS):
+            before = lands
+            lands, exceptions = self._with_exceptions(nominal, shares)
+            if (lands == before).all():
+                break
+            shares = _shares(lands, self.action, self.count, ROUNDS[1])
+        bits = _bits(lands, shares[self.action], self.count) + EXCEPTION_BITS * exceptions
+        bits += float(np.log2(self.radices).sum()) * lands.shape[1]
+        return _Explained(bits + PARAMETER_BITS * np.count_nonzero(shares), lands, shares)
+
+    def _with_exceptions(self, lands: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return which steps explain what, once some lead elsewhere, and how often they do."""
+        lands, given, found = lands.copy(), shares[self.action], 0
+        chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
+        excess = self.count * (np.log2(self.often) - np.log2(chance))
+        totals = np.bincount(self.places, weights=excess)
+        for place in np.flatnonzero(totals > EXCEPTION_BITS).tolist():
+            rows = np.flatnonzero(self.places == place)
+            inner = _elsewhere(lands[rows], given[rows], self.count[rows], self.targets[rows])
+            found += np.count_nonzero((inner != lands[rows]).any(axis=0))
+            lands[rows] = inner
+        return lands, found
+
+
+def _numbered(*columns: np.ndarray) -> np.ndarray:
+    """Give equal rows of columns equal numbers."""
+    index: np.ndarray = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1]
+    return index.reshape(-1)
+
+
+def _elsewhere(
+    lands: np.ndarray, given: np.ndarray, count: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Let steps lead from one place to other targets, the one that explains most first."""
+    there = targets == np.unique(targets)[:, None]
+    least = _bits(lands, given, count)
+    while True:
+        shares = lands * given
+        other = shares.sum(1, keepdims=True) - shares
+        chance = other + there[:, :, None] * given
+        logs = np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))
+        bits = -(logs * count[:, None]).sum(1)
+        target, step = np.unravel_index(int(bits.argmin()), bits.shape)
+        if bits[target, step] >= least - EXCEPTION_BITS:
+            return lands
+        least = float(bits[target, step])
+        lands = lands.copy()
+        lands[:, step] = there[target]
+
+
+def _bits(lands: np.ndarray, shares: np.ndarray, weight: np.ndarray) -> float:
+    """Return the bits of rows whose steps have given shares."""
+    chance = (lands * shares).sum(1)
+    return float(-(weight * np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))).sum())
