@@ -336,24 +336,6 @@ def test_places_that_symbols_stand_for_are_shared_and_guessed_where_unseen() -> 
     assert "was not seen" in " ".join(program.split())
 
 
-@pytest.mark.slow
-def test_chance_is_told_apart_from_the_rules() -> None:
-    def slip(state: list[int], action: int, rng: Any) -> tuple[list[int], float, bool]:
-        down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[(action + rng.integers(-1, 2)) % 4]
-        row, column = min(max(state[0] + down, 0), 4), min(max(state[1] + right, 0), 4)
-        return [row, column], 0.0, (row, column) in {(2, 2), (4, 4)}
-
-    program = induce(collect(World([5, 5], 4, slip), 0, train=40))
-    assert "Chance decides what follows" in " ".join(program.split())
-    exec(program, scope := {})
-    model = scope["Environment"]()
-    model.set_state(np.array([3, 1]))
-    chances = model.chances(1)
-    states = {outcome[:2]: chance for outcome, chance in chances.items()}
-    assert set(states) == {(4, 1), (3, 0), (3, 2)}
-    assert all(abs(chance - 1 / 3) < 0.1 for chance in states.values())
-
-
 class Boxes(gym.Env[Any, Any]):
     """An agent (3) pushes a box (2) over a board of walls (1) to a goal (4) that it covers."""
 

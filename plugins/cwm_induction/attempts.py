@@ -124,6 +124,18 @@ class RuleAttempt:
 
 
 @dataclass(frozen=True)
+class ChanceAttempt:
+    """Reads off whole numbers what chance decides, and rules of what follows."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program that tells what can follow, by other rules for each further step."""
+        task.effort.tell("looking for what chance decides")
+        view = readable(task.data)
+        program = discrete.induce_chances(view.flat(task.data), variant=task.step, known=task.known)
+        return ProgramProposal(view.nested(program))
+
+
+@dataclass(frozen=True)
 class ObjectAttempt:
     """Reads rules off what objects are to one another."""
 
@@ -234,6 +246,10 @@ def attempts(data: Dataset, contract: str) -> Iterator[Attempt]:
         yield VelocityAttempt("after")
         yield VelocityAttempt("before")
         yield VelocityAttempt("between")
+    if contract == "chance" and has_rules(data):
+        yield ChanceAttempt()
+        yield UnchangedAttempt()
+        return
     if objects.supports(data):
         yield ObjectAttempt()
     if has_rules(data):

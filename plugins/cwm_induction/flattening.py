@@ -7,6 +7,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
+from cwm_cli.sandbox.abilities import abilities_of
 
 FIELDS = ("observations", "next_observations")
 _BEGINS = "class Numbers:"
@@ -29,6 +30,16 @@ _STEP = '''
         """Predict what follows an action."""
         {answer}, reward, terminated = super().step({action})
         return {observation}, reward, terminated
+'''
+
+
+_OUTCOMES = '''
+    def outcomes(self, action):
+        """Return what can follow an action."""
+        return [
+            (chance, {observation}, reward, terminated)
+            for chance, {answer}, reward, terminated in super().outcomes({action})
+        ]
 '''
 
 
@@ -102,7 +113,7 @@ class Arrangement:
         kept = _KEPT if _has_text(self.observations) else ""
         numbers = joined(self.observations, "observation")
         text += _SET_STATE.format(numbers=numbers, text=kept)
-        text += _STEP.format(
+        text += (_OUTCOMES if abilities_of(program).tells else _STEP).format(
             answer="numbers",
             action=joined(self.actions, "action") if self.actions.children else "action",
             observation=built(self.observations, "self.given", [0]),

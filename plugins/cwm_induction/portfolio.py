@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns
+from cwm_cli.evaluation import Score
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import FIX, IMPROVE, Request
+from cwm_cli.worlds.model import Predictions
+from cwm_cli.worlds.program import ProgramModel
 from cwm_induction.attempts import (
     Attempt,
     InductionTask,
@@ -111,8 +113,8 @@ class Portfolio:
         """Yield what to try, the likeliest first."""
         move = self.request.move
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
-        if predictions is not None:
-            yield from improvements(self.task, move.program, predictions)
+        if predictions is not None and self.problem.contract != "chance":
+            yield from improvements(self.task, move.program, predictions.likeliest())
         if move.action == FIX:
             yield from fixes(self.fit, culprit(move))
         yield from attempts(self.fit, self.problem.contract)
@@ -127,21 +129,26 @@ class Portfolio:
         if predictions is None:
             return None
         whole = self.problem.metric.score(predictions, self.fit)
+        right = self._right(whole)
         above = 1.0 if whole.normalised is None else whole.normalised
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
         mask = self.task.held_back
         if judged is None or not mask.any():
-            return JudgedProgram(proposal.program, 0.0, whole.accuracy, above, whole.exact)
-        part = {name: column[mask] for name, column in judged.items()}
-        checked = self.problem.metric.score(part, self.fit[mask]).accuracy
+            return JudgedProgram(proposal.program, 0.0, right, above, whole.exact)
+        checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
         bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
-        return JudgedProgram(proposal.program, held_back, whole.accuracy, above, whole.exact)
+        return JudgedProgram(proposal.program, held_back, right, above, whole.exact)
 
-    def _predictions(self, program: str) -> Columns | None:
+    def _right(self, score: Score) -> float:
+        """Return what programs are compared by: what is right, or skill where chance decides."""
+        return score.value if self.problem.contract == "chance" else score.accuracy
+
+    def _predictions(self, program: str) -> Predictions | None:
         """Run a program on the fit part; None when it fails."""
-        predictions = self.problem.sandbox.predict(program, self.fit, seed=self.problem.seed)
-        return predictions.columns if predictions.failure is None else None
+        model, draws = ProgramModel(program, self.problem.sandbox), self.problem.metric.draws
+        predictions = model.predict(self.fit, seed=self.problem.seed, draws=draws)
+        return predictions if predictions.failure is None else None
 
 
 def held_back(fit: Dataset, seed: int) -> np.ndarray:

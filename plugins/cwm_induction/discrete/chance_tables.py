@@ -10,14 +10,21 @@ import numpy as np
 
 from cwm_induction.discrete.expressions import bracketed
 
-DENOMINATORS = (*range(1, 21), 25, 26, 30, 36, 40, 50, 52, 100)
-"""Of the fractions that chances are written as, where the counts do not contradict."""
+DENOMINATORS = (1, 2, 3, 4, 5, 10, 6, 8, 12, 20, 13, 7, 9, 16, 25, 15, 100, 36, 52, 11, 14, 18, 50)
+"""Of the fractions that chances are written as, where the counts do not contradict, those that
+people choose first."""
+
+ODD_BITS = 4.0
+"""Price of chances that are no such fraction."""
 
 FINEST = 1_000
 """Denominator of chances that are no plain fraction: of more digits the counts say nothing."""
 
 PRIOR = 1.0
 """Rows that what holds without a condition counts as, where few rows fulfil the condition."""
+
+LEAST_COUNT = 0.5
+"""Rows, part of which may belong to several outcomes, below which an outcome was not seen."""
 
 SURE = 6.0
 """Bits that the absence of an outcome must be worth to rule it out where a condition holds."""
@@ -124,6 +131,7 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
     `before` are the shares where less is known: they count for a row, and what they
     have is ruled out only where it is missing too often.
     """
+    counts = np.where(counts < LEAST_COUNT, 0.0, counts)
     rows = float(counts.sum())
     usual = np.array([float(share) for share in before]) if before else np.zeros(len(counts))
     missing = (counts == 0) & (usual > 0)
@@ -132,12 +140,14 @@ def plain_shares(counts: np.ndarray, before: Shares = ()) -> Shares:
     some = np.flatnonzero(counts)
     if len(some) == 0:
         return before
-    free = 0.5 * (len(some) - 1) * log2(rows + 1)
+    free = 0.5 * (len(some) - 1) * log2(rows + 1) + ODD_BITS
     best, least = _in_parts(counts, FINEST), _surprise(counts, counts / rows) + free
-    for denominator in DENOMINATORS:
+    for rank, denominator in enumerate(DENOMINATORS, 1):
         if denominator >= len(some):
             shares = _in_parts(counts, denominator)
-            bits = log2(denominator) + log2(comb(denominator - 1, len(some) - 1))
+            kinds = len({share for share in shares if share})
+            bits = 1.5 * log2(rank) + log2(comb(denominator - 1, kinds - 1))
+            bits += 0.5 * (len(some) - kinds)
             bits += _surprise(counts, np.array([float(share) for share in shares]))
             if bits < least:
                 best, least = shares, bits
@@ -168,12 +178,14 @@ def _costs(counts: np.ndarray) -> np.ndarray:
     rows = counts.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(counts > 0, np.log2(counts / rows), 0.0)
-    kinds = np.maximum((counts > 1e-9).sum(axis=-1) - 1, 0)
+    kinds = np.maximum((counts > LEAST_COUNT).sum(axis=-1) - 1, 0)
     bits: np.ndarray = -(counts * logs).sum(axis=-1) + 0.5 * kinds * np.log2(rows[..., 0] + 1)
     return bits
 
 
-def _best_condition(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> tuple[Condition | None, float]:
+def _best_condition(
+    columns: Mapping[str, np.ndarray], counts: np.ndarray
+) -> tuple[Condition | None, float]:
     """Return the condition that makes rows shorter to describe by most, if one does; its price."""
     total = counts.sum(axis=0)
     if not len(counts) or np.count_nonzero(total) < 2:
@@ -195,6 +207,6 @@ def _best_condition(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> tu
             bits = np.where(small, np.inf, _costs(part) + _costs(rest))
             best = int(bits.argmin())
             found.append((float(bits[best]), Condition(name, best + low, most)))
-    bits, condition = min(found, key=lambda pair: pair[0], default=(np.inf, None))
+    least, condition = min(found, key=lambda pair: pair[0], default=(np.inf, None))
     price = log2(max(choices, 1))
-    return (condition if bits + price < float(_costs(total)) else None), price
+    return (condition if least + price < float(_costs(total)) else None), price

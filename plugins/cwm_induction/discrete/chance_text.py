@@ -1,6 +1,5 @@
 """Programs in which chance decides: `outcomes`, and a `step` that draws one of them."""
 
-from collections.abc import Callable
 from fractions import Fraction
 
 from cwm_induction.discrete.chance_tables import ChanceTable, Condition, Shares
@@ -38,12 +37,14 @@ class _ChanceWriter:
     def __init__(self, found: ChanceModel, writer: RuleWriter) -> None:
         self.found, self.writer = found, writer
         self.names = writer.names
+        draws = found.drawn.draws
+        self._followed = f"action * {len(draws.numbers)} + draw" if draws.both else "draw"
+        self._back = f"{listed(self.names, 'self.')} = {listed(self.names)}"
 
     def methods(self) -> list[str]:
         """Write `outcomes`, `step` and the rules."""
         body = [
             *action_lines(self.found.drawn.seen.encoding),
-            "before = self.observation()",
             f"{listed(self.names)} = {listed(self.names, 'self.')}",
             *self._draws(),
             *(line for aside in self.found.asides for line in self._aside(aside)),
@@ -53,7 +54,7 @@ class _ChanceWriter:
             "for (state, reward, terminated), chance in told.items():",
             f"    {listed(self.names, 'self.')} = state",
             "    outcomes.append((chance, self.observation(), reward, terminated))",
-            "self.set_state(before)",
+            self._back,
             "return outcomes",
         ]
         title = '"""Return what can follow: chances, observations, rewards, ends."""'
@@ -71,27 +72,34 @@ class _ChanceWriter:
         first, *rest = self.writer.step()
         plain = set(self.found.drawn.draws.numbers) <= set(self.found.drawn.draws.intended)
         title = "an action that chance does not change" if plain else "a draw, numbered as actions"
-        return [first.replace("step", "follow"), f'    """Answer with what follows {title}."""', *rest]
+        if self.found.drawn.draws.both:
+            title = f"an action and a draw: action * {len(self.found.drawn.draws.numbers)} + draw"
+        return [
+            first.replace("step", "follow"),
+            f'    """Answer with what follows {title}."""',
+            *rest,
+        ]
 
     def _draws(self) -> list[str]:
         """Write what is drawn, and how likely."""
         draws = self.found.drawn.draws
         drawing = [n for n in range(len(draws.shares)) if n not in draws.certain]
+        alone = "chances = {0: 1}" if draws.both else "chances = {action: 1}"
         if not drawing:
-            return ["chances = {action: 1}"]
+            return [alone]
         lines = self.found.table.lines(self._spell, self._chosen)
         if any(leaf.name == STUCK for leaf in _conditions(self.found.table)):
             axes = [self.names[axis] for axis in draws.axes]
             lines = [
                 "self.follow(action)",
                 *bracketed("stuck = ", f"{as_one([f'self.{n}' for n in axes])} == {as_one(axes)}"),
-                "self.set_state(before)",
+                self._back,
                 *lines,
             ]
         if not draws.certain:
             return lines
         chosen = f"action == {drawing[0]}" if len(drawing) == 1 else f"action in {tuple(drawing)}"
-        return ["chances = {action: 1}", f"if {chosen}:", *[f"    {line}" for line in lines]]
+        return [alone, f"if {chosen}:", *[f"    {line}" for line in lines]]
 
     def _chosen(self, shares: Shares) -> list[str]:
         """Write how likely each draw is where all conditions are decided."""
@@ -108,7 +116,9 @@ class _ChanceWriter:
             if action not in draws.certain
         ]
         comment = f"by action: how likely it is to be which; {found.words(shares)}"
-        return [f"chances = {constants.add('CHANCES', '{' + ', '.join(rows) + '}', comment)}[action]"]
+        return [
+            f"chances = {constants.add('CHANCES', '{' + ', '.join(rows) + '}', comment)}[action]"
+        ]
 
     def _aside(self, aside: Aside) -> list[str]:
         """Write how likely the changes of a factor are that are drawn by themselves."""
@@ -119,9 +129,7 @@ class _ChanceWriter:
         )
         return self._table(aside.table, values, f"{name}_chances", comment)
 
-    def _table(
-        self, table: ChanceTable, values: list[str], target: str, comment: str
-    ) -> list[str]:
+    def _table(self, table: ChanceTable, values: list[str], target: str, comment: str) -> list[str]:
         """Write the choice of a table."""
 
         def chosen(shares: Shares) -> list[str]:
@@ -154,8 +162,8 @@ class _ChanceWriter:
                 *[f"    {line}" for line in inner],
             ]
         body = [
-            "self.set_state(before)",
-            "_, reward, terminated = self.follow(draw)",
+            self._back,
+            f"_, reward, terminated = self.follow({self._followed})",
             *inner,
         ]
         return ["for draw, chance in chances.items():", *[f"    {line}" for line in body]]
@@ -172,8 +180,8 @@ class _ChanceWriter:
         kind, _, factor = condition.name.partition(" ")
         if kind == STUCK:
             return STUCK if condition.value else f"not {STUCK}"
-        name = {"action": lambda: "action", "old": lambda: self.names[int(factor)]}
-        text = name[kind]() if kind in name else f"self.{self.names[int(factor)]}"
+        name = self.names[int(factor)] if factor else kind
+        text = {"new": f"self.{name}", "change": f"self.{name} - {name}"}.get(kind, name)
         return f"{text} {'<=' if condition.most else '=='} {condition.value}"
 
 
@@ -193,7 +201,13 @@ def _fraction(share: Fraction) -> str:
     """Write a share: as a decimal where that is exact and short, else as a fraction."""
     text = repr(float(share))
     short = len(text) <= 5 and Fraction(text) == share
-    return str(share.numerator) if share.denominator == 1 else text if short else str(share).replace("/", " / ")
+    return (
+        str(share.numerator)
+        if share.denominator == 1
+        else text
+        if short
+        else str(share).replace("/", " / ")
+    )
 
 
 def _sentences(found: ChanceModel) -> list[str]:

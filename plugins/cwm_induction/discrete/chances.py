@@ -15,6 +15,9 @@ from cwm_induction.discrete.transitions import Transitions
 NOISY = 0.02
 """Share of equal draws with unusual rewards or ends from which on chance decides these too."""
 
+TURNS = 6
+"""Turns of asking what explains rows, and how likely it is: each brings them nearer."""
+
 STUCK = "stuck"
 """The condition that the step which an action intends leads nowhere."""
 
@@ -65,13 +68,15 @@ class ChanceModel:
         whole = sum(found.values(), Fraction(0))
         return {number: share / whole for number, share in found.items()}
 
-
     def words(self, shares: Shares) -> str:
         """Say in words how likely an action is done as intended, or how else."""
         kinds = dict.fromkeys(self.kinds, Fraction(0))
         counts = dict.fromkeys(self.kinds, 0)
         roles = self.roles if self.roles is not None else np.zeros((0, 0), np.int64)
-        most = [max((row.tolist().count(role) for row in roles), default=1) for role in range(len(self.kinds))]
+        most = [
+            max((row.tolist().count(role) for row in roles), default=1)
+            for role in range(len(self.kinds))
+        ]
         for role, kind in enumerate(self.kinds):
             kinds[kind] += shares[role]
             counts[kind] += most[role]
@@ -93,29 +98,47 @@ def chance_model(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool)
     sure = np.isin(seen.action, draws.certain)
     old, after = seen.in_factors(drawn.layout)
     lands = drawn.landing | _foreseen(drawn, model, by_chance)
-    belief = lands * draws.shares[seen.action] * ~sure[:, None]
-    belief = belief / np.maximum(belief.sum(1, keepdims=True), 1e-12)
-    counts = belief * seen.count[:, None]
     columns = {"action": seen.action, **{f"old {n}": values for n, values in enumerate(old.T)}}
     drawing = {name: values[~sure] for name, values in columns.items()}
-    table, roles, kinds = ChanceTable.of(drawing, counts[~sure]), None, ()
+    inner, count = lands[~sure], seen.count[~sure]
+    shares = draws.shares[seen.action[~sure]]
+    table = _table(drawing, inner, shares, count)
+    roles: np.ndarray | None = None
+    kinds: tuple[str, ...] = ()
     if (read := _roles(drawn)) is not None:
-        roles, kinds = read
         drawing[STUCK] = _stuck(drawn, model)[~sure]
-        inner = np.zeros((len(counts), int(roles.max()) + 1))
-        for role in range(inner.shape[1]):
-            inner[:, role] = (counts * (roles[seen.action] == role)).sum(axis=1)
-        alike = ChanceTable.of(drawing, inner[~sure])
+        each = np.eye(len(read[1]))[read[0][seen.action[~sure]]]
+        possible = (inner[:, :, None] * each * (shares > 0)[:, :, None]).max(axis=1)
+        first = (shares[:, :, None] * each).sum(axis=1)
+        alike = _table(drawing, possible > 0, first, count)
         if alike.bits <= table.bits:
-            table = alike
-        else:
-            roles = None
+            table, (roles, kinds) = alike, read
     asides = tuple(_aside(factor, columns, old, after, seen) for factor in drawn.aside)
     asides = tuple(one for one in asides if len(one.steps.values) > 1)
     payment = None
     if by_chance:
-        payment = _payment({**columns, **{f"new {n}": v for n, v in enumerate(after.T)}}, seen)
+        payment = _payment(
+            {
+                **columns,
+                **{f"new {n}": values for n, values in enumerate(after.T)},
+                **{f"change {n}": values for n, values in enumerate((after - old).T)},
+            },
+            seen,
+        )
     return ChanceModel(drawn, model, table, roles, asides, payment, kinds)
+
+
+def _table(
+    columns: Mapping[str, np.ndarray], lands: np.ndarray, shares: np.ndarray, count: np.ndarray
+) -> ChanceTable:
+    """Grow a table of what may explain each row, as likely as the table before says it is."""
+    table = ChanceTable.of(columns, np.zeros(lands.shape))
+    for _ in range(TURNS):
+        belief = lands * shares
+        belief = belief / np.maximum(belief.sum(1, keepdims=True), 1e-12)
+        table = ChanceTable.of(columns, belief * count[:, None])
+        shares = table.chances(columns, len(count))
+    return table
 
 
 def is_paid_by_chance(drawn: Transitions) -> bool:
@@ -146,8 +169,9 @@ def _foreseen(drawn: DrawnTransitions, model: DiscreteModel, by_chance: bool) ->
     seen, axes = drawn.seen, list(drawn.draws.axes)
     after = seen.in_factors(drawn.layout)[1][:, axes]
     found = np.zeros(drawn.landing.shape, dtype=bool)
-    for step, number in enumerate(drawn.draws.numbers):
-        moved, rewards, done = model.predict(seen.before, np.full(len(after), number))
+    for step in range(len(drawn.draws.numbers)):
+        number = drawn.draws.follow(seen.action, np.full(len(after), step))
+        moved, rewards, done = model.predict(seen.before, number)
         ends = replace(seen, after=moved).in_factors(drawn.layout)[1][:, axes]
         same = (ends == after).all(axis=1)
         if not by_chance:
@@ -170,13 +194,13 @@ def _stuck(drawn: DrawnTransitions, model: DiscreteModel) -> np.ndarray:
 
 
 def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """Number what steps are to the intended ones: the same, to a side, back; None for others.
+    """Return numbers of what steps are to the intended ones: the same, to a side, back.
 
-    0 is the intended step itself. Also return words for them.
+    0 is the intended step itself. Also return words for them. None where there is no such thing.
     """
     draws = drawn.draws
     values = draws.steps.values
-    if len(draws.intended) < 2 or not draws.steps.added.all() or values.shape[1] > 2:
+    if draws.both or len(draws.intended) < 2 or not draws.steps.added.all() or values.shape[1] > 2:
         return None
     found: dict[tuple[int, ...], int] = {(0,): 0}
     roles = np.full(draws.shares.shape, -1)
@@ -185,17 +209,17 @@ def _roles(drawn: DrawnTransitions) -> tuple[np.ndarray, tuple[str, ...]] | None
         for step, value in enumerate(values):
             if draws.shares[action, step] > 0 or step == meant:
                 along = int(ahead @ value), int(value @ value)
-                across = (int(ahead[0] * value[1] - ahead[1] * value[0]),) * (len(value) - 1)
-                key = (0,) if step == meant else (*along, *across)
+                across = ahead[:-1] * value[1:] - ahead[1:] * value[:-1]
+                key = (0,) if step == meant else (*along, *across.tolist())
                 roles[action, step] = found.setdefault(key, len(found))
     return roles, tuple(map(_kind, found))
 
 
 def _kind(key: tuple[int, ...]) -> str:
     """Say what a step is to the intended one."""
-    if key == (0,):
+    if len(key) == 1:
         return "as intended"
-    along, length, *_ = key
+    along, length = key[:2]
     if not length:
         return "not at all"
     return "further" if along > 0 else "backwards" if along < 0 else "to either side"
@@ -224,9 +248,7 @@ def _aside(
 
 def _payment(columns: Mapping[str, np.ndarray], seen: Transitions) -> Payment:
     """Say how likely rewards and ends are."""
-    pairs, index = np.unique(
-        np.stack([seen.codes, seen.done], axis=1), axis=0, return_inverse=True
-    )
+    pairs, index = np.unique(np.stack([seen.codes, seen.done], axis=1), axis=0, return_inverse=True)
     counts = np.zeros((len(seen.count), len(pairs)))
     counts[np.arange(len(counts)), index.reshape(-1)] = seen.count
     found = tuple((seen.rewards[code], bool(done)) for code, done in pairs.tolist())

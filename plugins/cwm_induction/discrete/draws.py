@@ -4,18 +4,17 @@ A draw is read as an action of its own, after which everything is certain: so wh
 leads to has the same rules as environments without chance, walls and traps included.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import log2
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_induction.discrete.chance_tables import ChanceTable
-from cwm_induction.discrete.transitions import Layout, Transitions, layouts, split
+from cwm_induction.discrete.transitions import Layout, Transitions, join
 
 MOST_STEPS = 24, 64
 """Different steps that are considered, the commonest: to choose a reading, and of the chosen."""
@@ -38,7 +37,7 @@ UNFORESEEN_BITS = 16.0
 EXCEPTION_BITS = 8.0
 """Price of a place where a draw leads elsewhere."""
 
-UNCLEAR = 1.25
+UNCLEAR = 1.1
 """How much more varied what is set may be than what is added, or the reverse, to try both."""
 
 MOST_TRIED = 6
@@ -52,6 +51,9 @@ CERTAIN = 0.03
 
 LEAST_REPEATS = 12
 """Repeated situations of an action from which on that is believed."""
+
+DEPENDS = 0.01
+"""Share of conflicts after equal draws from which on what follows may hang on the action too."""
 
 DEPENDENT = 0.01
 """Bits that steps of two factors tell of one another from which on they are drawn together."""
@@ -111,7 +113,11 @@ def chance_layout(seen: Transitions) -> Layout:
     for layout, bits in seen.layouts:
         old, after = seen.in_factors(layout)
         radices = np.array([radix for part in layout for radix in part])
-        added = np.ones(len(radices), dtype=bool)
+        varieties = [
+            [_variety(part, seen.action, seen.count) for part in (end - begin, end)]
+            for begin, end in zip(old.T, after.T, strict=True)
+        ]
+        added = np.array([adding <= UNCLEAR * setting for adding, setting in varieties])
         steps = Steps.seen(old, after, added, seen.count, MOST_STEPS[0])
         lands = (steps.landing(old, radices) == after[:, None]).all(2)
         shares = _shares(lands, seen.action, seen.count, ROUNDS[0])
@@ -128,8 +134,9 @@ class Draws:
     """What is drawn together: steps of some factors, and the number that stands for each.
 
     `axes` are the factors; actions in `certain` draw nothing, and stand for themselves.
-    `numbers` has a number for each step, as if it were an action. `shares` says how likely
-    each action takes each step where nothing else is known.
+    `numbers` has a number for each step, as if it were an action; with `both` that of the action
+    stands before it, as what follows hangs on both. `shares` says how likely each action takes
+    each step where nothing else is known.
     """
 
     axes: tuple[int, ...]
@@ -137,6 +144,13 @@ class Draws:
     certain: tuple[int, ...]
     numbers: tuple[int, ...]
     shares: np.ndarray
+    both: bool = False
+
+    def follow(self, action: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Return the number of what is drawn; a step below 0 is that of an action without draws."""
+        numbers = np.array([*self.numbers, 0])[step]
+        alone: np.ndarray = np.where(step < 0, action, numbers)
+        return action * len(self.numbers) + numbers if self.both else alone
 
     @property
     def intended(self) -> Mapping[int, int]:
@@ -269,10 +283,15 @@ class _Finding:
         draws = Draws(axes, steps, certain, (), shares)
         draws = replace(draws, numbers=self._numbers(draws))
         drawn = self._drawn(draws, lands, aside)
+        both = replace(draws, both=True, numbers=tuple(range(len(steps.values))))
+        if len(steps.values) and _conflicts(drawn) > DEPENDS:
+            wider = self._drawn(both, lands, aside)
+            if _conflicts(wider) < _conflicts(drawn) / 2:
+                draws, drawn = both, wider
         return DrawnTransitions(self.seen, self.layout, draws, lands, drawn, aside)
 
     def _numbers(self, draws: Draws) -> tuple[int, ...]:
-        """Number the draws: as the action that intends it, else by what no action uses."""
+        """Return a number for each draw: of the action that intends it, or of no action."""
         numbers = {step: action for action, step in draws.intended.items()}
         taken = {*draws.certain, *numbers.values()}
         free = (n for n in range(len(draws.steps.values) + len(draws.shares)) if n not in taken)
@@ -281,33 +300,32 @@ class _Finding:
             for step in range(len(draws.steps.values))
         )
 
-    def _drawn(
-        self, draws: Draws, lands: np.ndarray, aside: tuple[int, ...]
-    ) -> Transitions:
-        """Put draws in the place of actions: a row of which several draws may be the cause counts
-        for each."""
+    def _drawn(self, draws: Draws, lands: np.ndarray, aside: tuple[int, ...]) -> Transitions:
+        """Put draws in the place of actions; rows that several explain are rows of each."""
         seen = self.seen
         sure = np.isin(seen.action, draws.certain)
         possible = lands & (draws.shares[seen.action] > 0) & ~sure[:, None]
         row, step = np.nonzero(possible)
         rows = np.concatenate([np.flatnonzero(sure), row])
-        numbers = np.array(draws.numbers, dtype=np.int64)[step] if len(step) else step
-        action = np.concatenate([seen.action[sure], numbers])
+        step = np.concatenate([np.full(int(sure.sum()), -1), step])
+        action = draws.follow(seen.action[rows], step)
         weight = possible * draws.shares[seen.action]
         weight = weight / np.maximum(weight.sum(1, keepdims=True), 1e-12) * seen.count[:, None]
-        count = np.concatenate([seen.count[sure], np.maximum(1, weight[row, step].round())])
+        count = np.concatenate([seen.count[sure], np.maximum(1, weight[possible].round())])
         after = self.ends[1][rows].copy()
         after[:, aside] = self.ends[0][rows][:, aside]
         width = seen.before.shape[1]
         table = np.column_stack(
-            [seen.before[rows], action, _joined(after, self.layout), seen.codes[rows], seen.done[rows]]
+            [seen.before[rows], action, join(after, self.layout), seen.codes[rows], seen.done[rows]]
         )
         unique, index = np.unique(table, axis=0, return_inverse=True)
         counts = np.bincount(index.reshape(-1), weights=count).astype(np.int64)
-        many = int(action.max()) + 1
-        space = Space("discrete", low=(0,), high=(many - 1,))
+        sizes: tuple[int, ...] = (int(action.max()) + 1,)
+        if draws.both:
+            sizes = (seen.encoding.actions, len(draws.numbers))
+        space = Space("discrete", low=(0,), high=(prod(sizes) - 1,))
         encoding = replace(
-            seen.encoding, action_space=space, action_lows=(0,), action_sizes=(many,)
+            seen.encoding, action_space=space, action_lows=(0,) * len(sizes), action_sizes=sizes
         )
         if not len(draws.numbers):
             encoding = seen.encoding
@@ -323,10 +341,13 @@ class _Finding:
         )
 
 
-def _joined(factors: np.ndarray, layout: Layout) -> np.ndarray:
-    from cwm_induction.discrete.transitions import join
-
-    return join(factors, layout)
+def _conflicts(drawn: Transitions) -> float:
+    """Return the share of rows in which something else followed than usually does."""
+    table = np.column_stack([drawn.before, drawn.action])
+    group = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+    most = np.zeros(int(group.max()) + 1)
+    np.maximum.at(most, group, drawn.count)
+    return float(1 - most.sum() / drawn.count.sum())
 
 
 class _Explained(NamedTuple):
@@ -405,9 +426,11 @@ class _Explaining:
 
         Where chance decides what is paid, that is part of where a step leads or drawn by itself.
         """
-        found = self._found()
-        if self.is_paid_by_chance:
-            apart = replace(self, paid=np.zeros_like(self.paid))._found()
+        apart = replace(self, paid=np.zeros_like(self.paid))._found()
+        if not self.is_paid_by_chance:
+            found = apart
+        else:
+            found = self._found()
             moves = _numbered(self.old, self.after, self.action)
             shares = self.count / np.bincount(moves, weights=self.count)[moves]
             bits = -float((self.count * np.log2(shares)).sum())
@@ -420,7 +443,9 @@ class _Explaining:
 
     def _found(self) -> tuple[Steps, "_Explained"]:
         """Return the steps that explain most in fewest bits."""
-        return min((self._chosen(added) for added in self._readings()), key=lambda pair: pair[1].bits)
+        return min(
+            (self._chosen(added) for added in self._readings()), key=lambda pair: pair[1].bits
+        )
 
     @cached_property
     def often(self) -> np.ndarray:
@@ -449,7 +474,10 @@ class _Explaining:
         while len(kept) > 1:
             rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")[:MOST_TRIED]]
             fewer, trial = min(
-                ((part, self._explained(lands[:, part])) for part in (kept[kept != step] for step in rarest)),
+                (
+                    (part, self._explained(lands[:, part]))
+                    for part in (kept[kept != step] for step in rarest)
+                ),
                 key=lambda pair: pair[1].bits,
             )
             if trial.bits >= best.bits:
@@ -482,7 +510,7 @@ class _Explaining:
         for place in np.flatnonzero(totals > EXCEPTION_BITS).tolist():
             rows = np.flatnonzero(self.places == place)
             inner = _elsewhere(lands[rows], given[rows], self.count[rows], self.targets[rows])
-            found += np.count_nonzero((inner != lands[rows]).any(axis=0))
+            found += int(np.count_nonzero((inner != lands[rows]).any(axis=0)))
             lands[rows] = inner
         return lands, found
 

@@ -62,13 +62,18 @@ def induce(
     return _induced(fit, seen, variant, rng)
 
 
-def induce_chances(fit: Dataset, *, variant: int = 0) -> str:
+def induce_chances(fit: Dataset, *, variant: int = 0, known: KnownStructure | None = None) -> str:
     """Return a program that tells what can follow, for a dataset in which chance decides.
 
-    Further variants change what the rules may use of what follows a draw.
+    Further variants change what the rules may use of what follows a draw. Numbers are read as is
+    `known` of fewer rows, unless these are many fewer.
     """
-    rules = VARIANTS[variant % len(VARIANTS)]
-    drawn = draw(Transitions.of(fit))
+    rules, seen = VARIANTS[variant % len(VARIANTS)], Transitions.of(fit)
+    if known is not None and known.holds_for(len(fit)):
+        seen = replace(seen, readings=known.layouts)
+    drawn = draw(seen)
+    if known is not None and not seen.readings:
+        known.rows, known.layouts = len(fit), (drawn.layout,)
     by_chance = is_paid_by_chance(drawn.as_drawn)
     certain = unpaid(drawn.as_drawn) if by_chance else drawn.as_drawn
     model = _fitted(certain, rules)

@@ -359,7 +359,12 @@ def _title(names: list[str], radices: tuple[int, ...]) -> str:
 
 
 def _findings(
-    seen: Transitions, model: DiscreteModel, names: list[str], more: tuple[str, ...], *, certain: bool
+    seen: Transitions,
+    model: DiscreteModel,
+    names: list[str],
+    more: tuple[str, ...],
+    *,
+    certain: bool,
 ) -> list[str]:
     """Say what was seen, what is assumed, and whatever more there is to say."""
     sentences = _seen(seen)
