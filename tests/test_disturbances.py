@@ -17,7 +17,10 @@ from cwm_cli.envs.simulators import Opening
 from cwm_cli.envs.simulators.simulator import Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
+from cwm_cli.planning.mcts import Mcts
+from cwm_cli.planning.planner import Situation
 from cwm_cli.registry import environment
+from cwm_cli.worlds.environment import EnvironmentModel
 
 
 def played(name: str, steps: int = 12, **env_args: Any) -> list[tuple[Any, ...]]:
@@ -163,6 +166,31 @@ def test_the_oracle_sees_all_and_draws_chances_of_its_own(
     pairs = zip(planned, real, strict=True)
     same = [np.array_equal(step.observation, seen) for step, (seen, _) in pairs]
     assert all(same) if opening.deterministic else not any(same[2:])
+
+
+class Heights(Walk):
+    """A walk up or down, which rewards how high one was."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.array([0.0, self.place]), {}
+
+    def step(self, action: int) -> Any:
+        before = self.place
+        self.place += self.length if action else -self.length
+        return np.array([0.0, self.place]), before, False, False, {}
+
+
+def test_the_oracle_tells_states_that_look_alike_from_each_other() -> None:
+    bare = EnvironmentSpec("Heights", lambda **_: Heights(), lambda env: "", lambda: {})
+    model = EnvironmentModel(
+        with_disturbances(bare), {"hide": ["1"], "noise": {"length": 0.2}}
+    ).opening.simulator(0)
+    situation = Situation(state=model.here(), horizon=6, seeds=(0,))
+    assert Mcts(simulations=60, budget=300).plan(model, [situation]) == [[1]]
 
 
 def test_what_is_seen_tells_the_state_only_where_nothing_is_hidden_or_noisy() -> None:

@@ -594,7 +594,7 @@ class StateGraph(TreeSearch[GraphNode]):
         """Take an action from where the model stands; return the state that it leads to."""
         observation, reward, terminated, valid = self._model.step(state.actions[index])
         here = self._model.here()
-        alike = here if self._model.deterministic else observation
+        alike = here if self._model.deterministic or self._model.hides else observation
         child = self._known(name((alike, terminated)), here, valid)
         child.terminated = terminated
         outcomes = state.outcomes[index]

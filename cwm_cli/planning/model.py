@@ -117,13 +117,15 @@ class Model:
     same action in the same state always leads to the same; where it does not, `drawn_from` is
     the key that its draws began from. The first element of `counter` counts steps, each once.
     `batch` answers for many observations at once, where there is such a form. One that
-    `remembers` stands where the history of an episode leads.
+    `remembers` stands where the history of an episode leads. With `hides` equal observations
+    may be of different states.
     """
 
     action_space: Space
     deterministic: bool
     counter: Counter
     remembers: bool = False
+    hides: bool = False
     batch: Batch | None = None
     drawn_from: Sequence[int] = (0,)
 

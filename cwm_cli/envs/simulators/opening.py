@@ -287,12 +287,14 @@ class Opening(NamedTuple):
             reseed(generator, rng)
         if "action_space" in vars(env.unwrapped):
             env.unwrapped.action_space = _unchecked(env.unwrapped.action_space)
+        disturbance = disturbance_of(env)
         made = Simulator(
             env,
             self.bind,
             valid_actions=self.spec.valid_actions,
             deterministic=self.deterministic,
             observed=self.observed,
+            hides=bool(disturbance and disturbance.altered),
         )
         return Remembering(made) if self.observed else made
 

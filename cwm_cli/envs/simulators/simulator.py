@@ -31,7 +31,7 @@ class Simulator(Model):
     Its random generators go on wherever it stands, so that planning does not
     foresee what chance brings in the environment that is played. Only
     `terminated` ends an episode, never a time limit. `observed` says that
-    observations tell states from each other.
+    observations tell states from each other, `hides` that they leave a part of them out.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Simulator(Model):
         valid_actions: Callable[["gym.Env[Any, Any]"], Sequence[int] | None] | None = None,
         deterministic: bool = False,
         observed: bool = False,
+        hides: bool = False,
     ) -> None:
         self.action_space: Space = space_of(env.action_space, "actions")
         self.deterministic = deterministic
@@ -52,6 +53,7 @@ class Simulator(Model):
         self._bind = bind
         self._valid_actions = valid_actions
         self._observed = observed
+        self.hides = hides
         self._seen: Any = None
         self._played: WeakKeyDictionary[Any, Rewinder] = WeakKeyDictionary()
 
