@@ -1,6 +1,7 @@
 """Programs of chance tell outcomes or draw them; what they say is checked and audited."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from candidates import LIMITS, dataset_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.sandbox.episodes import episodes_of
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds import ProgramModel
+from recordings import record
 
 LINE = dataset_of(spaces.Discrete(8), 60)
 POINTS = dataset_of(spaces.Box(-1, 1, (3,)), 40)
@@ -261,6 +264,30 @@ def counting(episodes: int = 6, length: int = 12) -> Dataset:
 
 HIDDEN = counting()
 
+REPEATED = HIDDEN.extended(
+    replace(HIDDEN, columns=HIDDEN.columns | {"episodes": HIDDEN.columns["episodes"] + 6})
+)
+"""The same episodes twice: who has seen one of them knows the other."""
+
+
+def remembering(top: str, step: str, correct: str = "pass", reset: str = "pass") -> str:
+    """Write a program with memory."""
+    return f"""{top}
+import os, time
+import numpy as np
+
+class Environment:
+    seen = {{}}
+    def reset(self, observation):
+        self.place = observation
+        {reset}
+    def step(self, action):
+        {step}
+    def correct(self, observation, reward):
+        {correct}
+"""
+
+
 MEMORY = """
 class Environment:
     def reset(self, observation):
@@ -287,3 +314,245 @@ def test_a_program_with_memory_predicts_along_episodes_and_is_then_corrected(san
     assert np.array_equal(right, ~first)
     assert model.audit(HIDDEN, found).failure is None
     found.checked(HIDDEN)
+
+
+FILTER = """
+import numpy as np
+
+class Environment:
+    def reset(self, observation):
+        self.x, self.theta = observation
+        self.speeds = None
+    def step(self, action):
+        self.action = action
+        x_dot, theta_dot = self.speeds or (0.0, 0.0)
+        force = 10.0 if action == 1 else -10.0
+        sine, cosine = np.sin(self.theta), np.cos(self.theta)
+        temp = (force + 0.05 * theta_dot**2 * sine) / 1.1
+        angular = (9.8 * sine - cosine * temp) / (0.5 * (4 / 3 - 0.1 * cosine**2 / 1.1))
+        linear = temp - 0.05 * angular * cosine / 1.1
+        self.gained = 0.02 * linear, 0.02 * angular
+        self.before = self.x, self.theta
+        self.x, self.theta = self.x + 0.02 * x_dot, self.theta + 0.02 * theta_dot
+        self.speeds = x_dot + self.gained[0], theta_dot + self.gained[1]
+        end = abs(self.x) > 2.4 or abs(self.theta) > 12 * 2 * np.pi / 360
+        return np.array([self.x, self.theta]), 1.0, bool(end)
+    def correct(self, observation, reward):
+        x, theta = observation
+        x_dot, theta_dot = (x - self.before[0]) / 0.02, (theta - self.before[1]) / 0.02
+        self.x, self.theta = x_before, theta_before = self.before
+        self.speeds = x_dot, theta_dot
+        self.step(self.action)
+        self.x, self.theta = x, theta
+"""
+"""Of CartPole without speeds: they are what the places differed by."""
+
+
+@pytest.fixture(scope="module")
+def poles() -> Dataset:
+    return record("CartPole-v1", episodes=8)[0]
+
+
+def without_speeds(poles: Dataset) -> Dataset:
+    """Hide the speeds of carts with poles."""
+    names = "observations", "next_observations"
+    columns = poles.columns | {name: poles.columns[name][:, [0, 2]].astype(float) for name in names}
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    return replace(poles, columns=columns, observation_space=space_of(box))
+
+
+def test_a_program_with_memory_that_is_right_all_along_is_right_in_all_processes(sandbox, poles):
+    hidden = without_speeds(poles)
+    model = ProgramModel(FILTER, sandbox)
+    found = model.predict(hidden)
+    assert found.failure is None
+    assert model.audit(hidden, found).failure is None
+    wrong = np.abs(found.columns["next_observations"] - hidden.columns["next_observations"])
+    later = np.concatenate([np.arange(len(each)) for each in episodes_of(hidden)]) > 1
+    assert wrong[later].max() < 1e-5
+
+
+LEAKING = {
+    "what it saw in other episodes": (
+        "seen = {}",
+        "self.asked = (round(float(self.place[0])), action); "
+        "self.place = self.place + seen.get(self.asked, 0.0); return self.place, 0.0, False",
+        "seen[self.asked] = float(reward); self.place = observation",
+    ),
+    "the same, kept in the class": (
+        "",
+        "self.asked = (round(float(self.place[0])), action); "
+        "self.place = self.place + Environment.seen.get(self.asked, 0.0); "
+        "return self.place, 0.0, False",
+        "Environment.seen[self.asked] = float(reward); self.place = observation",
+    ),
+    "how many episodes there are": (
+        "begun = []",
+        "return self.place, float(len(begun)), False",
+        "begun.append(0)",
+    ),
+    "which of them it is": (
+        "numbers = iter(range(10**6))",
+        "self.n = getattr(self, 'n', None) or next(numbers); return self.place, self.n, False",
+        "pass",
+    ),
+    "the clock": ("", "return self.place, time.perf_counter(), False", "pass"),
+    "a generator of its own": (
+        "from numpy.random import default_rng; own = default_rng(0)",
+        "return self.place, own.random(), False",
+        "pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
+    failure = judged(sandbox, remembering(*LEAKING[name]), REPEATED)
+    assert failure.kind == "nondeterministic"
+    assert failure.message.startswith("when asked twice for reset([")
+    assert "keep what is remembered in self" in failure.message
+
+
+def test_without_an_audit_what_it_saw_in_other_episodes_would_gain(sandbox):
+    seen = REPEATED.columns["next_observations"]
+    gains = []
+    for name in list(LEAKING)[:2]:
+        columns, failure = sandbox.predict(remembering(*LEAKING[name]), REPEATED)
+        assert failure is None
+        gains.append(float((columns["next_observations"] == seen).mean()))
+    assert min(gains) > 0.2
+    plain = remembering("", "return self.place, 0.0, False", "self.place = observation")
+    columns, failure = sandbox.predict(plain, REPEATED)
+    assert failure is None
+    assert float((columns["next_observations"] == seen).mean()) == 0.0
+
+
+def test_the_truth_of_a_step_reaches_a_process_after_its_prediction(sandbox):
+    """A program that looks for answers in everything it can reach finds only what is past."""
+    text = remembering("import gc, sys", LOOKING, "self.place = observation")
+    columns, failure = sandbox.predict(text, HIDDEN)
+    assert failure is None
+    assert columns["rewards"].max() > 0, "it does see numbers that it was sent"
+    assert not (columns["rewards"] == HIDDEN.columns["next_observations"][:, 0]).any()
+
+
+LOOKING = """
+        frame, most = sys._getframe(), 0.0
+        while frame:
+            for value in list(frame.f_locals.values()):
+                if isinstance(value, np.ndarray) and value.dtype.names:
+                    most = max(most, *value["observations"].ravel().tolist())
+            frame = frame.f_back
+        return self.place, 1e6 + most, False"""
+
+
+def test_memory_may_tell_outcomes_and_may_draw(sandbox):
+    told = MEMORY.replace(
+        "    def correct",
+        "    def outcomes(self, action):\n"
+        "        after = self.place + self.speed * (1 if action else -1)\n"
+        "        return [(3, after, float(after[0] - self.place[0]), False),\n"
+        "                (1, self.place, 0.0, True)]\n"
+        "    def correct",
+    )
+    model = ProgramModel(told, sandbox)
+    found = model.predict(HIDDEN)
+    assert found.failure is None
+    assert found.shape == "outcomes"
+    assert np.unique(found.probabilities, axis=0).tolist() == [[0.75, 0.25]]
+    assert model.audit(HIDDEN, found).failure is None
+    right = found.columns["next_observations"][:, 0] == HIDDEN.columns["next_observations"]
+    assert right.mean() > 0.8
+
+    noise = MEMORY.replace("return self.place, reward", "return self.place, self.noisy(reward)")
+    noise += "    def noisy(self, reward):\n        return reward + 0.1 * self.rng.normal()\n"
+    model = ProgramModel(noise, sandbox)
+    found = model.predict(HIDDEN, draws=16)
+    assert found.failure is None
+    assert found.columns["rewards"].shape == (len(HIDDEN), 16)
+    assert len(np.unique(found.columns["rewards"])) == 16 * len(HIDDEN)
+    assert model.audit(HIDDEN, found).failure is None
+    few = model.predict(HIDDEN, draws=2)
+    assert np.array_equal(few.columns["rewards"], found.columns["rewards"][:, :2])
+    place = found.columns["next_observations"]
+    assert (place == place[:, :1]).all(), "every draw is from where the first one stood"
+
+
+INCOMPLETE = {
+    "correct without reset": ("def reset", "def begin", "no method reset", 10),
+    "correct without step": ("def step", "def go", "no method step", 10),
+}
+
+
+@pytest.mark.parametrize("name", INCOMPLETE)
+def test_half_a_memory_is_a_failure_with_the_line(sandbox, name):
+    method, other, words, line = INCOMPLETE[name]
+    failure = judged(sandbox, MEMORY.replace(method, other), HIDDEN)
+    assert (failure.kind, failure.line) == ("wrong_contract", line)
+    assert words in failure.message
+
+
+HOSTILE = {
+    "hangs in reset": ("", "while True: pass", "pass", "pass", "timeout_cpu"),
+    "hangs in correct": ("", "pass", "while True: pass", "pass", "timeout_cpu"),
+    "hangs in a step": ("", "pass", "pass", "while True: pass", "timeout_cpu"),
+    "sleeps in correct": ("", "pass", "time.sleep(9)", "pass", "timeout_wall"),
+    "grows": ("kept = []", "pass", "kept.append(np.ones(1 << 22))", "pass", "memory"),
+    "ends in correct": ("", "pass", "os._exit(0)", "pass", "early_exit"),
+    "kills itself": ("", "pass", "os.kill(os.getpid(), 9)", "pass", "step_error"),
+    "fails in correct": ("", "pass", "1 / 0", "pass", "step_error"),
+    "writes replies of its own": ("", "pass", "pass", "os.write(5, b'x' * 99)", "wrong_output"),
+    "closes its pipe": ("", "pass", "os.close(5)", "pass", "step_error"),
+    "reads its questions": ("", "pass", "pass", "os.read(4, 1 << 16)", "timeout_wall"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_program_with_memory_ends_as_it_has_to(sandbox, name):
+    top, reset, correct, step, kind = HOSTILE[name]
+    body = f"{step}; return self.place, 0.0, False" if "while" not in step else step
+    correct = f"self.place = observation; {correct}" if "while" not in correct else correct
+    failure = judged(sandbox, remembering(top, body, correct, reset), HIDDEN)
+    assert failure.kind == kind
+    if name == "fails in correct":
+        assert failure.message.splitlines()[1].startswith("at line ")
+        assert "1 step with correct and step(" in failure.message
+    assert sandbox.predict(MEMORY, HIDDEN).failure is None, (
+        "the next program is asked as if nothing had been"
+    )
+
+
+def test_all_steps_of_an_episode_share_the_time():
+    spinning = remembering(
+        "", "end = time.process_time() + 0.1; self.spin(end); return self.place, 0.0, False"
+    )
+    spinning += "    def spin(self, end):\n        while time.process_time() < end: pass\n"
+    one = counting(episodes=1, length=40)
+    with Sandbox(replace(LIMITS, cpu_seconds=0.6)) as sandbox:
+        failure = judged(sandbox, spinning, one)
+        assert failure.kind == "timeout_cpu"
+        assert "more than 0.6 s of CPU time" in failure.message
+
+
+def test_an_episode_begins_anew_where_rows_are_missing(sandbox):
+    rows = np.delete(np.arange(len(HIDDEN)), [4, 5, 20])
+    parts = episodes_of(HIDDEN[rows])
+    assert len(parts) == 8
+    assert np.concatenate(parts).tolist() == list(range(len(rows)))
+    assert judged(sandbox, MEMORY, HIDDEN[rows]) is None
+    assert judged(sandbox, MEMORY, HIDDEN[np.arange(0)]) is None
+    assert judged(sandbox, MEMORY, HIDDEN[np.arange(1)]) is None
+
+
+def test_one_place_is_enough_for_several_processes():
+    with Sandbox(LIMITS, workers=1) as sandbox:
+        assert judged(sandbox, MEMORY, HIDDEN) is None
+
+
+def test_what_reset_and_correct_are_given_may_be_kept_and_changed(sandbox):
+    changing = remembering(
+        "",
+        "self.place += 1; return self.place, 0.0, False",
+        "observation += 1; self.place = observation",
+    )
+    assert judged(sandbox, changing, HIDDEN) is None

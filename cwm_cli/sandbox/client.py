@@ -339,6 +339,8 @@ class Conversation:
             worker = stack.enter_context(lent)
             self._pipes = stack.enter_context(ExitStack())
             with self._open() as theirs:
+                if for_all:  # whose time begins when there is something to do
+                    os.write(self._marks, PAUSED)
                 self._finish = stack.enter_context(
                     worker.running(encoded, self._layout.size, limits, theirs)
                 )
@@ -358,6 +360,19 @@ class Conversation:
                 question = question[os.write(self._questions, question) :]
         except BrokenPipeError as error:
             raise EOFError from error
+
+    @classmethod
+    def as_answered(cls, asked: Sequence[Self]) -> Iterator[Self]:
+        """Yield conversations that were asked in the order in which their replies begin to come."""
+        waiting = {each._replies: each for each in asked}
+        while waiting:
+            poller = select.poll()
+            for replies in waiting:
+                poller.register(replies, select.POLLIN)
+            seconds = max(each._deadline for each in waiting.values()) - time.monotonic()
+            come = [replies for replies, _ in poller.poll(max(0.0, seconds) * 1000)]
+            for replies in come or list(waiting):  # who is late says so when it is heard
+                yield waiting.pop(replies)
 
     def receive(self, size: int) -> bytes:
         """Return as many bytes of the reply; EOFError when the process has ended."""

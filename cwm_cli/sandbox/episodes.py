@@ -121,7 +121,7 @@ def episodes_of(dataset: Dataset) -> list[np.ndarray]:
         same = seen == before
         if seen.dtype.kind == "f":
             same |= np.isnan(seen) & np.isnan(before)
-        follows = follows & same.reshape(len(seen), -1).all(axis=1)
+        follows = follows & same.all(axis=tuple(range(1, same.ndim)))
     return np.split(np.arange(count), 1 + np.flatnonzero(~follows)) if count else []
 
 
@@ -191,14 +191,8 @@ class _Asking:
             for conversations in turns:
                 walks = [_Walk(self, next(left), each) for each in conversations]
                 while walks := [walk for walk in walks if walk.goes_on()]:
-                    for act in (_Walk.ask, _Walk.hear):
-                        for walk in walks:
-                            try:
-                                act(walk)
-                            except EOFError:
-                                return walk.failure()
-                            except _Refused as refused:
-                                return refused.failure
+                    if failure := _step(walks):
+                        return failure
                     heard += [walk.heard for walk in walks]
         return heard
 
@@ -244,7 +238,7 @@ class _Walk:
     def __init__(
         self, asking: _Asking, episodes: list[np.ndarray], conversation: "Conversation"
     ) -> None:
-        self._asking, self._conversation = asking, conversation
+        self._asking, self.conversation = asking, conversation
         self._going, self._mask, self._step, self._before = episodes, b"", -1, 0
         self.heard = _Heard(np.empty(0, int), np.empty(0, int), np.empty(0))
 
@@ -261,25 +255,25 @@ class _Walk:
         rows = np.array([episode[self._step] for episode in self._going])
         self.heard = self.heard._replace(rows=rows)
         question = self._mask + self._asking.questions[rows].tobytes()
-        self._conversation.send(SIZE.pack(len(question)) + question)
+        self.conversation.send(SIZE.pack(len(question)) + question)
 
     def hear(self) -> None:
         """Receive the answers; `_Refused` where they cannot be."""
         rows, job, able = self.heard.rows, self._asking.job, self._asking.able
-        counts = np.frombuffer(self._conversation.receive(COUNT.itemsize * len(rows)), COUNT)
+        counts = np.frombuffer(self.conversation.receive(COUNT.itemsize * len(rows)), COUNT)
         least, most = (1, MOST_OUTCOMES) if able.tells else (len(job.numbers),) * 2
         if counts.min() < least or counts.max() > most:
             raise _Refused(MEDDLED)
         if failure := too_many(len(self._asking.dataset), int(counts.max()), answer_bytes(job)):
             raise _Refused(failure)
         size = int(counts.sum()) * job.answer_type.itemsize
-        answers = np.frombuffer(self._conversation.receive(size), job.answer_type)
-        self._conversation.rest()
+        answers = np.frombuffer(self.conversation.receive(size), job.answer_type)
+        self.conversation.rest()
         self.heard = _Heard(rows, counts.astype(int), answers)
 
     def failure(self) -> Failure:
         """Say why the process has ended."""
-        return self._conversation.failure(self._asked)
+        return self.conversation.failure(self._asked)
 
     def _asked(self, progress: int) -> str:
         """Describe what is asked of a program that has made so many predictions."""
@@ -287,6 +281,23 @@ class _Walk:
         if not 0 <= place < len(rows):
             return ""
         return asked_along(self._asking.dataset, self._asking.every, rows[place])
+
+
+def _step(walks: list[_Walk]) -> Failure | None:
+    """Ask along all walks, and hear each when it has answered; say what goes wrong."""
+    at = {walk.conversation: walk for walk in walks}
+    walk = walks[0]
+    try:
+        for walk in walks:
+            walk.ask()
+        for conversation in walk.conversation.as_answered(list(at)):
+            walk = at[conversation]
+            walk.hear()
+    except EOFError:
+        return walk.failure()
+    except _Refused as refused:
+        return refused.failure
+    return None
 
 
 def _questions(dataset: Dataset, every: list[np.ndarray], seeds: np.ndarray) -> np.ndarray:

@@ -441,7 +441,7 @@ class _Allowance:
     def overdrawn(self, used: float, place: tuple[int, int], *, asleep: bool) -> EndReason | None:
         """Return the limit that is exceeded, if one is, by a program at a phase and a row."""
         now = time.monotonic()
-        self.slept += now - self._seen if asleep else 0.0
+        self.slept += now - self._seen if asleep and self._counting else 0.0
         self._seen = now
         if place > self._furthest and place[0] <= Phase.DONE:
             self._furthest, self._moved = place, used
