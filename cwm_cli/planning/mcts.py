@@ -366,6 +366,8 @@ class PlanTree(TreeSearch[PlanNode]):
         self._horizon = situation.horizon
         for child in before.children if before and later else ():
             if child and not child.terminated and child.agrees(situation.state):
+                if not self._model.agree(child.state, situation.state):
+                    continue
                 child.leaf = -inf  # a rollout that is not in the tree cannot be played
                 self.root = child
                 return child

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Counter, EpisodeHistory, Here, Model, Step, copied
+from cwm_cli.planning.model import Counter, EpisodeHistory, Here, Model, Step, close, copied
 from cwm_cli.planning.planner import Unsuited
 from cwm_cli.planning.program import Checks, Program
 
@@ -41,7 +41,7 @@ class ProgramWithMemory(Program):
         """Stand nowhere yet; `environment` is new."""
         super().__init__(
             environment,
-            checks,
+            checks._replace(outcomes=None),  # which say nothing of what is remembered then
             action_space=action_space,
             deterministic=deterministic,
             counter=counter,
@@ -89,6 +89,11 @@ class ProgramWithMemory(Program):
         total = super().play(actions, discount)
         self._place, self._is_apart = before, False
         return total
+
+    def agree(self, one: Here, other: Here) -> bool:
+        """Whether the program is the same in both, but for rounding."""
+        (left, saved), (right, other_saved) = one.state, other.state
+        return _alike(left, right, set()) if saved is None else _alike(saved, other_saved, set())
 
     def _stand_apart(self) -> None:
         """Have a program that may be stepped."""
@@ -193,6 +198,25 @@ def _replica(value: Any, memo: dict[int, Any]) -> Any:
     else:
         made = deepcopy(value, memo)
     return made
+
+
+def _alike(left: Any, right: Any, met: set[tuple[int, int]]) -> bool:
+    """Whether two states are the same but for rounding; `met` are those that were compared."""
+    pair = id(left), id(right)
+    if left is right or pair in met:
+        return True
+    met.add(pair)
+    kind: Any = type(left)
+    if kind is not type(right):
+        return close(left, right)
+    if isinstance(left, list | tuple):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(_alike(*each, met) for each in pairs)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_alike(left[n], right[n], met) for n in left)
+    if _has_attributes_only(kind):  # type: ignore[arg-type]  # it is hashable
+        return _alike(vars(left), vars(right), met)
+    return close(left, right)
 
 
 @lru_cache(maxsize=256)

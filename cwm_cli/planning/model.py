@@ -145,6 +145,10 @@ class Model:
         """Return what leads `stand` back to where the model stands; nobody may change it."""
         raise NotImplementedError
 
+    def agree(self, one: Any, other: Any) -> bool:
+        """Whether two states whose observations agree are the same, but for rounding."""
+        return True
+
     def step(self, action: Any) -> Step:
         """Take an action."""
         raise NotImplementedError

@@ -192,6 +192,8 @@ class _Walker:
         if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW):
             return self._settle(ask, np.frombuffer(body, "<u8").tolist())
         states, size = self._states(way, place, several, body)
+        if ask == Ask.AGREE:
+            return SteppingReply(0, self._model.agree(*states)).encode()
         if ask == Ask.RETURNS:
             shape = (several, count, length, *self._job.action_space.shape)
             plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
@@ -199,13 +201,16 @@ class _Walker:
         for state in states:
             self._model.stand(state)
         actions = self._actions.decode(body[size:], count)
-        if ask == Ask.HERE:
-            return self._reply(self._model.counter[0], Step(None, 0.0, False))
-        if ask == Ask.PLAY:
-            return self._play(actions, discount)
-        if ask in (Ask.OUTCOMES, Ask.DRAWN):
-            return self._possible(actions[0], length)
-        return self._walk(actions, stands=bool(length))
+        match ask:
+            case Ask.HERE:
+                reply = self._reply(self._model.counter[0], Step(None, 0.0, False))
+            case Ask.PLAY:
+                reply = self._play(actions, discount)
+            case Ask.OUTCOMES | Ask.DRAWN:
+                reply = self._possible(actions[0], length)
+            case _:
+                reply = self._walk(actions, stands=bool(length))
+        return reply
 
     def _settle(self, ask: int, key: list[int]) -> bytes:
         """Be as a decision or a model begins."""

@@ -254,6 +254,14 @@ class RemoteModel(Model):
                 self._roots[reply.place] = self._start.history
         return self._here
 
+    def agree(self, one: Any, other: Any) -> bool:
+        """Whether two places are the same, but for rounding; only of a memory there is a doubt."""
+        if not self.remembers:
+            return True
+        places = self._footings([Footing.of(one), Footing.of(other)])
+        [reply] = self._read(self._ask(Ask.AGREE, places, (Stand.NAMED, 0, 2, 0, 0)), 0, 0)
+        return reply.reward == 1
+
     def step(self, action: Any) -> Step:
         """Take an action; those that were played from here before are taken along with it."""
         before = self._seen
@@ -658,8 +666,9 @@ class Confirmer:
             action_space=self.job.action_space,
         )
         certain = model.deterministic
-        if model.tells:
-            wrong = self._told_otherwise(rows, [each.probability for each in picked])
+        if abilities_of(self.job.program).tells:
+            alone = [each.probability for each in picked]
+            wrong = self._told_otherwise(rows, [None] * len(rows) if model.remembers else alone)
         else:
             answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
             wrong = np.zeros(len(rows), bool)

@@ -343,7 +343,8 @@ class Ask(IntEnum):
     episode, PLAY to say what they return, RETURNS to play plans from
     several observations or places, BEGIN to draw its random numbers from a key on, FORGET the
     places that it has named, ANEW to stand at its last observation before every step up to that,
-    OUTCOMES to tell all that can follow an action, DRAWN what so many draws of it lead to.
+    OUTCOMES to tell all that can follow an action, DRAWN what so many draws of it lead to, AGREE
+    whether two places are the same.
     """
 
     HERE = 0
@@ -355,6 +356,7 @@ class Ask(IntEnum):
     ANEW = 6
     OUTCOMES = 7
     DRAWN = 8
+    AGREE = 9
 
 
 class Stand(IntEnum):
