@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from cwm_cli.agents.collecting import load_transitions, recorded_args
 from cwm_cli.agents.unasked import ChosenStart, UnaskedMoves, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Evaluation, Score, evaluate, unseen
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
+from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.evaluation.support import survey
 from cwm_cli.problems.feedback import documented_names
@@ -43,7 +44,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
 FOLLOWED = 2000
@@ -51,6 +52,10 @@ FOLLOWED = 2000
 
 MODEL_VARIABLE = "CWM_MODEL"
 """The environment variable with the language model that is asked where none is named."""
+
+
+AUTO = "auto"
+"""The contract that is found out from the data."""
 
 
 class Scores(NamedTuple):
@@ -83,6 +88,8 @@ class SynthesisResult:
     failure: Failure | None = None
     gaps: tuple[str, ...] = ()
     unasked: str = ""
+    contract: ContractName = "plain"
+    finding: Finding | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -91,6 +98,7 @@ class SynthesisResult:
         }
         facts |= {"run": str(self.run), "program": str(self.program) if self.program else None}
         facts |= {"failure": asdict(self.failure) if self.failure else None}
+        facts |= {"finding": self.finding.model_dump() if self.finding else None}
         scores = self.scores._asdict().items()
         return facts | {name: score.model_dump() if score else None for name, score in scores}
 
@@ -109,7 +117,8 @@ def synthesize(
     seed: int = 0,
     data_seed: int = 0,
     dataset: Dataset | Path | str | None = None,
-    metric: str = "accuracy",
+    metric: str | None = None,
+    contract: ContractName | Literal["auto"] = "auto",
     max_cost: float | None = None,
     api_base: str | None = None,
     temperature: float | None = None,
@@ -122,8 +131,9 @@ def synthesize(
     """Search for a program that predicts an environment; a stopped run continues where it was.
 
     Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
-    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. The observer is told the
-    `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what the user can mend.
+    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. The contract that the program
+    has to keep is found out from the data unless it is named, and the metric follows it. The
+    observer is told the `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what the user can mend.
     """
     spec, answers = environment(env), choose_backend(backend, [model or ""])
     flags = {"api_base": api_base, "temperature": temperature}
@@ -140,6 +150,7 @@ def synthesize(
         budget=budget,
         tools=tuple(sorted(set(tools))),
         accepted=tuple(allow_gap),
+        contract=contract,
     )
     settings = check_choices(choices)
     if run is not None and dataset is None:  # whose transitions may take long to record
@@ -174,6 +185,7 @@ def _synthesized(
         observer.note(order.source, "Data")
         verb = f"continues with {done} nodes" if done else "started"
         observer.note(f"{job.run.folder} {verb}", "Run")
+        observer.note(job.contract_words(), "Contract")
         job.run.tell(observer)
         _search_observed(job, observer)
         result = job.finish()
@@ -235,7 +247,10 @@ def check_choices(choices: "Choices") -> "Settings":
 def check_names(choices: "Choices") -> None:
     """Refuse names that nothing has, and flags that are not for the backend."""
     owners_of(choices.strategy, choices.backend)
-    find("metric", choices.metric)
+    if choices.metric is not None:
+        find("metric", choices.metric)
+    if choices.contract not in (AUTO, *USUAL_METRICS):
+        raise UnknownNameError("contract", choices.contract, [AUTO, *USUAL_METRICS])
     check_flags(choices.backend, choices.flags)
     check_access(choices.tools, choices.accepted)
 
@@ -254,7 +269,8 @@ class Choices(NamedTuple):
     """What a user chose; `flags` are options of the backend.
 
     `tools` are modules that programs may import, and `accepted` names gaps in
-    the protection of this machine that do not matter.
+    the protection of this machine that do not matter. Without a `metric` it is the usual one of
+    the contract.
     """
 
     strategy: str
@@ -262,13 +278,19 @@ class Choices(NamedTuple):
     model: str
     options: Sequence[str] | Mapping[str, Any]
     flags: Mapping[str, Any]
-    metric: str
+    metric: str | None
     seed: int
     parallel: int
     max_cost: float | None
     budget: int
     tools: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
+    contract: str = AUTO
+
+    def settled(self, contract: ContractName) -> Self:
+        """Return the choices with what a finding, or an earlier run, decides where nobody did."""
+        named = contract if self.contract == AUTO else self.contract
+        return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
 
 
 @dataclass
@@ -280,6 +302,7 @@ class SearchJob:
     dataset: Dataset
     problem: WorldModelProblem
     choices: Choices
+    finding: Finding
     notes: list[str] = field(default_factory=list)
     """What the user should be told of, before the next node."""
 
@@ -288,6 +311,13 @@ class SearchJob:
         """Name the job in a few words."""
         config = self.run.config
         return f"{config.env} · {config.strategy} · {config.model or config.backend}"
+
+    def contract_words(self) -> str:
+        """Say which contract the program is to keep, and why."""
+        names = documented_names(self.run.header.description, self.dataset.observation_space)
+        found, named = self.finding.words(names), self.problem.contract
+        chosen = "" if named == self.finding.contract else " (named; found otherwise)"
+        return f"{named}{chosen}: {found}"
 
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node when it is written down, learned and, if best, saved."""
@@ -327,6 +357,8 @@ class SearchJob:
             failure=failures[0] if failures else None,
             gaps=self._gaps(best, train),
             unasked=best.action if best and not best.asked else "",
+            contract=self.problem.contract,
+            finding=self.finding,
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -429,15 +461,17 @@ def open_job(
     No run is begun on a machine that is less protected than it has to be, or
     with a tool that it lacks.
     """
-    choices, dataset = order.choices, order.dataset
-    metric = find("metric", choices.metric).of(dataset.train)
+    dataset, finding = order.dataset, find_contract(order.dataset.train)
+    choices = order.choices.settled(finding.contract)
+    order = order._replace(choices=choices)
+    metric = _measure(order)
     parts = _make(choices)
     config = _config(
         order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
     )
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
-        _open_run(order, config, guard.protection, folder=folder, new=new) as run,
+        _open_run(order, config, guard.protection, finding, folder=folder, new=new) as run,
     ):
         guard.prepare(TrailsJob.handler)
         problem = WorldModelProblem(
@@ -447,14 +481,24 @@ def open_job(
             metric=metric,
             seed=choices.seed,
             tools=config.tools,
+            contract=config.contract,
+            finding=finding,
             **parts.settings["problem"],
         )
         search = _search(problem, parts, choices, run)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, guard.protection)
-        job = SearchJob(run, search, dataset, problem, choices)
+        job = SearchJob(run, search, dataset, problem, choices, finding)
         search.journal = job.write
         yield job
+
+
+def _measure(order: Order) -> Metric:
+    """Make the metric; one of skill asks the true environment what can be reached."""
+    metric: Metric = find("metric", order.choices.metric or "").of(order.dataset.train)
+    if order.choices.contract == "plain":
+        return metric
+    return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
 
 
 def _search(
@@ -531,7 +575,8 @@ def _config(
         model=choices.model,
         options=settings,
         tools=choices.tools,
-        metric=choices.metric,
+        metric=choices.metric or USUAL_METRICS["plain"],
+        contract=choices.contract,
         seed=choices.seed,
     )
 
@@ -547,13 +592,19 @@ def _check_folder(
     if not (folder / HEADER).exists():
         return check_free(folder, (DATASET,))
     run = SearchRun.load(folder)
-    digest = run.config.dataset
+    digest, choices = run.config.dataset, choices.settled(run.config.contract)
     run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
     return None
 
 
 def _open_run(
-    order: Order, config: SearchConfig, protection: Protection, *, folder: Path | None, new: bool
+    order: Order,
+    config: SearchConfig,
+    protection: Protection,
+    finding: Finding,
+    *,
+    folder: Path | None,
+    new: bool,
 ) -> SearchRun:
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
@@ -563,11 +614,13 @@ def _open_run(
         run = SearchRun.load(folder)
         run.check(config)
         return run
-    header = _header(order, config, protection)
+    header = _header(order, config, protection, finding)
     return SearchRun.start(folder, header, {DATASET: order.dataset})
 
 
-def _header(order: Order, config: SearchConfig, protection: Protection) -> SearchHeader:
+def _header(
+    order: Order, config: SearchConfig, protection: Protection, finding: Finding
+) -> SearchHeader:
     """Describe the circumstances of a new run."""
     env = order.spec.make(**order.env_args)
     try:
@@ -581,6 +634,7 @@ def _header(order: Order, config: SearchConfig, protection: Protection) -> Searc
         source=order.source,
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         protection=protection,
+        finding=finding,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,7 +17,6 @@ from cwm_cli.cli.shared import (
     HideOption,
     JsonOption,
     MaxCostOption,
-    MetricOption,
     ModelOption,
     NewOption,
     NoiseOption,
@@ -75,7 +74,24 @@ def synthesize(
     seed: SeedOption = 0,
     data_seed: DataSeedOption = 0,
     dataset: DatasetOption = None,
-    metric: MetricOption = "accuracy",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            help="accuracy, skill, paper or a plugin's. Default: accuracy where nothing is left "
+            "to chance or hidden, else skill.",
+            show_default=False,
+        ),
+    ] = None,
+    contract: Annotated[
+        str,
+        typer.Option(
+            "--contract",
+            metavar="auto|plain|chance|memory",
+            help="What programs have to define: answers that are certain (plain), outcomes with "
+            "probabilities or draws (chance), or a memory of the episode. auto finds it out.",
+        ),
+    ] = "auto",
     max_cost: MaxCostOption = None,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
@@ -107,6 +123,7 @@ def synthesize(
         data_seed=data_seed,
         dataset=dataset,
         metric=metric,
+        contract=cast("Any", contract),
         max_cost=max_cost,
         api_base=api_base,
         temperature=temperature,

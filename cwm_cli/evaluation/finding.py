@@ -7,7 +7,7 @@ errors that the step before removes mean memory, errors that look like noise mea
 neither is plain.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,10 @@ from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE
 from cwm_cli.text import percent
 
 ContractName = Literal["plain", "chance", "memory"]
+"""The contracts of programs."""
+
+USUAL_METRICS: Mapping[str, str] = {"plain": "accuracy", "chance": "skill", "memory": "skill"}
+"""By what programs of each contract are scored where nobody says."""
 
 MOST_PARTS = 12
 """Components of the step before that are tried one by one: of boards the whole has to do."""
@@ -120,7 +124,7 @@ def find_contract(rows: Dataset) -> Finding:
     """
     if not len(rows):
         return Finding()
-    history = History(rows)
+    history = RecordedPast(rows)
     found = _in_conflicts(history)
     if found.contract == "memory" or found.conflicting > SELDOM * len(rows):
         return found
@@ -134,7 +138,7 @@ def _name(index: int, names: Sequence[str]) -> str:
     return names[index] if index < len(names) else f"component {index}"
 
 
-class History:
+class RecordedPast:
     """Rows as codes of what was seen, done and got, with what came before each of them."""
 
     def __init__(self, rows: Dataset) -> None:
@@ -235,7 +239,7 @@ class History:
         return np.where(known, codes, -1)
 
 
-def _in_conflicts(history: History) -> Finding:
+def _in_conflicts(history: RecordedPast) -> Finding:
     """Judge by equal situations that led to different outcomes."""
     situation = history.situation
     counts = np.bincount(situation)
@@ -344,7 +348,7 @@ def _since(event: np.ndarray) -> np.ndarray:
 
 
 
-def _in_numbers(history: History) -> Finding:
+def _in_numbers(history: RecordedPast) -> Finding:
     """Judge by what a smooth regression leaves open, where no situation repeats."""
     rows = _stretches(history)
     inputs, targets = history.inputs, history.changes
@@ -386,7 +390,7 @@ def _in_numbers(history: History) -> Finding:
     )
 
 
-def _stretches(history: History) -> np.ndarray:
+def _stretches(history: RecordedPast) -> np.ndarray:
     """Return rows with a row before them, in stretches that are spread over all episodes."""
     rows = np.flatnonzero(history.follows & ~history.rows.columns["terminations"])
     if len(rows) <= MOST_FITTED:

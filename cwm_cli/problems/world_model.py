@@ -8,6 +8,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
+from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
 from cwm_cli.problems.feedback import About, counterexample, evidence, needed, report
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
@@ -53,7 +54,8 @@ class WorldModelProblem(Problem):
     prompts; the other rows only tell whether a program is right in general.
     `tools` are modules that programs may import beside the usual ones, `contract` is what the data
     ask of a program. After a dead end one
-    episode more is `shown`.
+    episode more is `shown`. Programs have to keep the `contract`; `finding` is what the rows say
+    of which one they need.
     """
 
     description: str
@@ -71,6 +73,8 @@ class WorldModelProblem(Problem):
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
+    contract: ContractName = field(default="plain", metadata=NO_OPTION)
+    finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
     contract: Literal["plain", "chance", "memory"] = field(default="plain", metadata=NO_OPTION)
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(

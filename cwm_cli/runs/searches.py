@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.data.reading import UnreadableError, opened, parsed
 from cwm_cli.evaluation import Score
+from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import RESULT, RowsAdded, RunHeader, read_journal
@@ -42,15 +43,20 @@ class SearchConfig(BaseModel):
     options: dict[str, dict[str, Any]] = {}
     tools: tuple[str, ...] = ()
     metric: str = "accuracy"
+    contract: ContractName = "plain"
     seed: int = 0
 
 
 class SearchHeader(RunHeader[SearchConfig]):
-    """What a search begins with: the description of the environment, and where the data is from."""
+    """What a search begins with: the environment in words, the data, and what it shows of chance.
+
+    Runs of before found nothing of that out.
+    """
 
     kind: str = "search"
     description: str
     source: str
+    finding: Finding | None = None
 
 
 class SearchRecord(BaseModel):
