@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds import EnvironmentModel, ProgramModel
+from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
 FOLLOWED = 2000
@@ -133,7 +133,8 @@ def synthesize(
     Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
     as `"KEY=VALUE"` or as a mapping, and `start` is one of them. The contract that the program
     has to keep is found out from the data unless it is named, and the metric follows it. The
-    observer is told the `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what the user can mend.
+    observer is told the `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what
+    the user can mend.
     """
     spec, answers = environment(env), choose_backend(backend, [model or ""])
     flags = {"api_base": api_base, "temperature": temperature}
@@ -289,7 +290,7 @@ class Choices(NamedTuple):
 
     def settled(self, contract: ContractName) -> Self:
         """Return the choices with what a finding, or an earlier run, decides where nobody did."""
-        named = contract if self.contract == AUTO else self.contract
+        named = next((each for each in USUAL_METRICS if each == self.contract), contract)
         return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
 
 
@@ -496,9 +497,7 @@ def open_job(
 def _measure(order: Order) -> Metric:
     """Make the metric; one of skill asks the true environment what can be reached."""
     metric: Metric = find("metric", order.choices.metric or "").of(order.dataset.train)
-    if order.choices.contract == "plain":
-        return metric
-    return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
+    return metric
 
 
 def _search(
@@ -576,7 +575,7 @@ def _config(
         options=settings,
         tools=choices.tools,
         metric=choices.metric or USUAL_METRICS["plain"],
-        contract=choices.contract,
+        contract=cast("ContractName", choices.contract),
         seed=choices.seed,
     )
 

@@ -21,7 +21,11 @@ from cwm_cli.text import percent
 ContractName = Literal["plain", "chance", "memory"]
 """The contracts of programs."""
 
-USUAL_METRICS: Mapping[str, str] = {"plain": "accuracy", "chance": "skill", "memory": "skill"}
+USUAL_METRICS: Mapping[ContractName, str] = {
+    "plain": "accuracy",
+    "chance": "accuracy",
+    "memory": "accuracy",
+}
 """By what programs of each contract are scored where nobody says."""
 
 MOST_PARTS = 12
@@ -93,9 +97,9 @@ class Finding(BaseModel):
     def words(self, names: Sequence[str] = ()) -> str:
         """Say in a sentence or two what was found, with names of components where there are any."""
         if self.contract == "plain":
-            same = f"{self.repeated:,} pairs of observation and action came again, always to the same"
-            none = "nothing that was observed speaks of chance or of something hidden"
-            return f"{same if self.repeated else none}: a plain program will do"
+            if not self.repeated:
+                return "nothing speaks of chance or of something hidden"
+            return f"{self.repeated:,} pairs of observation and action led to the same each time"
         if self.conflicts:
             differ = (
                 f"{self.conflicts:,} of {self.repeated:,} pairs of observation and action that "
@@ -329,14 +333,14 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
-    """Number equal lines (rows, columns) alike."""
+    """Return a number for each line of (rows, columns), the same for equal ones."""
     lines = np.ascontiguousarray(values)
     lines = lines.view(np.dtype((np.void, lines.dtype.itemsize * lines.shape[1]))).reshape(-1)
     return np.unique(lines, return_inverse=True)[1].reshape(-1)
 
 
 def _paired(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Number equal pairs of codes alike."""
+    """Return a number for each pair of codes, the same for equal ones."""
     return np.unique(one * (other.max() + 2) + other, return_inverse=True)[1].reshape(-1)
 
 

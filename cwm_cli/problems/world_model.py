@@ -8,8 +8,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
+from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.problems.feedback import About, counterexample, evidence, needed, report
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History
@@ -75,7 +75,6 @@ class WorldModelProblem(Problem):
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
-    contract: Literal["plain", "chance", "memory"] = field(default="plain", metadata=NO_OPTION)
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(
         default_factory=dict, init=False, repr=False, compare=False
