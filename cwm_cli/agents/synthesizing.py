@@ -44,7 +44,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
 FOLLOWED = 2000
@@ -497,7 +497,9 @@ def open_job(
 def _measure(order: Order) -> Metric:
     """Make the metric; one of skill asks the true environment what can be reached."""
     metric: Metric = find("metric", order.choices.metric or "").of(order.dataset.train)
-    return metric
+    if order.choices.contract == "plain":
+        return metric
+    return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
 
 
 def _search(

@@ -8,7 +8,7 @@ neither is plain.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -23,8 +23,8 @@ ContractName = Literal["plain", "chance", "memory"]
 
 USUAL_METRICS: Mapping[ContractName, str] = {
     "plain": "accuracy",
-    "chance": "accuracy",
-    "memory": "accuracy",
+    "chance": "skill",
+    "memory": "skill",
 }
 """By what programs of each contract are scored where nobody says."""
 
@@ -74,12 +74,11 @@ NARROW, WIDEST = 8, 10
 class Finding(BaseModel):
     """Which contract rows need, and what they show of it.
 
-    `conflicts` pairs of observation and action led to different outcomes, in
-    `conflicting` of the rows; `repeated` are all pairs that came more than once. `told_by` is
-    what tells the outcomes apart where memory is needed, and `told` the share of the bits that
-    it tells. Where situations do not repeat, `components` are those of the observation
-    that showed it (or their number, for the reward), and `unexplained` the share of a typical change that
-    the observation and the action leave open.
+    `conflicts` pairs of observation and action led to different outcomes, in `conflicting` of
+    the rows; `repeated` are all pairs that came more than once. `told_by` is what tells the
+    outcomes apart, and `told` the share of their disagreement that it takes away. Where situations
+    do not repeat, `components` are those of the observation that showed it (their number is the
+    reward), and `unexplained` the share of a typical change that observation and action leave open.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -221,9 +220,7 @@ class RecordedPast:
                 row = int(np.argmax(codes == value))
                 event = np.concatenate([[False], (codes == value)[:-1]])
                 wait = _since(event | first)
-                last = np.maximum.accumulate(
-                    np.where(event & ~first, np.arange(len(first)) + 1, 0)
-                )
+                last = np.maximum.accumulate(np.where(event & ~first, np.arange(len(first)) + 1, 0))
                 begun = np.maximum.accumulate(np.where(first, np.arange(len(first)) + 1, 0))
                 happened = last > begun
                 wait = np.where(happened, np.minimum(wait, LONGEST_WAIT), -1)
@@ -349,7 +346,6 @@ def _since(event: np.ndarray) -> np.ndarray:
     places = np.arange(len(event))
     wait: np.ndarray = places - np.maximum.accumulate(np.where(event, places, 0))
     return wait
-
 
 
 def _in_numbers(history: RecordedPast) -> Finding:
