@@ -117,6 +117,9 @@ class EnvironmentModel(WorldModel):
             most = MOST_DRAWN // max(len(varied), 1) if countable else draws
             for each in varied:
                 each.draw(min(draws, most))
+        if not any(each.found for each in drawn):
+            message = f"{self.spec.id} can be stood at none of what was observed"
+            return Predictions({}, Failure(kind="load_error", message=message))
         width = max(len(each.found) for each in drawn) if countable else draws
         following = Dataset.of(
             [row for each in drawn for row in each.stretched(width, counted=countable)],
