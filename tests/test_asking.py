@@ -1,6 +1,6 @@
 """Programs of chance tell outcomes or draw them; what they say is checked and audited."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,11 @@ from recordings import record
 
 LINE = dataset_of(spaces.Discrete(8), 60)
 POINTS = dataset_of(spaces.Box(-1, 1, (3,)), 40)
+
+
+def cases(names: Iterable[str], *quick: str) -> list[object]:
+    """Return cases, of which all but the quick ones are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,7 @@ def test_outcomes_are_told_with_probabilities_that_sum_to_one(sandbox):
     assert np.array_equal(one.columns["next_observations"], LINE.columns["observations"])
 
 
+@pytest.mark.slow
 def test_rows_with_many_outcomes_are_as_wide_as_they_have_to_be(sandbox):
     every = "return [(1, place % 8, place, False) for place in range(1 + 20 * self.state)]"
     model = ProgramModel(chance(every), sandbox)
@@ -153,13 +159,14 @@ IGNORING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IGNORING)
+@pytest.mark.parametrize("name", cases(IGNORING, "a generator of its own", "outcomes that vary"))
 def test_what_is_drawn_from_anything_else_is_refused(sandbox, name):
     failure = judged(sandbox, IGNORING[name], LINE)
     assert failure.kind == "nondeterministic"
     assert "may be drawn from `self.rng`" in failure.message
 
 
+@pytest.mark.slow
 def test_functions_of_random_are_seeded_for_every_draw(sandbox):
     text = drawn("return self.state, self.rng.random() + random.random() + np.random.rand(), False")
     assert judged(sandbox, text, LINE) is None
@@ -176,16 +183,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_probabilities_are_a_failure_with_the_line(sandbox, name):
-    body, words = WRONG[name]
-    failure = judged(sandbox, chance(body), LINE)
-    assert failure.kind == "wrong_probabilities"
-    assert words in failure.message
-    assert failure.line == 10
-    assert "at line 10: def outcomes(self, action):" in failure.message
-    assert "when asked for set_state(" in failure.message
-    assert "and outcomes(" in failure.message
+def test_wrong_probabilities_are_a_failure_with_the_line(sandbox):
+    for name, (body, words) in WRONG.items():
+        failure = judged(sandbox, chance(body), LINE)
+        assert (failure.kind, failure.line) == ("wrong_probabilities", 10), name
+        assert words in failure.message, name
+        assert "at line 10: def outcomes(self, action):" in failure.message, name
+        assert "when asked for set_state(" in failure.message, name
+        assert "and outcomes(" in failure.message, name
 
 
 SHAPES = {
@@ -198,10 +203,10 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_outcomes_of_another_form_are_a_failure_with_the_line(sandbox, name):
-    failure = judged(sandbox, chance(SHAPES[name]), LINE)
-    assert (failure.kind, failure.line) == ("wrong_output", 10)
+def test_outcomes_of_another_form_are_a_failure_with_the_line(sandbox):
+    for name, body in SHAPES.items():
+        failure = judged(sandbox, chance(body), LINE)
+        assert (failure.kind, failure.line) == ("wrong_output", 10), name
 
 
 def test_a_step_that_is_none_of_the_outcomes_contradicts_them(sandbox):
@@ -405,7 +410,7 @@ LEAKING = {
 }
 
 
-@pytest.mark.parametrize("name", LEAKING)
+@pytest.mark.parametrize("name", cases(LEAKING, "what it saw in other episodes"))
 def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     failure = judged(sandbox, remembering(*LEAKING[name]), REPEATED)
     assert failure.kind == "nondeterministic"
@@ -413,6 +418,7 @@ def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     assert "keep what is remembered in self" in failure.message
 
 
+@pytest.mark.slow
 def test_without_an_audit_what_it_saw_in_other_episodes_would_gain(sandbox):
     seen = REPEATED.columns["next_observations"]
     gains = []
@@ -507,7 +513,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", cases(HOSTILE, "fails in correct", "ends in correct", "writes replies of its own")
+)
 def test_a_hostile_program_with_memory_ends_as_it_has_to(sandbox, name):
     top, reset, correct, step, kind = HOSTILE[name]
     body = f"{step}; return self.place, 0.0, False" if "while" not in step else step
@@ -522,6 +530,7 @@ def test_a_hostile_program_with_memory_ends_as_it_has_to(sandbox, name):
     )
 
 
+@pytest.mark.slow
 def test_all_steps_of_an_episode_share_the_time():
     spinning = remembering(
         "", "end = time.process_time() + 0.1; self.spin(end); return self.place, 0.0, False"
@@ -544,11 +553,13 @@ def test_an_episode_begins_anew_where_rows_are_missing(sandbox):
     assert judged(sandbox, MEMORY, HIDDEN[np.arange(1)]) is None
 
 
+@pytest.mark.slow
 def test_one_place_is_enough_for_several_processes():
     with Sandbox(LIMITS, workers=1) as sandbox:
         assert judged(sandbox, MEMORY, HIDDEN) is None
 
 
+@pytest.mark.slow
 def test_what_reset_and_correct_are_given_may_be_kept_and_changed(sandbox):
     changing = remembering(
         "",

@@ -1,8 +1,9 @@
 """Run generated programs in processes of their own and hand back what comes of them.
 
-`client`, `prediction`, `pool`, `protection` and `failures` are the trusted side. `worker`
-makes and watches the processes of programs; in such a process run `candidate`, `handlers`
-and `answers`; `probe` is itself a program. Both sides share `job` and `protocol`. What a
+`client`, `prediction` of rows, `episodes`, `pool`, `protection` and `failures` are the trusted
+side. `worker` makes and watches the processes of programs; in such a process run `candidate`,
+`handlers`, `answers` and `chance`; `probe` is itself a program. Both sides share `job`,
+`abilities` and `protocol`. What a
 program is asked is a `Job`, done by a `Handler`: a new kind of job needs one of each, and
 nothing else here has to know of them.
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.job import Job
     from cwm_cli.sandbox.limits import Limits
     from cwm_cli.sandbox.pool import SandboxError
-    from cwm_cli.sandbox.prediction import PredictedColumns
+    from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Job",
     "Limits",
     "PredictedColumns",
+    "ProgramAnswers",
     "Protection",
     "Reply",
     "Sandbox",
@@ -48,6 +50,7 @@ _HOMES = {
     "Job": "job",
     "Limits": "limits",
     "PredictedColumns": "prediction",
+    "ProgramAnswers": "prediction",
     "Protection": "protection",
     "Reply": "client",
     "Sandbox": "client",

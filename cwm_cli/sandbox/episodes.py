@@ -184,7 +184,8 @@ class _Asking:
         jobs = [replace(self.job, episodes=len(group)) for group in groups]
         rows = sum(map(len, self.every))
         shares = [max(LEAST_SHARE, share * sum(map(len, group)) / rows) for group in groups]
-        limits = [self._sandbox.limits.part(min(1.0, each)) for each in shares]
+        whole = self._sandbox.limits.longer(len(self.job.numbers))
+        limits = [whole.part(min(1.0, each)) for each in shares]
         heard: list[_Heard] = []
         left = iter(groups)
         with closing(self._sandbox.converse_apart(jobs, limits)) as turns:

@@ -240,15 +240,16 @@ def _asked(
     whole: bool,
 ) -> tuple[Answered, Failure | None]:
     """Have the two sides asked at the same time, by jobs of which none takes too much."""
-    most = max(1, len(dataset))
+    most, limits = max(1, len(dataset)), sandbox.limits
     if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
         most = max(1, MOST_BYTES // (empty.several * answer_bytes(empty)))
+    if isinstance(empty, DrawsJob):
+        limits = limits.longer(empty.several)
     pieces = [
         [part[at : at + most] for part in side for at in range(0, len(part), most)]
         for side in sides
     ]
     pieces = [side for side in pieces if side]
-    limits = sandbox.limits
     shares = [1.0 if whole else sum(map(len, side)) / len(dataset) for side in pieces]
     replies = sandbox.run_apart(
         [[job(rows) for rows in side] for side in pieces], [limits.part(share) for share in shares]
