@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ from cwm_cli.agents.recording import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric
+from cwm_cli.registry import environment
 from cwm_cli.worlds import EnvironmentModel
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
@@ -243,3 +245,16 @@ def gathered(rows: list[Transition]) -> Dataset:
     """Return transitions of the line as a dataset."""
     seen, done = space_of(Track.observation_space), space_of(Track.action_space, "actions")
     return Dataset.of(rows, observation_space=seen, action_space=done)
+
+
+@pytest.mark.parametrize("name", ["Walker2d-v5", "Ant-v5"])
+def test_with_memory_the_true_environment_knows_what_single_observations_hide(name):
+    data = Dataset.load(Path(__file__).parent.parent / "data" / "cwm_data" / f"{name}.npz")
+    rows = data.test[np.arange(150)]
+    metric = PaperMetric.of(data.train)
+    bare, remembering = (
+        metric.ceiling(EnvironmentModel(environment(name), remembers=remembers), rows).accuracy
+        for remembers in (False, True)
+    )
+    assert bare < 0.75
+    assert remembering > 0.995

@@ -43,12 +43,17 @@ class PreparedFacts(BaseModel):
 
 
 class CeilingFacts(BaseModel):
-    """What the true environment scores on its own data, None where that cannot be said."""
+    """What the true environment scores on its own data, None where that cannot be said.
+
+    With memory it goes on from its own state along an episode.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     train: Score | None = None
     test: Score | None = None
+    train_with_memory: Score | None = None
+    test_with_memory: Score | None = None
 
 
 class PlayFacts(BaseModel):

@@ -116,7 +116,8 @@ def _notes(
         "the mean over its seeds (over seeds where there is one environment), of a job over "
         "its episodes. A program that fails scores 0 and counts. Of jobs, `exact` is the share "
         "of held-out rows that are right in every part, `paper` the published score of the "
-        "train rows, `ceiling` what the true environment scores on the held-out rows."
+        "train rows, `ceiling` what the true environment scores on the held-out rows, and `with "
+        "memory` what it scores there as it goes on from its own state along an episode."
     )
     if longest := run.config.max_steps:
         yield f"Episodes are cut after {longest} steps, those of the oracle as well."
@@ -192,7 +193,8 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
         "paper": lambda row: share(row.train.paper if row.train else None),
     }
     if any(row.ceiling for row in rows):
-        scores["ceiling"] = _held_out_ceiling
+        scores["ceiling"] = lambda row: _held_out_ceiling(row, "test")
+        scores["with memory"] = lambda row: _held_out_ceiling(row, "test_with_memory")
     scores["seconds"] = lambda row: UNKNOWN if row.seconds is None else f"{row.seconds:.0f}"
     if any(row.original for row in rows):
         scores["original"] = lambda row: share(row.original.accuracy if row.original else None)
@@ -240,9 +242,9 @@ def _with_error(value: float, stderr: float | None) -> str:
     return share(value) + ("" if stderr is None else f" {ERROR} {share(stderr)}")
 
 
-def _held_out_ceiling(row: TrialRow) -> str:
+def _held_out_ceiling(row: TrialRow, kind: str) -> str:
     """Write the held-out accuracy of the true environment."""
-    score = (row.ceiling or {}).get("test")
+    score = (row.ceiling or {}).get(kind)
     return share(score.accuracy if score else None)
 
 

@@ -110,6 +110,8 @@ def ceiling(work: TaskWork) -> None:
     metric = PaperMetric.of(dataset.train)
     parts = {"train": dataset.train, "test": dataset.test}
     scores = {name: metric.ceiling(truth, rows) for name, rows in parts.items()}
+    along = replace(truth, remembers=True)
+    scores |= {f"{name}_with_memory": metric.ceiling(along, rows) for name, rows in parts.items()}
     found = {name: score.model_dump() if score else None for name, score in scores.items()}
     work.run.keep(work.task, found)
 

@@ -18,7 +18,7 @@ from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.planning import Decider, Moment, find_planner
-from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.planning.model import EpisodeHistory, close
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import (
     Plan,
@@ -49,13 +49,16 @@ class EnvironmentModel(WorldModel):
     """An environment that is stood where an observation says, or at a state that was saved.
 
     It holds an environment of its own, apart from those that are played. What it finds out
-    about saving and restoring it finds out once.
+    about saving and restoring it finds out once. One that `remembers` is restored where an
+    episode begins, and goes on from where its own steps lead as long as that is what is seen: what
+    observations hide then counts only where an episode begins, and where chance decided.
     """
 
     kind: ClassVar[str] = "environment"
 
     spec: EnvironmentSpec
     env_args: Mapping[str, Any] = field(default_factory=dict)
+    remembers: bool = False
 
     @classmethod
     def example(cls, material: Material) -> Self:
@@ -82,11 +85,14 @@ class EnvironmentModel(WorldModel):
         if self.spec.restore is None:
             message = f"nothing restores {self.spec.id} to an observation"
             return Predictions({}, Failure(kind="load_error", message=message))
-        if draws > 1:
+        if draws > 1 and not self.remembers:
             return self._drawn(rows, seed, draws)
         seeds = np.random.SeedSequence(seed).generate_state(len(rows)).tolist()
         with closing(self.spec.make(**self.env_args)) as env:
-            answers = [self._answer(env, *asked) for asked in zip(rows, seeds, strict=True)]
+            answers: list[Transition | None] = []
+            for row, drawn in zip(rows, seeds, strict=True):
+                last = answers[-1] if answers and self.remembers else None
+                answers.append(self._answer(env, row, drawn, last))
         columns = Dataset.of(
             [answer or row for answer, row in zip(answers, rows, strict=True)],
             observation_space=rows.observation_space,
@@ -139,15 +145,22 @@ class EnvironmentModel(WorldModel):
         return Predictions(columns, None, "outcomes", chances, answered)
 
     def _answer(
-        self, env: gym.Env[Any, Any], row: Transition, seed: int | None
+        self,
+        env: gym.Env[Any, Any],
+        row: Transition,
+        seed: int | None,
+        last: Transition | None = None,
     ) -> Transition | None:
         """Return what the environment answers to a row, nothing where it cannot be restored to it.
 
-        It is reset before every row, so that no time limit is ever reached.
+        It is reset before every row, so that no time limit is ever reached, unless the `last`
+        answer was of the same episode, and led there.
         """
-        env.reset(seed=seed)
-        if self.spec.restore is None or not self.spec.restore(env.unwrapped, row.observation):
-            return None
+        goes_on = last is not None and last.episode == row.episode
+        if last is None or not (goes_on and close(last.next_observation, row.observation)):
+            env.reset(seed=seed)
+            if self.spec.restore is None or not self.spec.restore(env.unwrapped, row.observation):
+                return None
         following, reward, terminated, *_ = env.step(row.action)
         valid: tuple[int, ...] | None = None
         if row.valid is not None:
@@ -161,6 +174,7 @@ class EnvironmentModel(WorldModel):
             deepcopy(following),
             reward=float(np.asarray(reward).item()),
             terminated=bool(terminated),
+            episode=row.episode,
             valid=valid,
         )
 
