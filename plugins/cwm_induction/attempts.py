@@ -21,7 +21,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
-from cwm_induction import discrete, objects
+from cwm_induction import discrete, noise, objects
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -225,6 +225,22 @@ class VelocityAttempt:
 
 
 @dataclass(frozen=True)
+class NoiseAttempt:
+    """Looks for equations, and for what is drawn where they leave a rest."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program that draws, or none where nothing is drawn."""
+        task.effort.tell("looking for noise")
+        view, rng = real(task.data), np.random.default_rng(task.seed)
+        samples = Samples.of(view.flat(task.data), task.held_back)
+        try:
+            found = noise.induce(samples, rng, task.effort.part(2))
+            return ProgramProposal(view.nested(noise.write(found)) if found.draws else "")
+        except (EmissionError, np.linalg.LinAlgError):
+            return ProgramProposal("")
+
+
+@dataclass(frozen=True)
 class UnchangedAttempt:
     """Predicts that nothing changes, which is better than much that is wrong."""
 
@@ -250,6 +266,8 @@ def attempts(data: Dataset, contract: str) -> Iterator[Attempt]:
         yield ChanceAttempt()
         yield UnchangedAttempt()
         return
+    if contract == "chance" and has_equations(data):
+        yield NoiseAttempt()
     if objects.supports(data):
         yield ObjectAttempt()
     if has_rules(data):

@@ -141,8 +141,11 @@ class Portfolio:
         return JudgedProgram(proposal.program, held_back, right, above, whole.exact)
 
     def _right(self, score: Score) -> float:
-        """Return what programs are compared by: what is right, or skill where chance decides."""
-        return score.value if self.problem.contract == "chance" else score.accuracy
+        """Return what programs are compared by: what is right, or the skill if that is asked for.
+
+        It is below 0 for one that is worse than what is usual.
+        """
+        return score.accuracy if score.skill is None else min(1.0, score.skill)
 
     def _predictions(self, program: str) -> Predictions | None:
         """Run a program on the fit part; None when it fails."""

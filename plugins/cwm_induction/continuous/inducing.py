@@ -101,7 +101,7 @@ class EquationsWriter:
             program.statements.append(Statement(f"{variable.name} = {variable.source}"))
         for variable in self.findings.latents.variables:
             program.statements += self._change(variable)
-        program.statements += [self._ending(), self._reward()]
+        program.statements += [self._ending(), self.rewarded()]
         return program.text()
 
     @cached_property
@@ -118,10 +118,16 @@ class EquationsWriter:
             raise ValueError("no mechanism was found")
         return MechanicsText(mechanics, self.program)
 
+    def explained(self, name: str) -> str | None:
+        """Return the next value of a variable that is explained otherwise: here of none."""
+        return None
+
     def _change(self, variable: Variable) -> Iterator[Statement]:
         """Yield the statements that set a variable's next value."""
         found, name = self.findings.dynamics, variable.name
-        if found.flow is not None and name in found.flow.names:
+        if (otherwise := self.explained(name)) is not None:
+            yield self._assigned(variable, otherwise, "")
+        elif found.flow is not None and name in found.flow.names:
             yield self._assigned(variable, found.flow.next_of(name), "")
         elif found.mechanics is not None and name in found.mechanics.names:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
@@ -195,7 +201,7 @@ class EquationsWriter:
         text = condition(tree, named)
         return Statement(f"terminated = {text if isinstance(tree, bool) else f'bool({text})'}")
 
-    def _reward(self) -> Statement:
+    def rewarded(self) -> Statement:
         """Write the reward and the cases in which its formula does not hold alone."""
         found = self.findings.reward
         lines = [f"reward = {found.formula.text()}"]
@@ -224,24 +230,24 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
     still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
     moving = [name for name in exact if name not in still]
     if moving:
-        yield f"Exact equations with few terms were found for {_listed(moving)}."
+        yield f"Exact equations with few terms were found for {listed(moving)}."
     if found.mechanics is not None:
         right = percent(found.mechanics.right)
         yield (
-            f"{_listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
+            f"{listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
             f"forces were fitted through the integrator and predict {right} of the "
             "transitions held back from the fit."
         )
     if found.flow is not None:
         scheme = found.flow.scheme
         parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
-        yield f"{_listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
+        yield f"{listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
     if found.regimes:
-        yield f"Several equations take turns for {_listed(found.regimes)}."
+        yield f"Several equations take turns for {listed(found.regimes)}."
     if found.rough:
-        yield f"No exact equation was found for {_listed(found.rough)}: expect errors there."
+        yield f"No exact equation was found for {listed(found.rough)}: expect errors there."
     if still:
-        yield f"{_listed(still)} never changed."
+        yield f"{listed(still)} never changed."
 
 
 def _on_the_reward(findings: SystemFindings) -> str:
@@ -252,7 +258,7 @@ def _on_the_reward(findings: SystemFindings) -> str:
     return f"The reward is an approximation, right in {percent(reward.right)} of the transitions."
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Write names as a list in a sentence."""
     *most, last = list(names)
     return f"{', '.join(most)} and {last}" if most else last
