@@ -6,13 +6,17 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import test_export
+from cwm_cli.agents.episodes import Episode, play
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
 from cwm_cli.export import export_of, publish
 from cwm_cli.planning import Unsuited
@@ -21,6 +25,7 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.searches import SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
+from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
@@ -153,6 +158,57 @@ def test_a_rollout_with_memory_begins_from_what_happened_and_then_sees_nothing(
     assert rollouts(ProgramModel(blind, sandbox), poles, 60, [10])[0].error > 8 * every[1].error
     broken = POLE.replace("self.before, self.action =", "x = 1 / (self.place[0] < 0.02) and")
     assert rollouts(ProgramModel(broken, sandbox), poles, 12, [10]) == [Rollout(10, None)]
+
+
+class Arms(gym.Env):
+    """Two arms, of which one pays, for a whole episode; nothing is seen."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.good, self.steps = int(self.np_random.integers(2)), 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        return 0, float(action == self.good), self.steps == 10, False, {}
+
+
+ARMS = """
+class Environment:
+    def reset(self, observation):
+        self.good, self.steps = None, 0
+
+    def step(self, action):
+        if self.good is None:
+            self.good = int(self.rng.integers(2))
+        self.action, self.steps = action, self.steps + 1
+        return 0, float(action == self.good), self.steps == 10
+
+    def correct(self, observation, reward):
+        self.good = self.action if reward else 1 - self.action
+"""
+"""Tries out what may be hidden, until it was told."""
+
+
+def played(
+    sandbox: Sandbox, program: str, task: Task, planner: Planning, count: int
+) -> list[Episode]:
+    """Play episodes with a program; each is confirmed."""
+    with ProgramModel(program, sandbox).open([planner], task) as session:
+        rounds = list(play(task, range(count), session))
+    return [each.episode for progress in rounds for each in progress.finished]
+
+
+class TestPlanning:
+    def test_what_is_hidden_is_planned_over_as_draws_until_it_was_told(self, sandbox) -> None:
+        task, mcts = Task(Arms, 0, 10), Planning("mcts", {"simulations": 60, "budget": 200})
+        episodes = played(sandbox, ARMS, task, mcts, 6)
+        assert [each.failure for each in episodes] == [None] * 6
+        assert {each.returned for each in episodes} == {9.0, 10.0}
+        assert sum(each.confirmed for each in episodes) >= 10
 
 
 PLACES = Space("box", "float64", (2,), (-10.0, -10.0), (10.0, 10.0))

@@ -18,6 +18,35 @@ MOST_FOLLOWED = 32
 """Episodes that can go on from where they were left: four times as many as are played at once."""
 
 
+class KeptProgram:
+    """A program as it was, or what it has saved of itself: equal where all of that is equal."""
+
+    __slots__ = ("_content", "environment", "saved")
+
+    def __init__(self, environment: Any, saved: Any = None) -> None:
+        self.environment, self.saved = environment, saved
+        self._content: Any = None
+
+    @property
+    def remembered(self) -> Any:
+        """What it is told from others by."""
+        return self.environment if self.saved is None else self.saved
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeptProgram) and self._named() == other._named()
+
+    def __hash__(self) -> int:
+        return hash(self._named())
+
+    def _named(self) -> Any:
+        if self._content is None:
+            try:
+                self._content = _content(self.remembered)
+            except (RecursionError, TypeError):  # what it remembers contains itself
+                self._content = object()
+        return self._content
+
+
 class ProgramWithMemory(Program):
     """A program that is followed along an episode, and planned with from copies of it.
 
@@ -27,7 +56,7 @@ class ProgramWithMemory(Program):
     `save` returned where it defines `save` and `restore`.
     """
 
-    remembers = True
+    remembers = hides = True
 
     def __init__(
         self,
@@ -50,7 +79,7 @@ class ProgramWithMemory(Program):
             callable(getattr(environment, each, None)) for each in ("save", "restore")
         )
         self._source = getattr(environment, "rng", None)
-        self._new = replica(environment, self._source)
+        self._new = KeptProgram(replica(environment, self._source))
         self._followed: list[tuple[EpisodeHistory, Here]] = []
         self._place: Here | None = None
         self._is_apart = False
@@ -92,28 +121,27 @@ class ProgramWithMemory(Program):
 
     def agree(self, one: Here, other: Here) -> bool:
         """Whether the program is the same in both, but for rounding."""
-        (left, saved), (right, other_saved) = one.state, other.state
-        return _alike(left, right, set()) if saved is None else _alike(saved, other_saved, set())
+        return _alike(one.state.remembered, other.state.remembered, set())
 
     def _stand_apart(self) -> None:
         """Have a program that may be stepped."""
         if not self._is_apart:
             assert self._place is not None
-            self._put(*self._place.state)
+            self._put(self._place.state)
         self._place, self._is_apart = None, True
 
-    def _kept(self) -> tuple[Any, Any]:
+    def _kept(self) -> KeptProgram:
         """Return what `_put` needs to have the program again as it is now."""
         saved = replica(self.environment.save(), self._source) if self._saves else None
-        return self.environment, saved
+        return KeptProgram(self.environment, saved)
 
-    def _put(self, environment: Any, saved: Any) -> None:
+    def _put(self, kept: KeptProgram) -> None:
         """Have a program that is as it was kept; what saves itself lives on in each episode."""
-        if saved is None:
-            self.environment = replica(environment, self._source)
+        self.environment = kept.environment
+        if kept.saved is None:
+            self.environment = replica(kept.environment, self._source)
         else:
-            self.environment = environment
-            environment.restore(replica(saved, self._source))
+            self.environment.restore(replica(kept.saved, self._source))
         self._step = self.environment.step
 
     def _follow(self, history: EpisodeHistory) -> Here:
@@ -127,7 +155,7 @@ class ProgramWithMemory(Program):
         done = -1 if before is None else len(before.actions)
         if here is None or done < len(history.actions):
             drawn_from = self.drawn_from
-            self._put(*(here.state if here else (self._new, None)))
+            self._put(here.state if here else self._new)
             for number in range(done + 1, len(history.observations)):
                 self._see(history, number)
             here = Here(history.observations[-1], self._kept())
@@ -198,6 +226,25 @@ def _replica(value: Any, memo: dict[int, Any]) -> Any:
     else:
         made = deepcopy(value, memo)
     return made
+
+
+def _content(value: Any) -> Any:
+    """Return something hashable that is equal for equal states; what cannot be told is its own."""
+    kind: Any = type(value)
+    content: Any = object()
+    if kind in _SHARED:
+        content = value
+    elif kind is np.ndarray and not value.dtype.hasobject:
+        content = value.shape, value.dtype.str, value.tobytes()
+    elif kind is tuple or kind is list:
+        content = tuple([_content(part) for part in value])
+    elif kind is dict:
+        content = frozenset([(_content(name), _content(part)) for name, part in value.items()])
+    elif kind is set or kind is frozenset:
+        content = frozenset(map(_content, value))
+    elif _has_attributes_only(kind):
+        content = kind, _content(vars(value))
+    return content
 
 
 def _alike(left: Any, right: Any, met: set[tuple[int, int]]) -> bool:

@@ -184,7 +184,7 @@ class RemoteModel(Model):
         stepping = SteppingJob(**{name: getattr(job, name) for name in names})
         self.action_space = job.action_space
         self.deterministic = is_deterministic(job)
-        self.remembers = abilities_of(job.program).remembers
+        self.remembers = self.hides = abilities_of(job.program).remembers
         self.tells = abilities_of(job.program).tells and not self.remembers
         self.counter: Counter = [0]
         self.asked = 0
@@ -381,7 +381,7 @@ class RemoteModel(Model):
 
     def _led_to(self, told: ToldStep) -> ToldStep:
         if self.remembers:
-            self._led[told.end] = told
+            self._led.setdefault(told.end, told)  # a place that was there before led nowhere back
         return told
 
     def close(self) -> None:
@@ -667,17 +667,19 @@ class Confirmer:
         )
         certain = model.deterministic
         if abilities_of(self.job.program).tells:
-            alone = [each.probability for each in picked]
-            wrong = self._told_otherwise(rows, [None] * len(rows) if model.remembers else alone)
+            chances: list[float | None] = [None] * len(rows)
+            if not model.remembers:
+                chances = [each.probability for each in picked]
+            wrong = self._told_otherwise(rows, chances)[asked]
         else:
             answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
-            wrong = np.zeros(len(rows), bool)
+            wrong = np.zeros(int(asked.sum()), bool)
             for name in answers[0]:
+                again = np.array([each[name][asked] for each in answers])
                 alike = _alike if certain else _likely
-                wrong |= ~alike(np.array([each[name] for each in answers]), rows.columns[name])
-        wrong &= asked
+                wrong |= ~alike(again, rows.columns[name][asked])
         if wrong.any():
-            said = f"{int(wrong.sum())} of {int(asked.sum())} steps that plans rest on"
+            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
             raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
 
     def _rows(self, told: list[ToldStep]) -> tuple[list[Transition], np.ndarray]:
@@ -709,15 +711,16 @@ class Confirmer:
         What the program predicted comes about there, which has to be nothing new to it. Where
         chance decides, only what was told of where an episode really stood is asked again.
         """
-        rows, asked, seen = list[Transition](), list[bool](), set[int]()
+        rows, asked, seen = list[Transition](), list[bool](), set[Any]()
         unknown = () if self.job.valid else None
         for number, each in enumerate(secrets.SystemRandom().sample(told, len(told))):
             if len(rows) >= MOST_ROWS:
                 break
-            if each.end in seen or not (model.deterministic or model.is_root(each.start)):
+            alike = each.end if model.deterministic else (each.start, key(each.action))
+            if alike in seen or not (model.deterministic or model.is_root(each.start)):
                 continue
             history, steps = model.trail(each)
-            seen.update(step.end for step in steps)
+            seen.update([alike, *(step.end for step in steps)])
             past = zip(*history[:2], history.rewards, history.observations[1:], strict=False)
             rows += [
                 Transition(o, a, after, r, False, episode=number, valid=unknown)
