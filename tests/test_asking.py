@@ -10,7 +10,7 @@ from gymnasium import spaces
 from candidates import LIMITS, dataset_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
-from cwm_cli.sandbox import Sandbox
+from cwm_cli.sandbox import Sandbox, episodes
 from cwm_cli.sandbox.episodes import episodes_of
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds import ProgramModel
@@ -241,10 +241,10 @@ def test_a_method_that_is_missing_is_a_failure_with_the_line(sandbox):
     assert "no method set_state, and with reset it would take correct" in failure.message
 
 
-def counting(episodes: int = 6, length: int = 12) -> Dataset:
+def counting(count: int = 6, length: int = 12) -> Dataset:
     """Record a place that moves by a speed that nobody sees, which is another in each episode."""
     rows, rng = [], np.random.default_rng(0)
-    for episode in range(episodes):
+    for episode in range(count):
         speed, place = episode + 1, float(rng.integers(50))
         for step in range(length + episode % 3):
             action = int(rng.integers(2))
@@ -418,6 +418,35 @@ def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     assert "keep what is remembered in self" in failure.message
 
 
+def around(count: int = 48, length: int = 11) -> Dataset:
+    """Go around twelve places from different ones on, and be paid in each otherwise."""
+    pays = np.random.default_rng(1).normal(size=12)
+    rows = [
+        Transition((e + t) % 12, 0, (e + t + 1) % 12, pays[(e + t) % 12], False, episode=e)
+        for e in range(count)
+        for t in range(length)
+    ]
+    place, one = space_of(spaces.Discrete(12)), space_of(spaces.Discrete(1))
+    return Dataset.of(rows, observation_space=place, action_space=one)
+
+
+def test_what_nearly_all_other_episodes_tell_is_refused_as_some_are_asked_alone(
+    sandbox, monkeypatch
+):
+    waiting = remembering(
+        "seen = {}",
+        "self.n = getattr(self, 'n', -1) + 1; self.asked = self.place; "
+        "return (self.place + 1) % 12, seen.get(self.place, 0.0) if self.n > 7 else 0.0, False",
+        "seen[self.asked] = reward; self.place = observation",
+    )
+    rows = around()
+    right = sandbox.predict(waiting, rows).columns["rewards"] == rows.columns["rewards"]
+    assert right.mean() > 0.25
+    assert judged(sandbox, waiting, rows).kind == "nondeterministic"
+    monkeypatch.setattr(episodes, "ALONE", 0)
+    assert judged(sandbox, waiting, rows) is None
+
+
 @pytest.mark.slow
 def test_without_an_audit_what_it_saw_in_other_episodes_would_gain(sandbox):
     seen = REPEATED.columns["next_observations"]
@@ -536,7 +565,7 @@ def test_all_steps_of_an_episode_share_the_time():
         "", "end = time.process_time() + 0.1; self.spin(end); return self.place, 0.0, False"
     )
     spinning += "    def spin(self, end):\n        while time.process_time() < end: pass\n"
-    one = counting(episodes=1, length=40)
+    one = counting(count=1, length=40)
     with Sandbox(replace(LIMITS, cpu_seconds=0.6)) as sandbox:
         failure = judged(sandbox, spinning, one)
         assert failure.kind == "timeout_cpu"
