@@ -15,7 +15,8 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric
 from cwm_cli.registry import environment
-from cwm_cli.worlds import EnvironmentModel
+from cwm_cli.sandbox import Sandbox
+from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
 
@@ -258,3 +259,18 @@ def test_with_memory_the_true_environment_knows_what_single_observations_hide(na
     )
     assert bare < 0.75
     assert remembering > 0.995
+
+
+@pytest.mark.slow
+def test_programs_with_memory_reach_what_single_observations_hide():
+    folder = Path(__file__).parent.parent
+    for name, file in {"Walker2d-v5": "walker2d", "Ant-v5": "ant"}.items():
+        rows = Dataset.load(folder / "data" / "cwm_data" / f"{name}.npz").test
+        text = (folder / "benchmarks" / "remembering" / f"{file}.py").read_text()
+        with Sandbox(tools=("mujoco",)) as sandbox:
+            found = ProgramModel(text, sandbox).predict(rows)
+        assert found.failure is None, name
+        exact = np.isclose(found.columns["rewards"], rows.columns["rewards"], 1e-6, 1e-6)
+        later = np.diff(rows.columns["episodes"], prepend=-1) == 0
+        assert exact[later].mean() > 0.99, name
+        assert AccuracyMetric.of(rows).score(found, rows).accuracy > 0.999, name
