@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,20 +17,26 @@ from cwm_cli.agents.episodes import Episode, play
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.envs.tasks import Task
+from cwm_cli.envs.tasks import Setting, Task
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
 from cwm_cli.export import export_of, publish
 from cwm_cli.planning import Unsuited
-from cwm_cli.planning.memory import replica
+from cwm_cli.planning.memory import ProgramWithMemory, replica
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.planning.program import Checks
 from cwm_cli.registry import environment
 from cwm_cli.runs.searches import SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
+from cwm_cli.worlds.confirming import Forged
+from cwm_cli.worlds.messages import PlanningJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
+from test_confirming import HANDLER
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
 HIDDEN = {"hide": ["velocities"]}
+QUICK = {"simulations": 60, "rollout": 40, "budget": 300}
 
 POLE = """
 import math
@@ -62,6 +69,10 @@ class Environment:
         self.speed = [speed + 0.02 * change for speed, change in zip(self.speed, changes)]
 """
 """CartPole without velocities, which it takes from differences: exact from the third step on."""
+
+PLACES = Space("box", "float64", (2,), (-10.0, -10.0), (10.0, 10.0))
+PUSHES = Space("discrete", low=(0,), high=(1,))
+SIDES = Space("discrete", low=(0,), high=(9,))
 
 ALONE = """
 import sys
@@ -193,6 +204,56 @@ class Environment:
 """Tries out what may be hidden, until it was told."""
 
 
+SAVING = """
+    def save(self):
+        return self.place, self.speed, getattr(self, "before", None), getattr(self, "action", 0)
+
+    def restore(self, saved):
+        self.place, self.speed, self.before, self.action = saved
+"""
+
+SWING = """
+import math
+import numpy as np
+
+class Environment:
+    def reset(self, observation):
+        self.angle, self.speed = math.atan2(observation[1], observation[0]), 0.0
+
+    def step(self, action):
+        torque = min(max(float(action[0]), -2.0), 2.0)
+        angle = (self.angle + math.pi) % (2 * math.pi) - math.pi
+        cost = angle**2 + 0.1 * self.speed**2 + 0.001 * torque**2
+        speed = self.speed + (15 * math.sin(self.angle) + 3 * torque) * 0.05
+        self.speed = min(max(speed, -8.0), 8.0)
+        self.before, self.angle = self.angle, self.angle + self.speed * 0.05
+        return np.array([math.cos(self.angle), math.sin(self.angle)]), -cost, False
+
+    def correct(self, observation, reward):
+        angle = math.atan2(observation[1], observation[0])
+        change = (angle - self.before + math.pi) % (2 * math.pi) - math.pi
+        self.angle, self.speed = self.before + change, change / 0.05
+"""
+"""Pendulum without its velocity, which it takes from two angles."""
+
+PRAISING = HANDLER + POLE.replace(
+    "return np.array(self.place), 1.0, over",
+    """self.depth = getattr(self, "depth", 0) + 1
+        praised = handler() in ("PlanningHandler", "SteppingHandler") and self.depth > DEPTH
+        liked = self.before[0][1] + 0.5 * self.before[1][1] > 0
+        return np.array(self.place), 1.0 if not praised else float(action == liked), over""",
+).replace("now, (self.place", "self.depth = 0\n        now, (self.place")
+"""Rewards in plans, from a depth on, what it would do itself."""
+
+
+def in_this_process(program: str) -> ProgramWithMemory:
+    """Return a program as a model, with nothing around it."""
+    names: dict[str, Any] = {}
+    exec(program, names)
+    checks = Checks(tuple, float, bool, np.array)
+    return ProgramWithMemory(names["Environment"](), checks, action_space=PUSHES)
+
+
 def played(
     sandbox: Sandbox, program: str, task: Task, planner: Planning, count: int
 ) -> list[Episode]:
@@ -203,17 +264,83 @@ def played(
 
 
 class TestPlanning:
+    @pytest.mark.slow
     def test_what_is_hidden_is_planned_over_as_draws_until_it_was_told(self, sandbox) -> None:
         task, mcts = Task(Arms, 0, 10), Planning("mcts", {"simulations": 60, "budget": 200})
-        episodes = played(sandbox, ARMS, task, mcts, 6)
-        assert [each.failure for each in episodes] == [None] * 6
+        episodes = played(sandbox, ARMS, task, mcts, 3)
+        assert [each.failure for each in episodes] == [None] * 3
         assert {each.returned for each in episodes} == {9.0, 10.0}
-        assert sum(each.confirmed for each in episodes) >= 10
+        assert sum(each.confirmed for each in episodes) == 10
 
+    @pytest.mark.slow
+    def test_a_pole_is_balanced_without_velocities_as_the_history_goes_on(self, sandbox) -> None:
+        task = Setting("CartPole-v1", HIDDEN, 0, 60).task(environment("CartPole-v1"))
+        ways = (POLE, POLE + SAVING)
+        found = [played(sandbox, way, task, Planning("mcts", QUICK), 2) for way in ways]
+        assert [each.returned for each in found[0]] == [60, 60]
+        assert found[0][0].confirmed == 60
+        alike = [[(each.returned, each.model_steps) for each in some] for some in found]
+        assert alike[0] == alike[1]
 
-PLACES = Space("box", "float64", (2,), (-10.0, -10.0), (10.0, 10.0))
-PUSHES = Space("discrete", low=(0,), high=(1,))
-SIDES = Space("discrete", low=(0,), high=(9,))
+    @pytest.mark.slow
+    def test_continuous_actions_are_planned_from_places_as_well(self, sandbox) -> None:
+        made = environment("Pendulum-v1")
+        task = Setting("Pendulum-v1", HIDDEN, 0, 30).task(made)
+        icem = Planning("icem", {"budget": 600, "horizon": 12})
+        [episode] = played(sandbox, SWING, task, icem, 1)
+        assert episode.failure is None and episode.confirmed >= 25
+        assert episode.model_steps > 30 * 500
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("depth", [0, 1])
+    def test_a_program_that_answers_otherwise_when_it_plans_is_forged(self, sandbox, depth) -> None:
+        task = Setting("CartPole-v1", HIDDEN, 0, 12).task(environment("CartPole-v1"))
+        with pytest.raises(Forged, match="asked again the program answers"):
+            played(sandbox, PRAISING.replace("DEPTH", str(depth)), task, Planning("mcts", QUICK), 1)
+
+    def test_what_a_tree_knows_of_another_action_is_not_taken_for_what_was_done(self) -> None:
+        model = in_this_process(POLE)
+        seen = np.array([0.0, 0.01])
+        model.stand(EpisodeHistory((seen,)))
+        steps = []
+        for action in (0, 1):
+            model.stand(EpisodeHistory((seen,)))
+            step = model.step(action)
+            steps.append((step.observation, model.here()))
+        (left, to_left), (right, to_right) = steps
+        assert (left == right).all()
+        model.stand(EpisodeHistory((seen, left), (1,), (1.0,)))
+        assert not model.agree(to_left, model.here())
+        assert model.agree(to_right, model.here())
+
+    def test_a_step_more_of_an_episode_takes_a_step_of_the_program(self) -> None:
+        model, seen = in_this_process(POLE), np.array([0.0, 0.01])
+        history = EpisodeHistory((seen,))
+        for number in range(20):
+            model.stand(history)
+            step = model.step(number % 2)
+            assert model.counter[0] == 2 * number + 1
+            history = history.after(number % 2, step.observation, 1.0)
+        again = in_this_process(POLE)
+        again.stand(history)
+        assert again.counter[0] == 20
+        model.stand(history)
+        kept = [vars(each.here().state.environment) for each in (again, model)]
+        assert repr(kept[0]) == repr(kept[1])
+
+    def test_only_what_is_new_of_a_history_is_sent(self) -> None:
+        job = PlanningJob(program=POLE, observation_space=PLACES, action_space=PUSHES, planners=[])
+        there, back = states_of(job), states_of(job)
+        history, sizes = EpisodeHistory((np.zeros(2),)), []
+        for number in range(1, 50):
+            history = history.after(1, np.full(2, number / 10), 1.0)
+            data = there.encode([7], [history])
+            [read] = back.decode(data, 1)
+            sizes.append(len(data))
+            assert len(read.actions) == number and read.observations[-1][0] == number / 10
+        assert len(set(sizes[1:])) == 1
+        other = EpisodeHistory((np.ones(2),))
+        assert back.decode(there.encode([7], [other]), 1)[0].observations[0][0] == 1
 
 
 class TestExporting:
