@@ -11,7 +11,10 @@ from candidates import open_session
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.planning.planner import Situation, Unsuited
+from cwm_cli.planning.cem import Cem
+from cwm_cli.planning.icem import Icem
+from cwm_cli.planning.mcts import Mcts
+from cwm_cli.planning.planner import Planner, Situation, Unsuited
 from cwm_cli.planning.tabular import Tabular
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.confined import made_program
@@ -220,3 +223,67 @@ def test_probabilities_that_are_others_when_it_is_planned_are_forged(sandbox: Sa
         program = written(env, TELLS) + LIES
     with pytest.raises(Forged, match="asked again the program answers"):
         decided(sandbox, program, [("tabular", {})])
+
+
+def test_tree_search_asks_once_for_what_can_follow_and_finds_the_best_actions() -> None:
+    with gym.make("FrozenLake-v1") as env:
+        told: Told = env.unwrapped.P  # type: ignore[attr-defined]
+        model = model_of(written(env, TELLS), spaces_of(env))
+    values, memory = optimum(told, 40)[-2], None
+    for number, state in enumerate([0, 4, 8, 9, 13, 14] * 2):
+        model.draw_from((0, number))
+        situation = Situation(state, 40, (0, number), memory)
+        [[action]] = Mcts().plan(model, [situation])
+        memory = situation.memory
+        worth = {
+            each: sum(p * (reward + values[to] * (not ends)) for p, to, reward, ends in outcomes)
+            for each, outcomes in told[state].items()
+        }
+        assert worth[action] >= 0.97 * max(worth.values()), (state, action, worth)
+    assert model.counter[0] <= 4 * len(told)
+
+
+NOISY = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+
+    def step(self, action):
+        off = float(action[0]) - 0.5
+        return self.place, -off * off + 10.0 * self.rng.standard_normal(), False
+"""
+
+REALS = (
+    space_of(gym.spaces.Box(-1, 1, (1,), np.float64)),
+    space_of(gym.spaces.Box(-1, 1, (1,), np.float64), "actions"),
+)
+
+
+@pytest.mark.parametrize("planner", [Icem(), Icem(draws=3), Cem(horizon=5)])
+def test_plans_differ_by_what_they_do_and_not_by_their_luck(planner: Planner) -> None:
+    model = model_of(NOISY, REALS)
+    model.draw_from((0,))
+    [plan] = planner.plan(model, [Situation(np.zeros(1), 5, (0,))])
+    assert abs(plan[0][0] - 0.5) < 0.3
+    assert model.counter[0] <= max(2000, 4 * 1500)
+
+
+def test_the_same_key_gives_the_same_returns_whatever_was_drawn_before() -> None:
+    model = model_of(NOISY, REALS)
+    plans = np.random.default_rng(0).uniform(-1, 1, (1, 4, 5, 1))
+    found = []
+    for order in ([0, 1, 2, 3], [3, 1, 2, 0]):
+        model.draw_from((7, 1))
+        found.append(model.returns([np.zeros(1)], plans[:, order], draws=3)[0][np.argsort(order)])
+    assert found[0].tolist() == found[1].tolist()
+    model.draw_from((7, 2))
+    assert model.returns([np.zeros(1)], plans, draws=3)[0].tolist() != found[0].tolist()
+
+
+def test_of_states_that_never_come_again_few_are_drawn_and_returned_to() -> None:
+    text = NOISY.replace("return self.place", "return self.place + self.rng.normal(size=1)")
+    moves = space_of(gym.spaces.Discrete(2), "actions")
+    model = model_of(text.replace("float(action[0])", "action"), (REALS[0], moves))
+    situation = Situation(np.zeros(1), 30, (0,))
+    Mcts(budget=600).plan(model, [situation])
+    assert model.counter[0] < 600  # the rest were returned to

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
@@ -29,13 +30,21 @@ class Cem(Planner):
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
     PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = {
-        "default": {"horizon": 30, "iterations": 3, "samples": 100, "elites": 10, "replan": 5},
+        "default": {
+            "horizon": 30,
+            "iterations": 3,
+            "samples": 100,
+            "elites": 10,
+            "replan": 5,
+            "draws": 4,
+        },
         "paper": {
             "horizon": 100,
             "iterations": 20,
             "samples": 1000,
             "elites": 100,
             "replan": 100,
+            "draws": 0,
             "planning.doubt": "ignore",
         },
     }
@@ -52,12 +61,19 @@ class Cem(Planner):
     """How many of them the Gaussian is refitted to (K); in the paper 100."""
     replan: int = FROM_PRESET
     """Actions that are played before planning begins anew; in the paper 100."""
+    draws: int = FROM_PRESET
+    """Draws in which each plan is tried, the same for all plans, where chance decides.
+
+    In the paper 0: each plan in a draw of its own.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         numbers = (self.horizon, self.iterations, self.samples, self.elites, self.replan)
         if min(numbers) < 1:
             raise ValueError("horizon, iterations, samples, elites and replan must be at least 1")
+        if self.draws < 0:
+            raise ValueError("draws must not be negative")
         if self.elites > self.samples:
             raise ValueError("there cannot be more elites than samples")
 
@@ -89,6 +105,8 @@ class Cem(Planner):
     def _best(self, model: Model, situations: Sequence[Situation], bounds: "Bounds") -> np.ndarray:
         """Return the best flat plan of the last iteration for each situation."""
         states = [situation.state for situation in situations]
+        draws = 0 if model.deterministic else self.draws
+        returned = partial(model.returns, draws=draws) if draws else model.returns
         half = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) / 2
         mean, deviation = (np.tile(each, (len(states), 1)) for each in (bounds.middle, half))
         plans = np.empty((len(states), self.samples, half.size))
@@ -98,7 +116,7 @@ class Cem(Planner):
             plans *= deviation[:, None]
             plans += mean[:, None]
             bounds.clip(plans)
-            order = np.argsort(-model.returns(states, bounds.shaped(plans)), axis=1)
+            order = np.argsort(-returned(states, bounds.shaped(plans)), axis=1)
             elites = np.take_along_axis(plans, order[:, : self.elites, None], axis=1)
             mean, deviation = elites.mean(axis=1), elites.std(axis=1)
         best: np.ndarray = elites[:, 0]

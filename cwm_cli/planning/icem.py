@@ -1,7 +1,8 @@
 """The improved cross-entropy method, for continuous actions."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +12,9 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import LARGEST, Bounds, alike, is_bounded
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Planner, Situation
+
+Returned = Callable[[Sequence[Any], np.ndarray], np.ndarray]
+"""Says what plans return from states, as `Model.returns` does."""
 
 FEWEST = 4
 """Plans tried in an iteration; where the budget is too small for them, plans are shorter."""
@@ -57,11 +61,16 @@ class Icem(Planner):
     """Deviation of that little noise, as a share of the other's."""
     replan: int = 1
     """Actions that are played before planning goes on."""
+    draws: int = 1
+    """Draws in which each plan is tried, the same for all plans, where chance decides.
+
+    More of them leave fewer plans: with 2, a pendulum with noise on its torque loses half.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.horizon, self.iterations, self.replan) < 1:
-            raise ValueError("horizon, iterations and replan must be at least 1")
+        if min(self.horizon, self.iterations, self.replan, self.draws) < 1:
+            raise ValueError("horizon, iterations, replan and draws must be at least 1")
         if self.budget < FEWEST * self.iterations:
             raise ValueError(f"budget must be at least {FEWEST} for each iteration")
         shares = (self.elites, self.momentum, self.kept, self.fine, self.precision)
@@ -82,11 +91,21 @@ class Icem(Planner):
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the beginnings of the best plans, and remember the elites."""
+        if model.deterministic:
+            return self._plan(model.action_space, situations, model.returns)
+        fewer = max(self.budget // self.draws, FEWEST * self.iterations)
+        returned = partial(model.returns, draws=self.draws)
+        return replace(self, budget=fewer)._plan(model.action_space, situations, returned)
+
+    def _plan(
+        self, actions: Space, situations: Sequence[Situation], returned: Returned
+    ) -> list[list[Any]]:
+        """Search for plans whose returns are told by a function."""
         plans: list[list[Any]] = [[]] * len(situations)
         keys = [self._length_and_left(situation) for situation in situations]
-        for (length, _), places in alike(keys, LARGEST // (self.budget * model.action_space.size)):
-            search = _Search(self, Bounds(model.action_space, length))
-            best = search.plan(model, [situations[place] for place in places])
+        for (length, _), places in alike(keys, LARGEST // (self.budget * actions.size)):
+            search = _Search(self, Bounds(actions, length))
+            best = search.plan(returned, [situations[place] for place in places])
             for place, plan in zip(places, best, strict=True):
                 plans[place] = list(plan[: self.replan])
         return plans
@@ -126,7 +145,7 @@ class _Search:
         self._samples = [max(1, int(free * share / shares.sum())) for share in shares]
         self._samples[0] += free - sum(self._samples)
 
-    def plan(self, model: Model, situations: Sequence[Situation]) -> np.ndarray:
+    def plan(self, returned: Returned, situations: Sequence[Situation]) -> np.ndarray:
         """Return the best plan for each situation."""
         bounds, kept, momentum = self._bounds, self._kept, self._options.momentum
         states = [situation.state for situation in situations]
@@ -138,7 +157,7 @@ class _Search:
             if number == self._options.iterations:
                 plans[:, 0] = mean
             plans = np.concatenate([plans, left], axis=1)
-            scores = model.returns(states, bounds.shaped(plans))
+            scores = returned(states, bounds.shaped(plans))
             plans = np.concatenate([plans, elites[:, :kept]], axis=1)
             scores = np.concatenate([scores, returns[:, :kept]], axis=1)
             elites, returns = self._best(plans, scores)

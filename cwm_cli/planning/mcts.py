@@ -532,15 +532,19 @@ WORK = 1_000_000
 
 
 class GraphNode(TreeNode):
-    """A state: for every action its rewards in sum, and how often each state followed."""
+    """A state: for every action its rewards in sum, and how often each state followed.
 
-    __slots__ = ("outcomes", "rewards", "value")
+    Of one that was told of these are the mean of its rewards, and probabilities.
+    """
+
+    __slots__ = ("outcomes", "rewards", "told", "value")
 
     def __init__(self, state: Any, actions: Sequence[int]) -> None:
         super().__init__(state, actions)
         self.value = 0.0
         self.rewards = [0.0] * len(actions)
-        self.outcomes: list[dict[Self, int]] = [{} for _ in actions]
+        self.outcomes: list[dict[Self, float]] = [{} for _ in actions]
+        self.told = [False] * len(actions)
 
 
 class StateGraph(TreeSearch[GraphNode]):
@@ -548,7 +552,9 @@ class StateGraph(TreeSearch[GraphNode]):
 
     A walk takes the action of the highest upper confidence bound of its
     value, and before those any that was not tried yet. What is known of a
-    model that always answers alike is not tried again, but counts for the budget.
+    model that always answers alike, or that tells what can follow, is not tried again, but counts
+    for the budget. Of states that never come again few are drawn, so that walks return to them
+    (progressive widening; Couetoux et al., Continuous upper confidence trees, 2011).
     A decision is made by backward induction, so that nothing beyond the horizon counts.
     """
 
@@ -578,9 +584,14 @@ class StateGraph(TreeSearch[GraphNode]):
             path.append((state, index))
             state.visits += 1
             state.tried[index] += 1
-            outcomes = state.outcomes[index]
-            if outcomes and self._model.deterministic:
-                (state,), stands = outcomes, False
+            if not state.outcomes[index] and not self._model.deterministic:
+                if not stands:
+                    self._model.stand(state.state)
+                self._note_told(state, index)
+                stands = True
+            known = self._again(state, index)
+            if known is not None:
+                state, stands = known, False
                 continue
             if not stands:
                 self._model.stand(state.state)
@@ -588,6 +599,30 @@ class StateGraph(TreeSearch[GraphNode]):
         for state, index in reversed(path):
             self._back_up(state, index)
         self._walked += len(path)
+
+    def _again(self, state: GraphNode, index: int) -> GraphNode | None:
+        """Return what an action leads to by what is known of it, None where it is to be tried."""
+        outcomes = state.outcomes[index]
+        if not outcomes:
+            return None
+        if self._model.deterministic:
+            [only] = outcomes
+            return only
+        wide = len(outcomes) ** 2 > state.tried[index] and not countable(state.state)
+        if not (wide or state.told[index]):
+            return None
+        [drawn] = self._random.choices(list(outcomes), list(outcomes.values()))
+        return drawn
+
+    def _note_told(self, state: GraphNode, index: int) -> None:
+        """Note all that can follow an action from where the model stands, if it tells that."""
+        told = self._model.outcomes(state.actions[index])
+        state.told[index] = bool(told)
+        for probability, (observation, reward, terminated, valid), here in told or ():
+            child = self._known(name((observation, terminated)), here, valid)
+            child.terminated = terminated
+            state.outcomes[index][child] = state.outcomes[index].get(child, 0.0) + probability
+            state.rewards[index] += probability * reward
 
     def _spent(self) -> int:
         return self._walked
@@ -613,9 +648,9 @@ class StateGraph(TreeSearch[GraphNode]):
     def _back_up(self, state: GraphNode, index: int) -> None:
         """Value an action by what followed it so far."""
         outcomes = state.outcomes[index]
-        count = sum(outcomes.values())
+        total = sum(outcomes.values())
         following = sum(count * child.value for child, count in outcomes.items())
-        value = (state.rewards[index] + self._options.discount * following) / count
+        value = (state.rewards[index] + self._options.discount * following) / total
         state.values[index] = value
         state.value = max(state.values)
         self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)

@@ -194,22 +194,24 @@ class Model:
             factor *= discount
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state.
 
         `plans` are (states, plans, steps, *shape of an action), the returns
-        (states, plans). Nothing that steps can change the plans. With several `draws` each plan is
+        (states, plans). Nothing that steps can change the plans. With `draws` each plan is
         played so often, in draws that are the same for all plans, and returns are their means.
         """
-        returns, key = np.zeros(plans.shape[:2]), self.drawn_from
+        returns, key = np.empty(plans.shape[:2]), self.drawn_from
         for index, state in enumerate(states):
             for number, plan in enumerate(plans[index]):
-                for draw in range(draws):
-                    if draws > 1:
+                total = 0.0
+                for draw in range(max(draws, 1)):
+                    if draws:
                         self.draw_from((*key, draw))
                     self.stand(state)
-                    returns[index, number] += self.play(plan.copy()) / draws
-        if draws > 1:
+                    total += self.play(plan.copy())
+                returns[index, number] = total / max(draws, 1)
+        if draws:
             self.draw_from(key)
         return returns
 

@@ -30,7 +30,7 @@ _MOST_SETBACKS = 3
 """So often a batch may refuse what the program answers; then it is no longer asked."""
 
 
-_MOST_BEGUN = 100
+_MOST_BEGUN = 1000
 """Keys of which is kept how random numbers begin: more than plans share at a time."""
 
 
@@ -52,15 +52,15 @@ class ManyAtOnce(Model):
         self.notes: list[str] = []
         self._setbacks = 0
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state; the program gets copies."""
-        if self.batch is not None and draws == 1:
+        if self.batch is not None and not draws:
             try:
                 return self._returns_of_batch(self.batch, states, plans)
             except Unbatched as reason:
                 failed = str(reason)
         alone = super().returns(states, plans, draws)
-        if self.batch is not None and draws == 1:
+        if self.batch is not None and not draws:
             self._set_back(failed)
         return alone
 
@@ -87,8 +87,11 @@ class Program(ManyAtOnce):
 
     Between two calls of `stand` every step goes on from the one before. One that has
     `outcomes` steps by drawing from these. `used` are the forms in which steps were taken,
-    `notes` says what stands against others.
+    `notes` says what stands against others. It may draw from more than `self.rng`, which is
+    seeded as well, unless `draws_elsewhere` is made False.
     """
+
+    draws_elsewhere = True
 
     def __init__(
         self,
@@ -103,7 +106,8 @@ class Program(ManyAtOnce):
         super().__init__()
         self.environment = environment
         self._set_state: Any = getattr(environment, "set_state", None)  # none with a memory
-        self._outcomes: Any = getattr(environment, "outcomes", None) if checks.outcomes else None
+        tells = checks.outcomes and not self.remembers  # a step of its own moves its memory on
+        self._outcomes: Any = getattr(environment, "outcomes", None) if tells else None
         self._step = environment.step if self._outcomes is None else self._drawn
         self._checks = checks
         rng = getattr(environment, "rng", None)
@@ -170,8 +174,9 @@ class Program(ManyAtOnce):
                 self._begun.clear()
             self._begun[self.drawn_from] = begun
         self._rng.bit_generator.state, python, numpy = begun
-        random.setstate(python)
-        np.random.set_state(numpy)
+        if self.draws_elsewhere:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""

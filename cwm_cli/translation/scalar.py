@@ -79,7 +79,7 @@ class Translated(Model):
         self.used.add(self.form)
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return what the program answers, which steps many at once where it can."""
         return self._program.returns(states, plans)
 

@@ -110,13 +110,15 @@ def made_program(environment: Any, job: ModelJob, counter: Any) -> Program:
         partial(outcomes_of, with_valid=job.valid),
     )
     made = ProgramWithMemory if abilities_of(job.program).remembers else Program
-    return made(
+    program = made(
         environment,
         checks,
         action_space=job.action_space,
         deterministic=is_deterministic(job),
         counter=counter,
     )
+    program.draws_elsewhere = "random" in job.program.replace("rng.random(", "")
+    return program
 
 
 def _admitted(space: Space, value: Any) -> tuple[int, ...] | None:

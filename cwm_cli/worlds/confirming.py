@@ -296,13 +296,13 @@ class RemoteModel(Model):
         )
         return reply.reward
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards, up to the end of the episode, of plans from each state."""
         starts = [Footing.of(state) for state in states]
         body = self._footings(starts) + plans.astype(self._actions.dtype).tobytes()
         several, count, length = plans.shape[:3]
         data = self._ask(Ask.RETURNS, body, (starts[0].way, 0, several, count, length), draws)
-        [head] = self._read(data[: STEPPED.size], 0, several * count * length * draws)
+        [head] = self._read(data[: STEPPED.size], 0, several * count * length * max(draws, 1))
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
             raise Forged(f"{MEDDLED} with no returns: {INSTEAD}")

@@ -103,9 +103,9 @@ class Simulator(Model):
         self.counter[0] += count
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state, all at once where that is known."""
-        answer = self.rewinder.returns(states, plans) if draws == 1 else None
+        answer = self.rewinder.returns(states, plans) if not draws else None
         if answer is not None:
             self.counter[0] += answer[1]
             return answer[0]
@@ -189,7 +189,7 @@ class Remembering(Model):
         self.counter[0] += count
         return total
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 1) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state."""
         return self._simulator.returns([state.state for state in states], plans)
 
