@@ -79,7 +79,7 @@ class Same(Target):
 class Asked(Anew):
     """A program stood anew before every step, whose plans are remembered by the program itself."""
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         self._model.asked.append(plans.shape)  # type: ignore[attr-defined]
         return super().returns(states, plans)
 
@@ -96,7 +96,7 @@ class Recorded(Program):
     def anew(self) -> Model:
         return Asked(self, self)
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         self.asked.append(plans.shape)
         return super().returns(states, plans)
 
@@ -105,8 +105,9 @@ class Pendulums(Model):
     """Pendulums at many angles and speeds at once."""
 
     action_space = Pendulum.space
+    deterministic = True
 
-    def returns(self, states: Sequence[Any], plans: np.ndarray) -> np.ndarray:
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         angles, speeds = np.repeat(np.array(states), plans.shape[1], axis=0).T
         total = np.zeros(len(angles))
         for torques in plans.reshape(len(angles), -1).T:

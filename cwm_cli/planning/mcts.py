@@ -531,6 +531,10 @@ WORK = 1_000_000
 """Outcomes that are backed up for a decision; with more, values are begun with those of walks."""
 
 
+FEWEST_APART = 3
+"""Draws that have to differ from each other before states count as such that never come again."""
+
+
 class GraphNode(TreeNode):
     """A state: for every action its rewards in sum, and how often each state followed.
 
@@ -608,9 +612,11 @@ class StateGraph(TreeSearch[GraphNode]):
         if self._model.deterministic:
             [only] = outcomes
             return only
-        wide = len(outcomes) ** 2 > state.tried[index] and not countable(state.state)
-        if not (wide or state.told[index]):
-            return None
+        if not state.told[index]:
+            several = len(outcomes) >= FEWEST_APART and not countable(state.state)
+            never_again = several and len(outcomes) == sum(outcomes.values())
+            if not (never_again and len(outcomes) ** 2 > state.tried[index]):
+                return None
         [drawn] = self._random.choices(list(outcomes), list(outcomes.values()))
         return drawn
 
