@@ -164,6 +164,10 @@ def test_what_is_drawn_from_anything_else_is_refused(sandbox, name):
     failure = judged(sandbox, IGNORING[name], LINE)
     assert failure.kind == "nondeterministic"
     assert "may be drawn from `self.rng`" in failure.message
+    if name != "what it drew before":
+        line = IGNORING[name].split("\n")[failure.line - 1]
+        assert failure.message.endswith(f"at line {failure.line}: {line.strip()}")
+        assert any(word in line for word in ("default_rng", "perf_counter", "urandom"))
 
 
 @pytest.mark.slow
@@ -416,6 +420,8 @@ def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     assert failure.kind == "nondeterministic"
     assert failure.message.startswith("when asked twice for reset([")
     assert "keep what is remembered in self" in failure.message
+    if "seen" in LEAKING[name][0] or "clock" in name:
+        assert failure.message.rsplit("\n", 1)[1].startswith(f"at line {failure.line}: ")
 
 
 def around(count: int = 48, length: int = 11) -> Dataset:

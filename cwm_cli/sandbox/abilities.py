@@ -13,6 +13,37 @@ MARKS = ("outcomes", "correct", "rng")
 """Words of which a program that is more than plain holds one: the others are not parsed."""
 
 
+ELSEWHERE = frozenset(
+    [
+        "default_rng",
+        "RandomState",
+        "Random",
+        "SystemRandom",
+        "urandom",
+        "getrandom",
+        "token_bytes",
+        "token_hex",
+        "randbelow",
+        "uuid1",
+        "uuid4",
+        "time",
+        "time_ns",
+        "perf_counter",
+        "perf_counter_ns",
+        "monotonic",
+        "monotonic_ns",
+        "process_time",
+        "process_time_ns",
+        "now",
+        "today",
+        "getpid",
+    ]
+)
+"""Calls for what no seed of ours decides."""
+
+CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "Counter", "OrderedDict"})
+
+
 class Abilities(NamedTuple):
     """What the class `Environment` of a program defines beside `set_state` and `step`.
 
@@ -79,3 +110,43 @@ def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]
                 continue
         for base in bases:
             yield from _members(tree, base, seen | {name})
+
+
+def unrepeatable(program: str) -> int:
+    """Return the first line by which answers may differ from process to process, or 0.
+
+    That is a call for random numbers from elsewhere, for the clock or the operating system, or else
+    something empty in the module or the class, which is there to be filled.
+    """
+    try:
+        tree = ast.parse(program.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    drawing = [node.lineno for node in calls if _called(node) in ELSEWHERE]
+    classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    filled = [
+        node.lineno
+        for body in (tree.body, *classes)
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty(node.value)
+    ]
+    return min(drawing or filled, default=0)
+
+
+def _called(call: ast.Call) -> str:
+    """Return the last word of what is called."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    """Return whether a value is a list, dict or set, or the like, with nothing in it."""
+    match value:
+        case ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(args=[]) | ast.Call(func=ast.Name(id="defaultdict")):
+            return _called(value) in CONTAINERS
+    return False

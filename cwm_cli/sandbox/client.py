@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, TypeVar
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox import episodes, prediction
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.abilities import abilities_of, unrepeatable
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import (
     KILLED_WORKERS,
@@ -24,6 +24,7 @@ from cwm_cli.sandbox.failures import (
     Failure,
     failure_of,
     overflow,
+    pointing,
 )
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
@@ -143,8 +144,12 @@ class Sandbox:
         """
         if not isinstance(answers, ProgramAnswers):
             answers = ProgramAnswers(answers)
-        audited = episodes.audit if abilities_of(program).remembers else prediction.audit
-        return audited(self, program, dataset, answers, seed)
+        able = abilities_of(program)
+        audited = episodes.audit if able.remembers else prediction.audit
+        failure = audited(self, program, dataset, answers, seed)
+        if failure is None or failure.kind != "nondeterministic" or able.is_plain:
+            return failure
+        return pointing(failure, program, unrepeatable(program))
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
         """Do a job of any kind to its end.

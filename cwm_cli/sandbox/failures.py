@@ -132,6 +132,15 @@ def failure_of(
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
 
 
+def pointing(failure: Failure, program: str, line: int) -> Failure:
+    """Return a failure that names a line of the program, unless it names one."""
+    lines = _lines(program)
+    if failure.line is not None or not 0 < line <= len(lines):
+        return failure
+    text = f"{failure.message}\nat line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}"
+    return Failure(kind=failure.kind, message=text, line=line)
+
+
 def overflow(limits: Limits) -> Failure:
     """Say that a program printed more than it may."""
     most = f"{limits.output_bytes / 2**20:.3g} MB"
