@@ -36,6 +36,9 @@ all that is observed."""
 
 SPEED = re.compile(r"\b(?:velocit|speed)", re.IGNORECASE)
 
+MOST_NAMES = 12
+"""Names are listed up to so many."""
+
 Place = tuple[str | int, ...]
 """Where a part of an observation is: keys of dicts, numbers in tuples, the number of a component
 of an array; nothing for all of it."""
@@ -188,13 +191,25 @@ class Parts(NamedTuple):
         """Return where something is that is to be hidden, or say what there is."""
         places = self.places(name)
         if not places:
-            raise UnknownNameError(f"part of what {self.id} shows", name, self.observed)
+            what, known = f"part of what {self.id} shows", self._listed(())
+            raise UnknownNameError(what, name, self.observed, known)
         return places
 
     def unknown(self, name: str) -> UnknownNameError:
         """Say what can be disturbed."""
-        known = [*self.observed, ACTION, *self.attributes]
-        return UnknownNameError(f"part or number of {self.id}", name, known)
+        others = (ACTION, *self.attributes)
+        known = self._listed(others)
+        return UnknownNameError(
+            f"part or number of {self.id}", name, [*self.observed, *others], known
+        )
+
+    def _listed(self, others: Sequence[str]) -> str:
+        """List what there is, numbers as a range and the first of many names."""
+        numbers = [int(name) for name in self.observed if name.isdecimal()]
+        names = [*(name for name in self.observed if not name.isdecimal()), *others]
+        listed = [f"a number from 0 to {max(numbers)}"] if numbers else []
+        listed += [*names[:MOST_NAMES], *["and so on"] * (len(names) > MOST_NAMES)]
+        return f"choose {', '.join(listed)}" if listed else "it shows a single value"
 
 
 def _plain(name: str) -> str:
