@@ -10,15 +10,19 @@ from typing import Any, Literal
 from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
 from cwm_cli.evaluation import evaluate as score
+from cwm_cli.evaluation.calibration import Calibration, calibration
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.sandbox import Limits
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.program import ProgramModel
 
 Part = Literal["train", "test"]
@@ -50,9 +54,25 @@ class EvaluationResult:
 
     def diagnosis(self) -> Diagnosis | None:
         """Find out what is wrong in the first part that is not right throughout."""
-        if (part := self.wrong) is None:
+        return diagnose(*self.mistakes(part), self.metric) if (part := self.wrong) else None
+
+    def mistakes(self, part: Part) -> tuple[Dataset, Columns]:
+        """Return rows of a part and what is predicted for them, in which mistakes can be found.
+
+        Of what chance decides that is only where something else was possible by the program.
+        """
+        rows, found = self.rows[part], self.found[part]
+        if found.answers is None or found.answers.shape == "certain":
+            return rows, found.predictions
+        wrong = found.rows < 1
+        return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
+
+    def calibration(self, part: Part) -> Calibration | None:
+        """Say how what is predicted in a part came true; None where the program failed."""
+        found = self.found.get(part)
+        if found is None or found.answers is None:
             return None
-        return diagnose(self.rows[part], self.found[part].predictions, self.metric)
+        return calibration(found.answers, self.rows[part])
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm evaluate --json` prints."""
@@ -61,7 +81,14 @@ class EvaluationResult:
             "test": self.scores.test and self.scores.test.model_dump(),
             "failure": asdict(self.failure) if self.failure else None,
             "rollouts": [rollout._asdict() for rollout in self.rollouts],
-        }
+        } | self._calibrations()
+
+    def _calibrations(self) -> dict[str, Any]:
+        """Return how what was predicted came true, where the skill was asked for."""
+        skilled = [part for part, found in self.found.items() if found.score.skill is not None]
+        found = {part: self.calibration(part) for part in skilled}
+        told = {part: each and each.as_json() for part, each in found.items()}
+        return {"calibration": told} if told else {}
 
 
 def evaluate(
@@ -71,7 +98,7 @@ def evaluate(
     env_args: Mapping[str, Any] | None = None,
     dataset: Dataset | Path | str | None = None,
     split: Part | None = None,
-    metric: str = "accuracy",
+    metric: str | None = None,
     rollout_count: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
     tools: Sequence[str] = (),
@@ -83,7 +110,8 @@ def evaluate(
 
     It is asked for the transitions of the run, those of `dataset`, or the default ones of the
     environment. With a `rollout_count` it is also rolled out so many times, on held-out rows
-    where some were scored.
+    where some were scored. Where no `metric` is named, a program of chance or memory is scored
+    by its skill, and any other by its accuracy.
     """
     run = _run(subject)
     about = find_subject(
@@ -95,9 +123,11 @@ def evaluate(
     )
     limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
     check_access(tools, allow_gap)
-    kind: type[Metric] = find("metric", metric)
+    plain = abilities_of(about.text or "").is_plain
+    kind: type[Metric] = find("metric", metric or ("accuracy" if plain else "skill"))
     data = about.transitions(dataset, observer)
-    measure = kind.of(data.train)
+    truth = EnvironmentModel(about.spec, about.env_args)
+    measure = kind.of(data.train).knowing(truth, seed=seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     guard = protected(

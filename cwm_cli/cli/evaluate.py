@@ -13,7 +13,6 @@ from cwm_cli.cli.shared import (
     EnvArgOption,
     HideOption,
     JsonOption,
-    MetricOption,
     NoiseOption,
     OptionsOption,
     SeedOption,
@@ -56,7 +55,23 @@ def evaluate(
         Literal["train", "test"] | None,
         typer.Option("--split", help="Score one part only.", show_default="both"),
     ] = None,
-    metric: MetricOption = "accuracy",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            help="accuracy; skill: proper scores; paper: the published score; or a plugin's.",
+            show_default="skill for a program with chance or memory, else accuracy",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw how probabilities came true, with --metric skill; .svg or .png.",
+            show_default=False,
+        ),
+    ] = None,
     rollouts: Annotated[
         int, typer.Option("--rollouts", min=0, help="Also roll the program out, N times.")
     ] = 0,
@@ -74,9 +89,12 @@ def evaluate(
     Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
     from cwm_cli.agents.evaluating import evaluate as score
+    from cwm_cli.views.curves import check_picture
     from cwm_cli.views.diagnosis import diagnosis_parts
     from cwm_cli.views.recording import RecordingBar
 
+    if plot is not None:
+        check_picture(plot)
     result = score(
         program,
         env=env,
@@ -97,6 +115,9 @@ def evaluate(
         out.print(part, soft_wrap=True)
     if found is not None:
         out.print("", *diagnosis_parts(found, PART_WORDS[result.wrong or "train"]), sep="\n")
+    if plot is not None:
+        _draw(result, plot)
+        out.print(f"Drawn: {plot}", soft_wrap=True, highlight=False, markup=False)
     if json:
         diagnosis = {"diagnosis": found and found.as_json()} if diagnose else {}
         emit_json(result.as_json() | diagnosis)
@@ -112,6 +133,7 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
 
     from cwm_cli.problems.feedback import worst
     from cwm_cli.text import clean
+    from cwm_cli.views.calibration import skill_words
     from cwm_cli.views.tables import score_table
     from cwm_cli.views.terminal import place_words
 
@@ -124,9 +146,10 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
             expand=False,
         )
         return
+    yield from map(Text, skill_words(result.scores.train or result.scores.test))
     if part := result.wrong:
         yield Text(f"\nThe costliest mismatches ({PART_WORDS[part]}):", style="bold")
-        for block in worst(result.rows[part], result.found[part].predictions, result.metric, WORST):
+        for block in worst(*result.mistakes(part), result.metric, WORST):
             yield Text(f"\n{block}")
     if result.rollouts:
         table = Table("steps", "error", title="Open-loop error", title_justify="left")
@@ -135,3 +158,16 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
         yield ""
         yield table
         yield "0 is perfect; about 1 is as wrong as guessing the mean of each component."
+
+
+def _draw(result: EvaluationResult, file: Path) -> None:
+    """Draw how what was predicted came true, of the held-out rows where there are some."""
+    from cwm_cli.errors import CwmError
+    from cwm_cli.views.calibration import calibration_charts
+    from cwm_cli.views.curves import save_charts
+
+    part: Literal["train", "test"] = "test" if "test" in result.found else "train"
+    found = result.calibration(part) if result.found[part].score.skill is not None else None
+    if found is None:
+        raise CwmError("there is nothing to draw: name --metric skill, and a program that runs")
+    save_charts(calibration_charts(found, PART_WORDS[part]), file)

@@ -168,7 +168,11 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
 ]
 MetricOption = Annotated[
-    str, typer.Option("--metric", help="accuracy, or paper: the published score, or a plugin's.")
+    str,
+    typer.Option(
+        "--metric",
+        help="accuracy; skill: proper scores; paper: the published score; or a plugin's.",
+    ),
 ]
 
 

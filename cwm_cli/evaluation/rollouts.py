@@ -48,8 +48,9 @@ def rollouts(
     numbers count 1 when they differ. The first rollout of each episode begins
     at its start, further ones anywhere in it; a rollout whose recording ends
     before k steps does not count for k, and a horizon that none reaches is
-    left out. The error is None from where a program raised on its own
-    predictions, or predicted something that is not finite, or had taken `seconds`.
+    left out. Of what chance decides the likeliest comes about. The error is None from where a
+    program raised on its own predictions, or predicted something that is not finite, or had
+    taken `seconds`.
 
     Rollouts that begin near each other are never asked for together: the start of one would
     tell where another one that began before it should be.

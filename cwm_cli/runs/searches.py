@@ -17,7 +17,7 @@ from cwm_cli.search.contracts import ROOT, Node, Record, Remark
 from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
-TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 """The parts of a dataset that a search has scores for, and their titles."""
@@ -224,6 +224,58 @@ def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:
     ]
 
 
+SKILLS = {
+    "proper": "score of a row",
+    "log_likelihood": "  log-likelihood",
+    "energy": "  less energy",
+    "proper_floor": "its floor",
+    "proper_ceiling": "its ceiling",
+    "log_evidence": "of an episode",
+    "impossible": "called impossible",
+    "uncertain": "uncertain rows",
+    "uniformity": "uniformity (p)",
+}
+"""What the skill is made of, and what stands beside it, as tables name it."""
+
+
+def _skills(scores: Mapping[str, Score | None]) -> list[list[str]]:
+    """Write the skill and what it is made of; nothing where nobody asked for it."""
+
+    def written(score: Score | None, name: str) -> str:
+        value = getattr(score, name, None)
+        if value is None:
+            return UNKNOWN
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+    def skill(score: Score | None) -> str:
+        if score is None or score.skill is None:
+            return UNKNOWN
+        error = score.skill_stderr
+        return share(score.skill) + ("" if error is None else f" {PLUS_MINUS} {share(error)}")
+
+    if not any(score and score.skill is not None for score in scores.values()):
+        return []
+    known = [
+        name
+        for name in SKILLS
+        if any(getattr(score, name, None) is not None for score in scores.values())
+    ]
+    briers = dict.fromkeys(
+        name for score in scores.values() for name in (score.brier if score else None) or ()
+    )
+    return [
+        ["skill", *map(skill, scores.values())],
+        *([SKILLS[name], *(written(score, name) for score in scores.values())] for name in known),
+        *(
+            [
+                f"Brier of {name}",
+                *(share(((s and s.brier) or {}).get(name)) for s in scores.values()),
+            ]
+            for name in briers
+        ),
+    ]
+
+
 def score_grid(scores: Mapping[str, Score | None]) -> Grid:
     """Compare scores part by part, a column each; what is not known is a dash."""
     names = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
@@ -238,5 +290,6 @@ def score_grid(scores: Mapping[str, Score | None]) -> Grid:
         for name in (*names, *optional)
     ]
     cells[1:1] = _sums(scores)
+    cells[:0] = _skills(scores)
     counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores.values())
     return Grid("", ["", *scores], [*cells, ["transitions", *counts]])

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from cwm_cli.agents.learning.actor import PLAY
+from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import replace
 
 WIDTH, HEIGHT = 760, 430
@@ -143,7 +144,12 @@ class Chart(NamedTuple):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), layout="constrained")
-        axes = figure.add_subplot()
+        self.plot(figure.add_subplot())
+        figure.savefig(file, dpi=150)
+        return True
+
+    def plot(self, axes: Any) -> None:
+        """Draw it with matplotlib."""
         for place, one in enumerate(self.series):
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)][0], "label": one.name}
             axes.plot(one.x, one.y, "." if one.loose else "-", **style)
@@ -152,8 +158,6 @@ class Chart(NamedTuple):
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         axes.set_xscale("log" if self.x.logarithmic else "linear")
         axes.legend()
-        figure.savefig(file, dpi=150)
-        return True
 
     def dots(self, width: int, height: int) -> list[Text]:
         """Draw it in so many columns and lines of a terminal, without its title and names."""
@@ -269,6 +273,37 @@ def _number(value: float) -> str:
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     """Write something."""
     return f'<text class="ink" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def check_picture(file: Path) -> None:
+    """Refuse a file that no picture can be written to."""
+    if file.suffix not in (".svg", ".png"):
+        raise CwmError(f"{file} names no picture: let it end in .svg or .png")
+    if file.suffix == ".png" and find_spec("matplotlib") is None:
+        raise CwmError("a .png needs matplotlib: install it, or name an .svg file")
+    if not file.parent.is_dir():
+        raise CwmError(f"there is no folder {file.parent}: make it first")
+
+
+def save_charts(charts: Sequence[Chart], file: Path) -> None:
+    """Draw charts one below the other, as SVG or, where matplotlib is installed, as PNG."""
+    check_picture(file)
+    if file.suffix == ".svg":
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} '
+        place = f'<svg y="{{}}" width="{WIDTH}" height="{HEIGHT}" '
+        drawn = [
+            chart.svg().replace("<svg ", place.format(HEIGHT * number), 1)
+            for number, chart in enumerate(charts)
+        ]
+        replace(file, f'{head}{HEIGHT * len(charts)}">\n{"".join(drawn)}</svg>\n')
+        return
+    from matplotlib.figure import Figure
+
+    size = WIDTH / 100, HEIGHT / 100 * len(charts)
+    figure = Figure(figsize=size, layout="constrained")
+    for number, chart in enumerate(charts, start=1):
+        chart.plot(figure.add_subplot(len(charts), 1, number))
+    figure.savefig(file, dpi=150)
 
 
 def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:
