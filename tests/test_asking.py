@@ -584,8 +584,13 @@ def test_an_episode_begins_anew_where_rows_are_missing(sandbox):
     assert len(parts) == 8
     assert np.concatenate(parts).tolist() == list(range(len(rows)))
     assert judged(sandbox, MEMORY, HIDDEN[rows]) is None
-    assert judged(sandbox, MEMORY, HIDDEN[np.arange(0)]) is None
-    assert judged(sandbox, MEMORY, HIDDEN[np.arange(1)]) is None
+
+
+def test_of_no_rows_and_of_one_nothing_is_wrong(sandbox):
+    draws = drawn("return self.state, self.rng.random(), False")
+    for text, rows in ((chance(), LINE), (draws, LINE), (MEMORY, HIDDEN)):
+        for count in (0, 1):
+            assert judged(sandbox, text, rows[np.arange(count)]) is None, (text, count)
 
 
 @pytest.mark.slow

@@ -23,14 +23,14 @@ ENOUGH = 10.0
 """The least variance of a count for that: below, it is not spread as the deviations say."""
 
 
-class Outcome(NamedTuple):
+class PossibleAnswer(NamedTuple):
     """What can follow, and how likely it is; `answer` has the parts that a step answers."""
 
     probability: float
     answer: tuple[Any, ...]
 
 
-def outcomes_of(told: Any, *, with_valid: bool = False) -> list[Outcome]:
+def outcomes_of(told: Any, *, with_valid: bool = False) -> list[PossibleAnswer]:
     """Accept what `outcomes` returned; the probabilities sum to 1 afterwards."""
     if not isinstance(told, Iterable) or isinstance(told, str | bytes | dict | np.ndarray):
         raise Complaint(f"outcomes should return a list of outcomes, got {brief(told)}")
@@ -47,7 +47,7 @@ def outcomes_of(told: Any, *, with_valid: bool = False) -> list[Outcome]:
             )
             raise Complaint(f"an outcome should be {wanted}), got {brief(each)}")
     chances = _shares([each[0] for each in some])
-    return [Outcome(p, tuple(each[1:])) for p, each in zip(chances, some, strict=True)]
+    return [PossibleAnswer(p, tuple(each[1:])) for p, each in zip(chances, some, strict=True)]
 
 
 def _shares(told: list[Any]) -> list[float]:
