@@ -7,7 +7,6 @@ leads to has the same rules as environments without chance, walls and traps incl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -35,10 +34,16 @@ UNFORESEEN_BITS = 16.0
 """Price of a transition that no step explains."""
 
 EXCEPTION_BITS = 8.0
-"""Price of a place where a draw leads elsewhere."""
+"""Bits by which a place must be worse explained than it could be, to look where draws lead."""
 
-UNCLEAR = 1.1
-"""How much more varied what is set may be than what is added, or the reverse, to try both."""
+LEAST_BITS, MOST_BITS = 3.0, 8.0
+"""Price of a place where a draw leads elsewhere, and what comes on top where no other does so."""
+
+NEARLY = 2.0
+"""Bits by which something else may explain less and still be as good."""
+
+SETTING = 1.1
+"""How much more varied what is added to a factor may be than what it is set to, and be the rule."""
 
 MOST_TRIED = 6
 """Steps that are tried to do without at a time, the rarest, to save time."""
@@ -117,7 +122,7 @@ def chance_layout(seen: Transitions) -> Layout:
             [_variety(part, seen.action, seen.count) for part in (end - begin, end)]
             for begin, end in zip(old.T, after.T, strict=True)
         ]
-        added = np.array([adding <= UNCLEAR * setting for adding, setting in varieties])
+        added = np.array([adding <= SETTING * setting for adding, setting in varieties])
         steps = Steps.seen(old, after, added, seen.count, MOST_STEPS[0])
         lands = (steps.landing(old, radices) == after[:, None]).all(2)
         shares = _shares(lands, seen.action, seen.count, ROUNDS[0])
@@ -151,6 +156,19 @@ class Draws:
         numbers = np.array([*self.numbers, 0])[step]
         alone: np.ndarray = np.where(step < 0, action, numbers)
         return action * len(self.numbers) + numbers if self.both else alone
+
+    def known_steps(self, count: int) -> dict[int, np.ndarray]:
+        """Return what each of so many numbers adds to each factor that draws add to."""
+        found = {}
+        for place, axis in enumerate(self.axes):
+            if self.steps.added[place] and len(self.numbers):
+                found[axis] = np.zeros(count, dtype=np.int64)
+                for action in range(len(self.shares)):
+                    if action not in self.certain:
+                        many = np.full(len(self.numbers), action)
+                        numbers = self.follow(many, np.arange(len(self.numbers)))
+                        found[axis][numbers] = self.steps.values[:, place]
+        return found
 
     @property
     def intended(self) -> Mapping[int, int]:
@@ -455,27 +473,29 @@ class _Explaining:
         return share
 
     def _readings(self) -> list[np.ndarray]:
-        """Return whether numbers are added to each factor, or set: both where it is not clear."""
-        choices: list[tuple[bool, ...]] = []
-        for old, after in zip(self.old.T, self.after.T, strict=True):
-            adding = _variety(after - old, self.action, self.count)
-            setting = _variety(after, self.action, self.count)
-            clear = not setting / UNCLEAR < adding < setting * UNCLEAR
-            choices.append((adding <= setting,) if clear else (True, False))
-        return [np.array(reading, dtype=bool) for reading in product(*choices)]
+        """Return whether numbers are added to each factor, or set: all added, or as varies less."""
+        pairs = zip(self.old.T, self.after.T, strict=True)
+        less = [
+            _variety(after - old, self.action, self.count)
+            <= SETTING * _variety(after, self.action, self.count)
+            for old, after in pairs
+        ]
+        every = np.ones(len(less), dtype=bool)
+        return [every] if all(less) else [every, np.array(less)]
 
     def _chosen(self, added: np.ndarray) -> tuple[Steps, _Explained]:
         """Leave out steps where it is shorter to say that others lead elsewhere in some places."""
         steps = Steps.seen(self.old, self.after, added, self.count, MOST_STEPS[1])
         lands = (steps.landing(self.old, self.radices) == self.after[:, None]).all(2)
         lands &= self.usual[:, None]
+        keys = self._keys(steps.landing(self.old, self.radices))
         kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
-        best = self._explained(lands[:, kept])
+        best = self._explained(lands[:, kept], keys[:, kept])
         while len(kept) > 1:
             rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")[:MOST_TRIED]]
             fewer, trial = min(
                 (
-                    (part, self._explained(lands[:, part]))
+                    (part, self._explained(lands[:, part], keys[:, part]))
                     for part in (kept[kept != step] for step in rarest)
                 ),
                 key=lambda pair: pair[1].bits,
@@ -487,32 +507,66 @@ class _Explaining:
         best = _Explained(best.bits, best.lands[:, used], best.shares[:, used])
         return steps._replace(values=steps.values[kept[used]]), best
 
-    def _explained(self, lands: np.ndarray) -> _Explained:
-        """Explain rows by some steps, which lead elsewhere in places where that pays."""
-        nominal, exceptions = lands, 0
+    def _keys(self, nominal: np.ndarray) -> np.ndarray:
+        """Return the number of what lies between where steps lead and where rows end."""
+        offset = (self.after[:, None] - nominal).reshape(-1, nominal.shape[2])
+        return _numbered(offset).reshape(nominal.shape[:2])
+
+    def _explained(self, lands: np.ndarray, keys: np.ndarray) -> _Explained:
+        """Explain rows by some steps, which lead elsewhere in places where that pays.
+
+        It is cheaper where they lead as far from where they should as elsewhere, or to one target.
+        """
+        nominal, spent = lands, 0.0
         shares = _shares(lands, self.action, self.count, ROUNDS[1])
-        for _ in range(TURNS):
+        usual = np.ones(int(keys.max(initial=0)) + 1), np.ones(int(self.targets.max()) + 1)
+        for turn in range(TURNS):
             before = lands
-            lands, exceptions = self._with_exceptions(nominal, shares)
+            lands, spent, usual = self._with_exceptions(nominal, keys, shares, usual, turn)
             if (lands == before).all():
                 break
             shares = _shares(lands, self.action, self.count, ROUNDS[1])
-        bits = _bits(lands, shares[self.action], self.count) + EXCEPTION_BITS * exceptions
+        bits = _bits(lands, shares[self.action], self.count) + spent
         bits += float(np.log2(self.radices).sum()) * lands.shape[1]
         return _Explained(bits + PARAMETER_BITS * np.count_nonzero(shares), lands, shares)
 
-    def _with_exceptions(self, lands: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return which steps explain what, once some lead elsewhere, and how often they do."""
-        lands, given, found = lands.copy(), shares[self.action], 0
+    def _with_exceptions(
+        self,
+        lands: np.ndarray,
+        keys: np.ndarray,
+        shares: np.ndarray,
+        usual: tuple[np.ndarray, np.ndarray],
+        turn: int,
+    ) -> tuple[np.ndarray, float, tuple[np.ndarray, np.ndarray]]:
+        """Return which steps explain what, once some lead elsewhere, and what these cost.
+
+        `usual` counts by how much and to which target steps lead elsewhere; also return the new
+        counts. In the first turn everything that explains as much counts a part.
+        """
+        lands, given, spent = lands.copy(), shares[self.action], 0.0
         chance = np.maximum((lands * given).sum(1), 2**-UNFORESEEN_BITS)
         excess = self.count * (np.log2(self.often) - np.log2(chance))
         totals = np.bincount(self.places, weights=excess)
+        far, ends = (np.full(len(counts), 0.1) for counts in usual)
         for place in np.flatnonzero(totals > EXCEPTION_BITS).tolist():
             rows = np.flatnonzero(self.places == place)
-            inner = _elsewhere(lands[rows], given[rows], self.count[rows], self.targets[rows])
-            found += int(np.count_nonzero((inner != lands[rows]).any(axis=0)))
+            targets, first, index = np.unique(
+                self.targets[rows], return_index=True, return_inverse=True
+            )
+            there = index.reshape(-1) == np.arange(len(targets))[:, None]
+            by_far = keys[rows[first]]
+            odds = np.maximum(
+                usual[0][by_far] / usual[0].sum(), (usual[1] / usual[1].sum())[targets][:, None]
+            )
+            price = LEAST_BITS + np.minimum(-np.log2(odds), MOST_BITS)
+            inner, cost, chosen = _elsewhere(
+                lands[rows], given[rows], self.count[rows], there, price, soft=turn == 0
+            )
+            spent += cost
+            np.add.at(far, by_far, chosen)
+            np.add.at(ends, targets, chosen.sum(axis=1))
             lands[rows] = inner
-        return lands, found
+        return lands, spent, (far, ends)
 
 
 def _numbered(*columns: np.ndarray) -> np.ndarray:
@@ -522,23 +576,40 @@ def _numbered(*columns: np.ndarray) -> np.ndarray:
 
 
 def _elsewhere(
-    lands: np.ndarray, given: np.ndarray, count: np.ndarray, targets: np.ndarray
-) -> np.ndarray:
-    """Let steps lead from one place to other targets, the one that explains most first."""
-    there = targets == np.unique(targets)[:, None]
-    least = _bits(lands, given, count)
+    lands: np.ndarray,
+    given: np.ndarray,
+    count: np.ndarray,
+    there: np.ndarray,
+    price: np.ndarray,
+    *,
+    soft: bool,
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Let steps lead from one place to other targets, the one that explains most first.
+
+    `there` says which rows end at which target, `price` what it costs that a step leads there.
+    Return what explains what, what it costs, and the counts of what was chosen (targets, steps):
+    where they are `soft`, all that would have explained nearly as much count a part.
+    """
+    least, spent = _bits(lands, given, count), 0.0
+    chosen = np.zeros(price.shape)
     while True:
         shares = lands * given
         other = shares.sum(1, keepdims=True) - shares
         chance = other + there[:, :, None] * given
         logs = np.log2(np.maximum(chance, 2**-UNFORESEEN_BITS))
         bits = -(logs * count[:, None]).sum(1)
-        target, step = np.unravel_index(int(bits.argmin()), bits.shape)
-        if bits[target, step] >= least - EXCEPTION_BITS:
-            return lands
-        least = float(bits[target, step])
+        if soft and not chosen.any():
+            gains = least - bits
+            near = (gains > LEAST_BITS) & (gains > gains.max(axis=1, keepdims=True) - NEARLY)
+            chosen = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
+        target, step = np.unravel_index(int((bits + price).argmin()), bits.shape)
+        if bits[target, step] + price[target, step] >= least:
+            return lands, spent, chosen
+        least, spent = float(bits[target, step]), spent + float(price[target, step])
         lands = lands.copy()
         lands[:, step] = there[target]
+        if not soft:
+            chosen[target, step] += 1
 
 
 def _bits(lands: np.ndarray, shares: np.ndarray, weight: np.ndarray) -> float:

@@ -4,6 +4,7 @@ The search is for the layout, the reading of the numbers of an observation, that
 makes this short to describe.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
@@ -13,6 +14,7 @@ import numpy as np
 
 from cwm_induction.discrete.features import FLAG, FactoredTransitions, Landmarks, Sizes, Trials
 from cwm_induction.discrete.moves import (
+    CHANGE_BITS,
     Assumption,
     FactorMove,
     Fit,
@@ -55,28 +57,33 @@ OPPOSITE_BITS = 4.0
 UNLIKELY = 3.0
 """Bits of coincidence from which on a digit is read as two."""
 
-EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0}
+EFFECT_BITS = {"keep": 0.0, "set": 1.0, "add": 2.0, "copy": 3.0, "site": 3.0, "shift": 3.0}
 """Price of the kind of an effect, the plainest first, beside that of its value."""
 
-HANDICAP = {"keep": 0.0, "set": 0.3, "add": 0.5, "copy": 1.2}
+HANDICAP = {"keep": 0.0, "set": 0.3, "add": 0.5, "copy": 1.2, "shift": 0.8}
 """How many more rows an effect must explain than a plainer one."""
 
 Values = tuple[int, ...]
 
 
 class Effect(NamedTuple):
-    """What happens to a factor instead of its nominal move: keep, set, add, copy or site."""
+    """What happens to a factor instead of its nominal move: keep, set, add, copy, site or shift.
+
+    What is added is added to the value before, what is shifted to where the move leads.
+    """
 
     kind: str
     value: int = 0
 
-    def apply(self, old: np.ndarray, factor: int, sizes: Sizes) -> np.ndarray:
-        """Return the factor's next values in states `old`."""
+    def apply(self, old: np.ndarray, factor: int, sizes: Sizes, aimed: np.ndarray) -> np.ndarray:
+        """Return the factor's next values in states `old` that moves would lead to `aimed`."""
         values: np.ndarray = old[:, self.value if self.kind == "copy" else factor]
         if self.kind == "set":
             values = np.full(len(old), self.value)
         if self.kind == "add":
             values = np.clip(values + self.value, 0, sizes.radices[factor] - 1)
+        if self.kind == "shift":
+            values = np.clip(aimed + self.value, 0, sizes.radices[factor] - 1)
         if self.kind == "site" and sizes.landmarks:
             here = sizes.landmarks.here(old)
             values = np.where(here >= 0, here, values)
@@ -97,7 +104,9 @@ class Change(NamedTuple):
         new = factored.new.copy()
         for label, effect in enumerate(self.effects, start=1):
             rows = labels == label
-            new[rows, self.factor] = effect.apply(factored.old[rows], self.factor, sizes)
+            new[rows, self.factor] = effect.apply(
+                factored.old[rows], self.factor, sizes, factored.new[rows, self.factor]
+            )
         return factored._replace(new=new)
 
 
@@ -170,6 +179,18 @@ def fit_dynamics(seen: Transitions, variant: RuleVariant) -> FactorDynamics:
     plain = variant._replace(shapes=False, blocks=False, moves=False)
     lookup = _Plan(seen, layout, bits, fits, plain).whole
     return lookup if lookup.bits * WORTHWHILE < best.bits else best
+
+
+def known_dynamics(
+    seen: Transitions, variant: RuleVariant, steps: Mapping[int, np.ndarray]
+) -> FactorDynamics:
+    """Return dynamics in which some factors move by known steps, one for each action."""
+    layout, bits, fits = _nominal(seen)[0]
+    for factor, deltas in steps.items():
+        move = FactorMove(fits[factor].move.radix, wraps=False, key=None, deltas=deltas[:, None])
+        price = np.count_nonzero(deltas) * (CHANGE_BITS + log2(move.radix))
+        fits = [Fit(move, price, price) if n == factor else fit for n, fit in enumerate(fits)]
+    return _Plan(seen, layout, bits, fits, variant).whole
 
 
 @lru_cache(KEPT)
@@ -431,7 +452,10 @@ class _Exceptions(NamedTuple):
         chosen: list[Effect] = []
         candidates = self._candidates(factored, factor, left)
         hits = np.stack(
-            [effect.apply(factored.old, factor, self.sizes) == target for effect in candidates]
+            [
+                effect.apply(factored.old, factor, self.sizes, factored.new[:, factor]) == target
+                for effect in candidates
+            ]
         )
         handicaps = np.array([HANDICAP[effect.kind] for effect in candidates])
         while left.any():
@@ -470,6 +494,7 @@ class _Exceptions(NamedTuple):
         values = [Effect("set", int(value)) for value in np.unique(target)]
         if not self.variant.moves:
             return values
+        further = np.unique(target - factored.new[left, factor]) if self.variant.shifts else ()
         shifts = np.unique(target - old[:, factor])
         others = [n for n, radix in enumerate(radices) if FLAG < radix <= radices[factor] + 1]
         return [
@@ -477,4 +502,5 @@ class _Exceptions(NamedTuple):
             *values,
             *(Effect("add", int(shift)) for shift in shifts if shift),
             *(Effect("copy", other) for other in others if other != factor),
+            *(Effect("shift", int(shift)) for shift in further),
         ]

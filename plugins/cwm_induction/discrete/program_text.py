@@ -221,6 +221,9 @@ class RuleWriter:
             return str(effect.value)
         if effect.kind == "add":
             return f"min(max({name} + {effect.value}, 0), {last})".replace("+ -", "- ")
+        if effect.kind == "shift":
+            aimed = f"new_{name}" if factor in self.known else name
+            return f"min(max({aimed} + {effect.value}, 0), {last})".replace("+ -", "- ")
         if effect.kind == "site":
             return f"{self._value_at()}[{self._cell()}]"
         return name if effect.kind == "keep" else self.names[effect.value]

@@ -72,13 +72,14 @@ class RuleVariant(NamedTuple):
 
     `rank` is the place of the layout among the best, `shapes` admits trees
     and runs beside tables, `blocks` that all moves are blocked at once. Without
-    `moves` what follows is looked up.
+    `moves` what follows is looked up. With `shifts` exceptions may add to where moves lead.
     """
 
     rank: int = 0
     shapes: bool = True
     blocks: bool = True
     moves: bool = True
+    shifts: bool = False
 
 
 def choose_rules(examples: Examples, variant: RuleVariant) -> DecisionList:
