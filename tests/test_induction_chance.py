@@ -89,11 +89,11 @@ def apart(one: Outcomes, other: Outcomes) -> float:
     return sum(abs(one.get(k, 0) - other.get(k, 0)) for k in {*one, *other}) / 2
 
 
-def furthest(env: gym.Env[Any, Any], rows: Dataset) -> float:
-    """Induce, and return how far the program is from the truth where it is furthest."""
-    model = loaded(discrete.induce_chances(rows))
+def distances(program: str, env: gym.Env[Any, Any], rows: Dataset) -> list[float]:
+    """Return how far a program is from the truth in each situation of some rows."""
+    model = loaded(program)
     seen = {(int(row.observation), int(row.action)) for row in rows}
-    return max(apart(told(model, *pair), true(env, *pair)) for pair in seen)
+    return [apart(told(model, *pair), true(env, *pair)) for pair in sorted(seen)]
 
 
 def test_slippery_ice_is_three_rules() -> None:
@@ -101,7 +101,7 @@ def test_slippery_ice_is_three_rules() -> None:
     rows = record(env, 3, 3000)
     program = discrete.induce_chances(rows)
     assert "as intended with 1/3, to either side with 1/3 each" in " ".join(program.split())
-    assert furthest(env, rows) < 1e-9
+    assert max(distances(program, env, rows)) < 1e-9
 
 
 def test_a_step_draws_one_of_the_outcomes() -> None:
@@ -120,10 +120,30 @@ def test_a_step_draws_one_of_the_outcomes() -> None:
 def test_rain_blows_to_either_side_unless_a_wall_is_ahead() -> None:
     env = gym.make("Taxi-v4", is_rainy=True)
     rows = record(env, 4, 5000)
-    program = " ".join(discrete.induce_chances(rows).split())
-    assert "as intended with 4/5, to either side with 1/10 each" in program
-    assert "Where the intended move leads nowhere nothing else happens" in program
-    assert furthest(env, rows) < 0.01
+    program = discrete.induce_chances(rows)
+    words = " ".join(program.split())
+    assert "as intended with 4/5, to either side with 1/10 each" in words
+    assert "Where the intended move leads nowhere nothing else happens" in words
+    assert max(distances(program, env, rows)) < 0.01
+
+
+def test_cliffs_lead_back_to_the_start_from_wherever_one_slips() -> None:
+    env = gym.make("CliffWalking-v1", is_slippery=True)
+    rows = record(env, 1, 4000)
+    program = discrete.induce_chances(rows)
+    assert "as intended with 1/3, to either side with 1/3 each" in " ".join(program.split())
+    assert np.mean(distances(program, env, rows)) < 0.02
+
+
+@pytest.mark.slow
+def test_cards_of_thirteen_kinds_are_drawn_and_an_ace_counts_twice() -> None:
+    model = loaded(discrete.induce_chances(record(gym.make("Blackjack-v1"), 0, 5000)))
+    hard = {((13 + card, 7, 0), 0.0, False): 1 / 13 for card in range(1, 9)}
+    assert apart(told(model, (13, 7, 0), 1), {**hard, (None, -1.0, True): 5 / 13}) < 1e-9
+    soft = {((15 + card, 7, 1), 0.0, False): 1 / 13 for card in range(1, 7)}
+    soft |= {((5 + card, 7, 0), 0.0, False): 1 / 13 for card in range(7, 10)}
+    assert apart(told(model, (15, 7, 1), 1), {**soft, ((15, 7, 0), 0.0, False): 4 / 13}) < 0.2
+    assert {end for _, _, end in told(model, (18, 7, 0), 0)} == {True}
 
 
 def test_customers_come_and_are_served_by_chance() -> None:

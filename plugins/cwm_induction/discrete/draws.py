@@ -18,7 +18,7 @@ from cwm_induction.discrete.transitions import Layout, Transitions, join
 MOST_STEPS = 24, 64
 """Different steps that are considered, the commonest: to choose a reading, and of the chosen."""
 
-TURNS = 4
+TURNS = 6
 """Turns of asking how likely steps are, and where they lead elsewhere."""
 
 ROUNDS = 6, 15
@@ -27,7 +27,7 @@ ROUNDS = 6, 15
 LEAST_SHARE = 0.004
 """Share below which a step is taken for none of an action's."""
 
-PARAMETER_BITS = 3.0
+PARAMETER_BITS = 5.0
 """Price of a share."""
 
 UNFORESEEN_BITS = 16.0
@@ -99,12 +99,13 @@ def _variety(values: np.ndarray, action: np.ndarray, count: np.ndarray) -> float
 
 def _shares(lands: np.ndarray, action: np.ndarray, count: np.ndarray, rounds: int) -> np.ndarray:
     """Estimate how often each action takes which step, by expectation maximisation."""
-    shares = np.full((int(action.max()) + 1, lands.shape[1]), 1 / max(lands.shape[1], 1))
+    actions = int(action.max()) + 1
+    counted = (np.arange(actions)[:, None] == action) * count
+    shares = np.full((actions, lands.shape[1]), 1 / max(lands.shape[1], 1))
     for _ in range(rounds):
         belief = shares[action] * lands
         belief /= np.maximum(belief.sum(1, keepdims=True), 1e-12)
-        totals = np.zeros_like(shares)
-        np.add.at(totals, action, belief * count[:, None])
+        totals = counted @ belief
         shares = totals / np.maximum(totals.sum(1, keepdims=True), 1e-12)
         shares = np.where(shares < LEAST_SHARE, 0.0, shares)
     return shares
@@ -422,6 +423,16 @@ class _Explaining:
         return _numbered(self.after, self.paid)
 
     @cached_property
+    def ways(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For every place what begins there, the targets, and what ends in which of these."""
+        found = []
+        for place in range(int(self.places.max()) + 1):
+            rows = np.flatnonzero(self.places == place)
+            targets = np.unique(self.targets[rows])
+            found.append((rows, targets, self.targets[rows] == targets[:, None]))
+        return found
+
+    @cached_property
     def usual(self) -> np.ndarray:
         """Whether each is the commonest way from its place to where it ends."""
         ways, ends = _numbered(self.places, self.targets), _numbered(self.old, self.after)
@@ -493,15 +504,18 @@ class _Explaining:
         best = self._explained(lands[:, kept], keys[:, kept])
         while len(kept) > 1:
             rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")[:MOST_TRIED]]
-            fewer, trial = min(
-                (
-                    (part, self._explained(lands[:, part], keys[:, part]))
-                    for part in (kept[kept != step] for step in rarest)
-                ),
-                key=lambda pair: pair[1].bits,
-            )
-            if trial.bits >= best.bits:
+            parts = [kept[kept != step] for step in rarest]
+            found = [self._explained(lands[:, part], keys[:, part]) for part in parts]
+            spare = [step for step, one in zip(rarest, found, strict=True) if one.bits < best.bits]
+            if not spare:
                 break
+            at = min(range(len(found)), key=lambda number: found[number].bits)
+            fewer, trial = parts[at], found[at]
+            if 1 < len(spare) < len(kept):
+                without = kept[~np.isin(kept, spare)]
+                several = self._explained(lands[:, without], keys[:, without])
+                if several.bits < trial.bits:
+                    fewer, trial = without, several
             kept, best = fewer, trial
         used = best.shares.any(axis=0)
         best = _Explained(best.bits, best.lands[:, used], best.shares[:, used])
@@ -549,12 +563,8 @@ class _Explaining:
         totals = np.bincount(self.places, weights=excess)
         far, ends = (np.full(len(counts), 0.1) for counts in usual)
         for place in np.flatnonzero(totals > EXCEPTION_BITS).tolist():
-            rows = np.flatnonzero(self.places == place)
-            targets, first, index = np.unique(
-                self.targets[rows], return_index=True, return_inverse=True
-            )
-            there = index.reshape(-1) == np.arange(len(targets))[:, None]
-            by_far = keys[rows[first]]
+            rows, targets, there = self.ways[place]
+            by_far = keys[rows[there.argmax(axis=1)]]
             odds = np.maximum(
                 usual[0][by_far] / usual[0].sum(), (usual[1] / usual[1].sum())[targets][:, None]
             )

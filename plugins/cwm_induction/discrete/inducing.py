@@ -18,7 +18,12 @@ from cwm_induction.discrete.board import board_outcomes, fit_board, write_board
 from cwm_induction.discrete.chance_text import write_chances
 from cwm_induction.discrete.chances import chance_model, is_paid_by_chance, unpaid
 from cwm_induction.discrete.draws import draw
-from cwm_induction.discrete.dynamics import FactorDynamics, fit_dynamics, known_dynamics, plain_layouts
+from cwm_induction.discrete.dynamics import (
+    FactorDynamics,
+    fit_dynamics,
+    known_dynamics,
+    plain_layouts,
+)
 from cwm_induction.discrete.expressions import wrapped
 from cwm_induction.discrete.outcomes import EXACT, fit_formula, fit_outcomes, known_steps
 from cwm_induction.discrete.program_text import DiscreteModel, seen_findings, write_program
@@ -77,10 +82,8 @@ def induce_chances(fit: Dataset, *, variant: int = 0, known: KnownStructure | No
         known.rows, known.layouts = len(fit), (drawn.layout,)
     by_chance = is_paid_by_chance(drawn.as_drawn)
     certain = unpaid(drawn.as_drawn) if by_chance else drawn.as_drawn
-    dynamics = fit_dynamics(certain, rules)
-    if steps := drawn.draws.known_steps(certain.encoding.actions):
-        told = known_dynamics(certain, rules, steps)
-        dynamics = min(dynamics, told, key=lambda found: found.bits)
+    steps = drawn.draws.known_steps(certain.encoding.actions)
+    dynamics = known_dynamics(certain, rules, steps)
     model = _with_outcomes(certain, dynamics, rules)
     return write_chances(chance_model(drawn, model, by_chance))
 
