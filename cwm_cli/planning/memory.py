@@ -1,9 +1,9 @@
 """A program with memory as a model: where an episode stands is what happened in it so far."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from functools import lru_cache
-from operator import is_
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -184,13 +184,11 @@ _SHARED = frozenset(
 )
 """Types of what never changes, or is no part of a state: copies have the same."""
 
-_KEYS = _SHARED | {tuple, frozenset}
-
 
 def replica(value: Any, *shared: Any) -> Any:
     """Return a copy that has nothing in common with a value that can change, but what is `shared`.
 
-    `deepcopy` does the same and takes ten times as long, at every step that is planned with.
+    `deepcopy` does the same and takes two to twelve times as long, at every step that is tried.
     `Unsuited` where something cannot be copied.
     """
     try:
@@ -208,17 +206,16 @@ def _replica(value: Any, memo: dict[int, Any]) -> Any:
     if kind is np.ndarray and not value.dtype.hasobject:
         made = memo[id(value)] = value.copy("K")
     elif kind is tuple:
-        made = tuple([_replica(part, memo) for part in value])
-        made = value if all(map(is_, made, value)) else made
+        made = value if _are_final(value) else tuple([_replica(part, memo) for part in value])
     elif kind is list:
         made = memo[id(value)] = value.copy()
-        if not set(map(type, value)) <= _SHARED:
+        if not _are_final(value):
             made[:] = [_replica(part, memo) for part in value]
-    elif kind is dict and set(map(type, value)) <= _KEYS:
+    elif kind is dict and _are_final(value):
         made = memo[id(value)] = value.copy()
-        if not set(map(type, value.values())) <= _SHARED:
+        if not _are_final(value.values()):
             made.update([(name, _replica(part, memo)) for name, part in value.items()])
-    elif kind is set and set(map(type, value)) <= _KEYS:
+    elif kind is set and _are_final(value):
         made = memo[id(value)] = value.copy()
     elif _has_attributes_only(kind):
         made = memo[id(value)] = object.__new__(kind)
@@ -226,6 +223,15 @@ def _replica(value: Any, memo: dict[int, Any]) -> Any:
     else:
         made = deepcopy(value, memo)
     return made
+
+
+def _are_final(some: Collection[Any]) -> bool:
+    """Whether all of some values are shared by copies: plain ones, and tuples of these."""
+    kinds = set(map(type, some))
+    if tuple in kinds:
+        tuples = some if len(kinds) == 1 else [each for each in some if type(each) is tuple]
+        kinds = kinds - {tuple} | set(map(type, chain.from_iterable(tuples)))
+    return kinds <= _SHARED
 
 
 def _content(value: Any) -> Any:
