@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.searches import SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
-from cwm_cli.worlds.confirming import Forged
-from cwm_cli.worlds.messages import PlanningJob, states_of
+from cwm_cli.worlds.confirming import Forged, RemoteModel
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 from test_confirming import HANDLER
@@ -281,6 +282,19 @@ class TestPlanning:
         assert found[0][0].confirmed == 60
         alike = [[(each.returned, each.model_steps) for each in some] for some in found]
         assert alike[0] == alike[1]
+
+    def test_places_that_no_plan_needs_are_let_go(self, sandbox) -> None:
+        job = SteppingJob(program=POLE, observation_space=PLACES, action_space=PUSHES)
+        with closing(RemoteModel(sandbox, job)) as model:
+            model.stand(EpisodeHistory((np.array([0.0, 0.01]),)))
+            first = model.here()
+            for _ in range(3):
+                for number in range(300):
+                    model.step(number % 2)
+                    model.here()
+                model.stand(first)
+            assert sum(map(bool, model._held.values())) < 600
+            assert model.step(1).observation.tolist() == [0.0, 0.01]
 
     @pytest.mark.slow
     def test_continuous_actions_are_planned_from_places_as_well(self, sandbox) -> None:

@@ -180,7 +180,7 @@ class _Walker:
         self._plain = self._model = model
         self._job = job
         self._numbers: dict[Any, int] = {}
-        self._places: list[Here] = []
+        self._places: list[Any] = []
         self._histories = states_of(job)
         self._observations, self._actions = (
             Codec(job.observation_space, "observations"),
@@ -191,7 +191,7 @@ class _Walker:
         """Stand where that is to be, and do what is asked."""
         ask, way, place, several, count, length, discount = STEPPING.unpack_from(question)
         body = question[STEPPING.size :]
-        if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW):
+        if ask in (Ask.BEGIN, Ask.FORGET, Ask.ANEW, Ask.FREE):
             return self._settle(ask, np.frombuffer(body, "<u8").tolist())
         states, size = self._states(way, place, several, body)
         if ask == Ask.AGREE:
@@ -215,9 +215,13 @@ class _Walker:
         return reply
 
     def _settle(self, ask: int, key: list[int]) -> bytes:
-        """Be as a decision or a model begins."""
+        """Be as a decision or a model begins, or without places."""
         if ask == Ask.BEGIN:
             self._model.draw_from(key)
+        elif ask == Ask.FREE:
+            for number in key:
+                del self._numbers[name(self._places[number])]
+                self._places[number] = None
         elif ask == Ask.ANEW:
             self._model = self._plain.anew
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from bisect import bisect
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
@@ -75,6 +75,9 @@ Those of episodes that are planned for together are shared out evenly, though so
 CHECKED = 1000
 """Transitions of a window that are asked again, at most."""
 
+MOST_DROPPED = 500
+"""Places that nobody needs any more before the program is told so."""
+
 MOST_ROWS = 4000
 """Rows after which no more episodes are asked again: a program with memory needs what was before.
 """
@@ -129,6 +132,15 @@ class ToldStep(NamedTuple):
     start: int = NO_PLACE
     end: int = NO_PLACE
     probability: float | None = None
+
+
+class HeldPlace(int):
+    """The number of a place, of which it is noted when nobody needs it any more."""
+
+    dropped: list[int]
+
+    def __del__(self) -> None:
+        self.dropped.append(int(self))
 
 
 class ToldPath(NamedTuple):
@@ -204,6 +216,7 @@ class RemoteModel(Model):
         self._ahead: deque[tuple[Any, SteppingReply]] = deque()
         self._is_loaded = self._is_anew = False
         self._at = NO_PLACE
+        self._held, self._dropped = defaultdict[int, int](int), list[int]()
         self._led: dict[int, ToldStep] = {}
         self._roots: dict[int, EpisodeHistory] = {}
         self._process = sandbox.converse(stepping, side=1)
@@ -234,6 +247,7 @@ class RemoteModel(Model):
         """Forget what was told, and where that was."""
         self.told, self.played, self._is_anew = [], [], False
         self._led, self._roots = {}, {}
+        self._held, self._dropped = defaultdict(int), []
         self._ahead.clear()
         self._ask(Ask.FORGET)
 
@@ -243,7 +257,7 @@ class RemoteModel(Model):
             self._ahead.clear()
         self._start, self._since, self._is_there = Footing.of(state), [], False
         self._seen, self._here = self._start.observation, state if self._ahead else None
-        self._stood, self._at = state, self._start.place
+        self._stood, self._at = state, int(self._start.place)
 
     def here(self) -> Any:
         """Return what leads `stand` back to where the model stands."""
@@ -251,7 +265,7 @@ class RemoteModel(Model):
             [reply] = self._stepped(Ask.HERE)
             self._note(reply)
             if self._start.history is not None:
-                self._roots[reply.place] = self._start.history
+                self._roots[int(reply.place)] = self._start.history
         return self._here
 
     def agree(self, one: Any, other: Any) -> bool:
@@ -279,7 +293,7 @@ class RemoteModel(Model):
         self._note(reply)
         self._since.append(action)
         step = Step(self._seen, reply.reward, reply.terminated, reply.valid)
-        self.told.append(self._led_to(ToldStep(before, action, step, start, reply.place)))
+        self.told.append(self._led_to(ToldStep(before, action, step, start, int(reply.place))))
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
@@ -356,7 +370,7 @@ class RemoteModel(Model):
         if abs(total - tried.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
             found = f"return {tried.returned:.6g}, and {total:.6g} one by one"
             raise Forged(f"the program said that {len(tried.actions)} actions {found}: {INSTEAD}")
-        places = [start.place, *(reply.place for reply in replies)]
+        places = [int(start.place), *(int(reply.place) for reply in replies)]
         return [
             self._led_to(
                 ToldStep(
@@ -390,7 +404,7 @@ class RemoteModel(Model):
 
     def _note(self, reply: SteppingReply) -> None:
         """Keep where the program says that it stands."""
-        self._at = reply.place
+        self._at = int(reply.place)
         self._seen = self._observation(reply)
         self._here = self._place_of(reply, self._seen)
 
@@ -463,7 +477,24 @@ class RemoteModel(Model):
             raise Forged(f"{words}: {INSTEAD}")
         if not all(-LARGEST < reply.reward < LARGEST for reply in replies):
             raise Forged(f"{MEDDLED} with endless rewards: {INSTEAD}")
-        return replies
+        return replies if not self.remembers else list(map(self._hold, replies))
+
+    def _hold(self, reply: SteppingReply) -> SteppingReply:
+        """Have a place kept for as long as somebody here has its number."""
+        if reply.place < 0:
+            return reply
+        self._held[reply.place] += 1
+        place = HeldPlace(reply.place)
+        place.dropped = self._dropped
+        return reply._replace(place=place)
+
+    def _let_go(self) -> None:
+        """Have places forgotten that nobody has the number of: each is a copy of the program."""
+        numbers, self._dropped[:] = self._dropped[:], []
+        for number in numbers:
+            self._held[number] -= 1
+        free = [number for number in set(numbers) if not self._held[number]]
+        self._ask(Ask.FREE, np.array(free, "<u8").tobytes(), (Stand.THERE, 0, 0, len(free), 0))
 
     def _ask(
         self,
@@ -478,6 +509,8 @@ class RemoteModel(Model):
 
         That answers no more than so many steps for each action.
         """
+        if len(self._dropped) >= MOST_DROPPED:
+            self._let_go()
         head = STEPPING.pack(ask, *numbers, discount)
         _, _, several, count, _ = numbers
         process = self._process

@@ -344,7 +344,7 @@ class Ask(IntEnum):
     several observations or places, BEGIN to draw its random numbers from a key on, FORGET the
     places that it has named, ANEW to stand at its last observation before every step up to that,
     OUTCOMES to tell all that can follow an action, DRAWN what so many draws of it lead to, AGREE
-    whether two places are the same.
+    whether two places are the same, FREE to let go of places.
     """
 
     HERE = 0
@@ -357,6 +357,7 @@ class Ask(IntEnum):
     OUTCOMES = 7
     DRAWN = 8
     AGREE = 9
+    FREE = 10
 
 
 class Stand(IntEnum):
