@@ -72,7 +72,8 @@ def mechanism_of(samples):
     """Fit a mechanism to the joints that are found."""
     joints, time = joints_of(samples, latents(samples).variables)
     effort = Effort(1000, 60).share(1)
-    return fit(samples, joints, inputs_of(samples), time, np.random.default_rng(0), effort)
+    motion = Motion.of(joints, inputs_of(samples), time)
+    return fit(samples, joints, inputs_of(samples), motion, np.random.default_rng(0), effort)
 
 
 @pytest.fixture(scope="module")

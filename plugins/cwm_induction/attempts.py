@@ -220,7 +220,8 @@ class VelocityAttempt:
             return ProgramProposal("", more)
         finally:
             task.effort.units -= given - effort.units if effort is not task.effort else 0.0
-        program = remembering(program, samples, view.observations, view.actions)
+        spaces = view.observations, view.actions
+        program = remembering(program, samples, pace.ends, *spaces)
         return ProgramProposal(program, more)
 
 
@@ -256,7 +257,7 @@ def unchanged(data: Dataset) -> str:
     return UNCHANGED.format(count=len(data), reward=reward)
 
 
-def attempts(data: Dataset, contract: str) -> Iterator[Attempt]:
+def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield what to try for a new program of a contract, the likeliest first."""
     if contract == "memory" and has_equations(data):
         yield VelocityAttempt("after")

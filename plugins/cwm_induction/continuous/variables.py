@@ -139,6 +139,9 @@ def latents(samples: Samples) -> Latents:
         components[cosine] = f"np.cos(angle{number}_next)"
         components[sine] = f"np.sin(angle{number}_next)"
     variables += [_number(samples, index) for index in single]
+    variables.sort(
+        key=lambda v: all(v.name != unseen.name for unseen in samples.remembered.values())
+    )
     return Latents(tuple(variables), tuple(components))
 
 

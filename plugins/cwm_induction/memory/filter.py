@@ -1,8 +1,13 @@
 """A program with memory, written around one that knows everything."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from cwm_cli.data.spaces import Space
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.flattening import built, joined
+from cwm_induction.writing.rounding import literal
 
 _FILTER = '''
 
@@ -24,8 +29,7 @@ class Environment(Dynamics):
     def step(self, action):
         """Predict what is seen after an action."""
         self.before, self.action = self.observation, {action}
-        state, reward, terminated = super().step(self.action)
-        {answer}
+        numbers, reward, terminated = self.moved(self.action)
         return {built}, reward, terminated
 
     def correct(self, observation, reward):
@@ -45,12 +49,31 @@ class Environment(Dynamics):
     def after(self, velocities):
         """Take the last step again with other velocities; return what is seen then."""
         self.set_state(np.concatenate([self.before[:SEEN], velocities]))
-        return super().step(self.action)[0][:SEEN]
+        return self.moved(self.action)[0]
+
+    def moved(self, action):
+        """Take a step{and_stop}; return what is seen of it."""
+        state, reward, terminated = super().step(action)
+{stops}        return state[:SEEN], reward, terminated
 '''
 
+_STOP = """        if not {low} < state[{at}] < {high}:
+            state[{at}] = self.observation[{at}] = {clipped}
+            self.observation[SEEN + {place}] = 0.0
+"""
 
-def remembering(program: str, samples: Samples, observations: Space, actions: Space) -> str:
-    """Let a program that knows everything take and give what is seen only."""
+
+def remembering(
+    program: str,
+    samples: Samples,
+    ends: Sequence[tuple[int, int, float, float]],
+    observations: Space,
+    actions: Space,
+) -> str:
+    """Let a program that knows everything take and give what is seen only.
+
+    Velocities end at the `ends` of a way: of which component, which of them, from where to where.
+    """
     hidden = [found.name for found in samples.remembered.values()]
     *most, last = hidden
     text = _FILTER.format(
@@ -59,7 +82,22 @@ def remembering(program: str, samples: Samples, observations: Space, actions: Sp
         unseen=f"{', '.join(most)} and {last}" if most else last,
         numbers=joined(observations, "observation"),
         action=joined(actions, "action") if actions.children else "action",
-        answer="numbers = state[:SEEN]",
+        and_stop=", and stop at the end of a way" if ends else "",
+        stops="".join(
+            _STOP.format(
+                at=component,
+                place=place,
+                low=_end(low),
+                high=_end(high),
+                clipped=f"min(max(state[{component}], {_end(low)}), {_end(high)})",
+            )
+            for component, place, low, high in ends
+        ),
         built=built(observations, "", [0]),
     )
     return program.replace("class Environment:", "class Dynamics:", 1).rstrip() + "\n" + text
+
+
+def _end(place: float) -> str:
+    """Write the end of a way, which is stored in single precision."""
+    return literal(float(f"{place:.7g}")) if np.isfinite(place) else f"float('{place}')"

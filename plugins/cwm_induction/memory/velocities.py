@@ -84,6 +84,15 @@ class Pace(NamedTuple):
         return [4 * self.samples.grain * size / self.time for size in sizes]
 
     @property
+    def ends(self) -> list[tuple[int, int, float, float]]:
+        """Where coordinates were seen to stop: their component, their place, and both ends."""
+        return [
+            (int(variable.source[len("observation[") : -1]), place, variable.low, variable.high)
+            for place, variable in enumerate(self.coordinates)
+            if self.stopped[place].any()
+        ]
+
+    @property
     def stopped(self) -> Array:
         """Mask (coordinates, rows) of where one comes to the end of its way, which stops it."""
         return np.stack([(v.then == v.low) | (v.then == v.high) for v in self.coordinates])
@@ -102,7 +111,8 @@ class Pace(NamedTuple):
 
     def after(self) -> Samples:
         """Return the rows with the velocities after the step, by which coordinates move."""
-        rows = np.flatnonzero(self.follows) + 1
+        follows = np.append(False, self.follows)
+        rows = np.flatnonzero(follows & (~self.stopped.any(0) | self.samples.terminated))
         speeds = np.where(self.stopped, 0.0, self.speeds)
         return self.rows(rows, speeds[:, rows - 1], speeds[:, rows])
 
@@ -116,7 +126,7 @@ class Pace(NamedTuple):
             width + place: Remembered(f"{variable.name}_velocity", off)
             for place, (variable, off) in enumerate(zip(self.coordinates, noise, strict=True))
         }
-        bounds, near = np.array(ends)[:, None], 5 * np.array(noise)[:, None]
+        bounds, near = np.array(ends)[:, None], np.array(noise)[:, None]
 
         def limited(speeds: Array) -> Array:
             snapped: Array = np.where(
@@ -211,8 +221,8 @@ def _limit(speeds: Array, noise: float) -> float:
     limits = [np.inf]
     for side in (1.0, -1.0):
         edge = float((side * speeds).max())
-        near = side * speeds >= edge - 4 * noise
+        near = side * speeds >= edge - noise
         if edge > 0 and FEWEST <= near.sum() < 0.5 * len(speeds):
-            limits.append(simplest_between(edge - 4 * noise, edge + noise))
+            limits.append(simplest_between(edge - noise, edge + noise))
     limit = min(limits)
-    return limit if np.abs(speeds).max() < limit + 5 * noise else np.inf
+    return limit if np.abs(speeds).max() < limit + noise else np.inf
