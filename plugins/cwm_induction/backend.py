@@ -15,6 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
 from cwm_induction import objects
@@ -117,9 +118,11 @@ class Induction(Backend):
             return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
+        remembers = abilities_of(best.program).remembers
+        where = "from the third step of an episode on" if remembers else "on them"
         remark = (
             f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
-            f"its accuracy on them is {share(best.fit)}."
+            f"its accuracy {where} is {share(best.fit)}."
         )
         called = [identifier(name) for name in names]
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
@@ -127,7 +130,8 @@ class Induction(Backend):
         remark = " ".join([remark, *unseen])
         program = remarked(broken(renamed(best.program, names)), remark)
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)}."
-        return found, program, best.above < HOPELESS and not has_rules(fit)
+        hopeless = best.above < HOPELESS and not has_rules(fit)
+        return found, program, hopeless or (remembers and best.is_right)
 
 
 def _rows(data: Dataset) -> str:

@@ -42,6 +42,10 @@ KNOWN_MORE = 0.02
 MOST = 0.9
 """Share of exact rows with which an agent that is learning is content."""
 
+BEGINS = 2
+"""Steps of an episode that a program with memory may have to guess: a velocity shows in the second
+observation, and what a step makes of it in the third."""
+
 AT_ONCE = 2
 """Attempts made at the same time once there is a program to compare them with."""
 
@@ -128,17 +132,30 @@ class Portfolio:
         predictions = self._predictions(proposal.program)
         if predictions is None:
             return None
-        whole = self.problem.metric.score(predictions, self.fit)
-        right = self._right(whole)
+        whole, told = self.problem.metric.score(predictions, self.fit), self._told
+        right = self._right(
+            whole if told.all() else self.problem.metric.score(predictions[told], self.fit[told])
+        )
         above = 1.0 if whole.normalised is None else whole.normalised
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
-        mask = self.task.held_back
+        mask = self.task.held_back & told
         if judged is None or not mask.any():
             return JudgedProgram(proposal.program, 0.0, right, above, whole.exact)
         checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
         bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
         return JudgedProgram(proposal.program, held_back, right, above, whole.exact)
+
+    @cached_property
+    def _told(self) -> np.ndarray:
+        """Mask of the rows that programs are chosen by: with memory not those that it begins in."""
+        count = len(self.fit)
+        if self.problem.contract != "memory":
+            return np.ones(count, bool)
+        episodes = self.fit.columns["episodes"]
+        told = np.zeros(count, bool)
+        told[BEGINS:] = episodes[BEGINS:] == episodes[:-BEGINS]
+        return told if told.any() else ~told
 
     def _right(self, score: Score) -> float:
         """Return what programs are compared by: what is right, or the skill if that is asked for.
