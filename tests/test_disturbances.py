@@ -1,14 +1,17 @@
 """Hidden components and noise: arguments that every environment takes beside its own."""
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from cwm_cli.agents.collecting import load_transitions
+from cwm_cli.cli import app
 from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.disturbances import with_disturbances
@@ -253,17 +256,19 @@ def test_what_is_hidden_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> 
         load_transitions(spec, env_args={"hide": ["0"]}, dataset=rows)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("bench-speed", "benchmark", "calibrate", "collect", "data import", "evaluate", "learn"),
-        *("plan", "synthesize"),
-    ],
-)
-def test_every_command_that_takes_an_environment_hides_and_adds_noise(command: str, cwm) -> None:
-    told = cwm.inside(*command.split(), "--help").stdout
-    assert "--hide" in told
-    assert "--noise" in told or command == "data import"  # what is recorded is as noisy as it is
+def options(command: Any, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Yield the options of a command and of those below it."""
+    for each, below in getattr(command, "commands", {}).items():
+        yield from options(below, f"{name} {each}".strip())
+    yield name, {option for each in command.params for option in each.opts}
+
+
+def test_every_command_that_takes_an_environment_hides_and_adds_noise() -> None:
+    taking = {name: known for name, known in options(get_command(app)) if "--env" in known}
+    assert len(taking) >= 9
+    for name, known in taking.items():
+        recorded = {"--noise"} if name == "data import" else set()  # it is as noisy as it is
+        assert known >= {"--hide", "--noise"} - recorded, name
 
 
 def test_a_hand_is_dealt_as_random_play_has_it_where_the_same_is_seen() -> None:
