@@ -8,6 +8,7 @@ numbers that it shows. No environment is known by its name.
 from __future__ import annotations
 
 import inspect
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -329,19 +330,19 @@ class Hands:
             hands = drawn
             for hand, chance in hands.items() if count > 1 else ():
                 env.player = list(hand)
-                same, chances = self._dealt.setdefault(self._looks(flat(read())), ([], []))
+                same, sums = self._dealt.setdefault(self._looks(flat(read())), ([], []))
                 same.append(hand)
-                chances.append(chance)
+                sums.append(chance + (sums[-1] if sums else 0.0))
 
     def __call__(self, env: Any, observation: Any) -> bool:
         """Stand there; False where no hand looks so."""
         seen = flat(observation)
         if seen.shape != (3,) or self._looks(seen) not in self._dealt:
             return False
-        hands, chances = self._dealt[self._looks(seen)]
-        shares = np.array(chances) / sum(chances)
-        env.player = list(hands[env.np_random.choice(len(hands), p=shares)])
-        env.dealer = [int(seen[1]), int(env.np_random.choice(self._deck))]
+        hands, sums = self._dealt[self._looks(seen)]
+        rng = env.np_random
+        env.player = list(hands[bisect(sums, rng.random() * sums[-1], hi=len(sums) - 1)])
+        env.dealer = [int(seen[1]), self._deck[rng.integers(len(self._deck))]]
         return True
 
     @staticmethod
