@@ -19,6 +19,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task
+from cwm_cli.evaluation.mismatches import Comparing
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
 from cwm_cli.export import export_of, publish
 from cwm_cli.planning import Unsuited
@@ -413,3 +414,19 @@ assert len({str(each) for each in first}) == 9
         row = Transition(0, 1, 1, 1.0, False)
         rows = Dataset.of([row], observation_space=SIDES, action_space=PUSHES)
         exported(tmp_path, program, rows, code)
+
+
+def test_what_a_memory_predicts_wrongly_is_no_chance_but_what_it_draws_is(sandbox) -> None:
+    def step(action: int, reward: float) -> Transition:
+        return Transition(0, action, 0, reward, False)
+
+    seen = [step(0, 0.0), step(1, 1.0), step(1, 1.0), step(0, 0.0), step(0, 1.0)]
+    one = Space("discrete", low=(0,), high=(1,))
+    found = []
+    for program in (ARMS, ARMS.replace("int(self.rng.integers(2))", "0")):
+        comparing = Comparing(ProgramModel(program, sandbox), one, PUSHES)
+        found.append(comparing.compare(comparing.rows(seen)))
+    assert [(each.steps, each.wrong, each.drawn, each.chance) for each in found] == [
+        (5, 1, 0, 0),
+        (5, 2, 0, 0),
+    ]
