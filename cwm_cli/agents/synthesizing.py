@@ -70,6 +70,7 @@ class Scores(NamedTuple):
 class SynthesisResult:
     """What came of a search.
 
+    It is `settled` where nothing tells what can be reached, and nothing better was found for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `cost` is in US dollars, None where it is unknown. `failure` says why
@@ -79,6 +80,7 @@ class SynthesisResult:
     run: Path
     program: Path | None
     solved: bool
+    settled: bool
     given_up: bool
     completions: int
     tokens: int
@@ -349,6 +351,7 @@ class SearchJob:
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
             solved=self.search.solved,
+            settled=self.problem.settled,
             given_up=self.search.given_up,
             completions=self.search.completions,
             tokens=spent.tokens,
@@ -566,7 +569,10 @@ def _log_protection(run: SearchRun, present: Protection) -> None:
 def _config(
     env: str, env_args: Mapping[str, Any], digest: str, *, choices: Choices, settings: Settings
 ) -> SearchConfig:
-    """Gather what makes the run what it is."""
+    """Gather what makes the run what it is; patience matters only where chance or memory does."""
+    if choices.contract == "plain":
+        problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
+        settings = settings | {"problem": problem}
     return SearchConfig(
         env=env,
         env_args=dict(env_args),

@@ -142,6 +142,8 @@ def synthesize(
     spent += f", {tokens(result.tokens)} tokens, cost {money(result.cost)}"
     by = f" by {result.unasked}" if result.unasked else ""
     outcome = f"solved{by}" if result.solved else "not solved"
+    if result.settled:
+        outcome = "settled: nothing tells what can be reached, and nothing got better any more,"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
@@ -177,7 +179,9 @@ def _next(result: SynthesisResult, budget: int) -> str:
     score = result.scores.test or result.scores.train
     if score is None:
         return "nothing to plan with: no program was written"
-    if score.normalised is None or score.normalised > 0:
+    if (
+        score.normalised if score.skill is None else score.skill
+    ) is None or score.value > score.least:
         return shlex.join(["cwm", "plan", str(result.run)])
     words = "not worth planning with: no better than saying that nothing changes"
     if result.given_up or result.solved:

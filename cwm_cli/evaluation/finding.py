@@ -39,6 +39,8 @@ SHUFFLES = 24
 STRONG = 7.0
 """Standard deviations by which a context has to beat chance: there are many contexts, and pairs
 of rows that share a row are not independent."""
+AS_MUCH = 0.05
+"""Share by which contexts tell as much: of these the one that is surest is named."""
 LEAST_TOLD = 0.3
 """Share of what differs that the past has to tell: with less, chance is the better account."""
 
@@ -202,7 +204,7 @@ class RecordedPast:
         yield "the step before", self._earlier(whole)
         yield "the two steps before", _paired(self._earlier(whole), self._earlier(whole, 2))
         yield "the action two steps before", self._earlier(self.action, 2)
-        yield "how long the episode has lasted", np.minimum(_since(first), 2 * LONGEST_WAIT)
+        yield "how long the episode has lasted", _since(first)
         begun = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
         yield "the first observation of the episode", self.observation[begun]
         if self._before.shape[1] <= MOST_PARTS:
@@ -260,9 +262,11 @@ def _in_conflicts(history: RecordedPast) -> Finding:
     some = np.flatnonzero(odd[situation])[:MOST_COMPARED]
     agreement = Agreement(situation[some], outcome[some])
     told = [(*agreement.within(codes[some]), name) for name, codes in history.contexts()]
-    strength, share, name = max(told, key=lambda each: each[0])
-    if strength < STRONG:
+    strong = [(share, strength, name) for strength, share, name in told if strength >= STRONG]
+    if not strong:
         return found
+    most = max(share for share, *_ in strong) - AS_MUCH
+    _, share, name = max((each[1], *each[::2]) for each in strong if each[0] >= most)
     contract = "memory" if share >= LEAST_TOLD else "chance"
     return found.model_copy(update={"contract": contract, "told_by": name, "told": share})
 
@@ -352,8 +356,10 @@ def _in_numbers(history: RecordedPast) -> Finding:
     """Judge by what a smooth regression leaves open, where no situation repeats."""
     rows = _stretches(history)
     inputs, targets = history.inputs, history.changes
+    if len(rows) < FEWEST or inputs.shape[1] > WIDEST:
+        return Finding()
     real = [i for i in history.real if np.ptp(targets[rows, i]) > 0]
-    if len(rows) < FEWEST or inputs.shape[1] > WIDEST or not real:
+    if not real:
         return Finding()
     change = _scaled(targets[rows][:, real])
     now, earlier = inputs[rows], inputs[rows - 1]

@@ -10,7 +10,17 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import ContractName, Finding
-from cwm_cli.problems.feedback import About, counterexample, evidence, needed, report
+from cwm_cli.problems.feedback import (
+    About,
+    counterexample,
+    documented_names,
+    evidence,
+    hidden_examples,
+    needed,
+    on_chance,
+    report,
+    uncertain_report,
+)
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
@@ -72,6 +82,10 @@ class WorldModelProblem(Problem):
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
+    patience: int = 6
+    """Completions in a row that better nothing beyond noise before a search for a program of chance
+    or memory ends, where nothing tells what can be reached: what one answer in three betters has
+    been bettered by then, nine times of ten."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
@@ -120,7 +134,7 @@ class WorldModelProblem(Problem):
 
     def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
         """Ask in so many characters, if there is a limit, and otherwise than `number` times."""
-        interface = Contract().words(
+        interface = Contract.named(self.contract).words(
             self.dataset.observation_space,
             self.dataset.action_space,
             tools=self.tools,
@@ -131,6 +145,8 @@ class WorldModelProblem(Problem):
         if self.feedback != "paper":
             shown = self.dataset[self.shown]
             interface += f"\n\n{self.metric.words(shown)}"
+            if self.contract != "plain" and move.action != GENERATE:
+                interface += f"\n\n{self._uncertain(shown)}"
             move = self._informed(move, number)
             description = needed(description, self._settled(move))
             if move.action == GENERATE:
@@ -163,10 +179,23 @@ class WorldModelProblem(Problem):
         key = len(shown), variant
         if key not in self._told:
             self._told[key] = evidence(
-                shown, self.metric, self.description, tokens=self.evidence_tokens, variant=variant
+                shown,
+                self.metric,
+                self.description,
+                tokens=self.evidence_tokens,
+                variant=variant,
+                uncertain=self._uncertain(shown),
             )
         again = [self._history.programs(), ASKED_BEFORE.format(number=variant)] if variant else []
         return "\n\n".join(filter(None, [self._told[key], *again]))
+
+    def _uncertain(self, shown: Dataset) -> str:
+        """Say what is known of chance, and of what is hidden."""
+        names = documented_names(self.description, self.dataset.observation_space)
+        told = on_chance(self.finding, self.contract, names)
+        if self.contract == "memory" and self.finding is not None and self.finding.conflicts:
+            told = "\n".join([told, *hidden_examples(shown)])
+        return told
 
     @cached_property
     def _told(self) -> dict[tuple[int, int], str]:
@@ -220,19 +249,37 @@ class WorldModelProblem(Problem):
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
         shown = self._shown(disclosed)
-        score, wrong = found.score.value, found.rows < 1.0
+        score, wrong, reached = found.score.value, found.rows < 1.0, found.score.reached
         parts = found.score.model_dump(include=set(PARTS))
-        failure = None if score == 1.0 else self._mismatch(found, shown)
-        stuck = self.feedback != "paper" and wrong.any() and not wrong[shown].any()
+        failure = None if score == 1.0 or reached else self._mismatch(found, shown)
+        certain = self.contract == "plain" and self.feedback != "paper"
+        stuck = certain and wrong.any() and not wrong[shown].any()
         return Verdict(
             score=score,
-            validation=score if shown.all() else self._score(found.predictions, ~shown),
+            validation=score if shown.all() else self._score(found, ~shown),
             parts={name: share for name, share in parts.items() if share is not None},
             failure=failure,
             floor=found.score.least,
             error=log_error(found.predictions, self.dataset),
             dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
+            reached=reached,
+            stderr=found.score.skill_stderr,
         )
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing was bettered beyond noise for so long that nothing will be.
+
+        It is asked where chance or what is hidden lets nobody tell what can be reached.
+        """
+        best, waited = None, 0
+        for node in self._history.nodes if self.contract != "plain" else ():
+            verdict, waited = node.verdict, waited + node.asked
+            if best is None or verdict.score > best.score + (best.stderr or 0.0):
+                best, waited = verdict, 0
+        if best is None or best.reached is not None or best.score <= best.floor:
+            return False
+        return waited >= self.patience
 
     def _shown(self, disclosed: tuple[int, ...]) -> np.ndarray:
         """Return the mask of the rows that are fitted to, or in one of these episodes."""
@@ -240,14 +287,18 @@ class WorldModelProblem(Problem):
         mask |= np.isin(self.dataset.columns["episodes"], disclosed)
         return mask
 
-    def _score(self, predictions: Columns, mask: np.ndarray) -> float:
-        """Score predictions on some of the rows."""
-        return self.metric.score(_rows(predictions, mask), self.dataset[mask]).value
+    def _score(self, found: Evaluation, mask: np.ndarray) -> float:
+        """Score what was said of some of the rows."""
+        assert found.answers is not None
+        return self.metric.score(found.answers[mask], self.dataset[mask]).value
 
     def _mismatch(self, found: Evaluation, shown: np.ndarray) -> Failure:
         """Say what is predicted wrongly, showing nothing of the hidden rows."""
         wrong, published = found.rows < 1.0, self.feedback == "paper"
-        if wrong[shown].any():
+        if self.contract != "plain" and not published and found.answers is not None:
+            said = self.dataset[shown], found.answers[shown], self.metric, self.description
+            message = uncertain_report(*said, contract=self.contract)
+        elif wrong[shown].any():
             write, rows = counterexample if published else report, self.dataset[shown]
             message = write(rows, _rows(found.predictions, shown), self.metric, self.description)
         elif not wrong.any():

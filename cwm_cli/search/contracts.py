@@ -56,7 +56,9 @@ class Verdict:
     None where that cannot be told: a decimal logarithm, lower is better. It tells candidates apart
     whose scores are all but equal. `findings` are what is known of a candidate that was not asked
     for, in words for the next prompt. Where nothing is wrong in what prompts may show, `dead_end`
-    is the episode that would show something.
+    is the episode that would show something. Where less than 1 may be all that can be had, as by
+    chance, `reached` says whether it was (None where nobody can tell), and `stderr` how
+    uncertain the score is.
     """
 
     score: float
@@ -68,6 +70,8 @@ class Verdict:
     error: float | None = None
     findings: str = ""
     dead_end: int | None = None
+    reached: bool | None = None
+    stderr: float | None = None
 
     @property
     def rank(self) -> tuple[float, float, float]:
@@ -88,7 +92,7 @@ class Verdict:
     @property
     def solved(self) -> bool:
         """Whether nothing is left to improve."""
-        return self.score >= 1.0
+        return self.score >= 1.0 or bool(self.reached)
 
 
 class Move(NamedTuple):
@@ -319,6 +323,8 @@ class Problem:
     - `read` finds the candidate in the text of the completion.
     - `judge` scores it; called from several threads at once.
     - `confirm` makes sure of a verdict that would be the best, from the same threads.
+    - `settled` says that nothing better is to be expected, although nothing says how good a
+      candidate can be.
     - `keep` writes the best candidate so far into the folder of the run.
 
     Example::
@@ -376,6 +382,11 @@ class Problem:
         as it is: where nothing that a candidate can see while it is judged tells what is right.
         """
         return replace(verdict, confirmed=True)
+
+    @property
+    def settled(self) -> bool:
+        """Whether more completions are of no use; here that is for the score alone to say."""
+        return False
 
     def keep(self, folder: Path, best: Node) -> None:
         """Write the best candidate so far down, the whole file or nothing of it."""

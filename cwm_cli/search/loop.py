@@ -117,8 +117,9 @@ class Search:
 
     @property
     def solved(self) -> bool:
-        """Whether some program is right on the whole train set."""
-        return self.best is not None and self.best.verdict.solved
+        """Whether some program is right on the whole train set, or as good as any will be."""
+        best = self.best
+        return best is not None and (best.verdict.solved or self.problem.settled)
 
     def __post_init__(self) -> None:
         """Refuse a strategy that makes moves for which the problem has no words."""

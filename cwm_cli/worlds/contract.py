@@ -34,15 +34,21 @@ class Contract:
 
     `methods` are what is called: first the one that takes an observation, then the one that
     takes an action. `words` tells a language model all of it; what it tells has to be what
-    the sandbox does. A plugin that asks for more derives from it:
-
-        class Chance(Contract):
-            name = "chance"
-            methods = ("set_state", "step", "outcomes")
+    the sandbox does: they stand in the file `text`. What asks for more derives from it.
     """
 
     name: ClassVar[str] = "plain"
     methods: ClassVar[tuple[str, ...]] = ("set_state", "step")
+    text: ClassVar[str] = "contract.md"
+
+    @staticmethod
+    def named(name: str) -> "Contract":
+        """Return the contract of a name: plain, chance or memory."""
+        return next(
+            each()
+            for each in (ChanceContract, MemoryContract, Contract)
+            if name in (each.name, Contract.name)
+        )
 
     def words(
         self,
@@ -58,7 +64,7 @@ class Contract:
         With `names_actions` a step has to say which actions are allowed after it, and where numbers
         can be `fitted` they may be declared.
         """
-        text = (files("cwm_cli.worlds") / "contract.md").read_text(encoding="utf-8").strip()
+        text = (files("cwm_cli.worlds") / self.text).read_text(encoding="utf-8").strip()
         return Template(text).substitute(
             observation=describe(observation_space),
             action=describe(action_space),
@@ -68,6 +74,22 @@ class Contract:
             valid=_VALID_ACTIONS if names_actions else "",
             fitted=_FITTED if fitted else "",
         )
+
+
+class ChanceContract(Contract):
+    """Chance, told by `outcomes` or drawn by `step` from the generator that is put there."""
+
+    name: ClassVar[str] = "chance"
+    methods: ClassVar[tuple[str, ...]] = ("set_state", "step", "outcomes")
+    text: ClassVar[str] = "contract_chance.md"
+
+
+class MemoryContract(Contract):
+    """Memory: whole episodes, each predicted step by step and then put right."""
+
+    name: ClassVar[str] = "memory"
+    methods: ClassVar[tuple[str, ...]] = ("reset", "step", "correct")
+    text: ClassVar[str] = "contract_memory.md"
 
 
 def describe(space: Space) -> str:

@@ -6,6 +6,7 @@ from cwm_cli.problems.feedback.diagnosis import Diagnosis, diagnose
 from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, worst
 from cwm_cli.problems.feedback.report import report
+from cwm_cli.problems.feedback.uncertain import hidden_examples, on_chance, uncertain_report
 
 __all__ = [
     "About",
@@ -14,7 +15,10 @@ __all__ = [
     "diagnose",
     "documented_names",
     "evidence",
+    "hidden_examples",
     "needed",
+    "on_chance",
     "report",
+    "uncertain_report",
     "worst",
 ]

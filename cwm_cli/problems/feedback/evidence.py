@@ -72,26 +72,40 @@ class Evidence:
 
 
 def evidence(
-    rows: Dataset, metric: Metric, description: str = "", *, tokens: int = 2000, variant: int = 0
+    rows: Dataset,
+    metric: Metric,
+    description: str = "",
+    *,
+    tokens: int = 2000,
+    variant: int = 0,
+    uncertain: str = "",
 ) -> str:
     """Say in about so many tokens what steps show; nothing where there are none of either.
 
-    Another `variant` chooses other steps of equal value where not all are shown.
+    Another `variant` chooses other steps of equal value where not all are shown. What is known of
+    chance in them, or of what they hide, is `uncertain`.
     """
     if tokens <= 0 or not len(rows):
         return ""
-    return gathered(rows, metric, description, tokens=tokens, variant=variant).words()
+    found = gathered(rows, metric, description, tokens=tokens, variant=variant, uncertain=uncertain)
+    return found.words()
 
 
 def gathered(
-    rows: Dataset, metric: Metric, description: str = "", *, tokens: int = 2000, variant: int = 0
+    rows: Dataset,
+    metric: Metric,
+    description: str = "",
+    *,
+    tokens: int = 2000,
+    variant: int = 0,
+    uncertain: str = "",
 ) -> Evidence:
     """Gather what `evidence` says."""
     steps = RecordedSteps(rows)
     documented = documented_names(description, rows.observation_space)
     kinds = StepKinds(steps)
     for complete in (True, False):
-        facts = facts_of(kinds, metric, documented, complete=complete)
+        facts = facts_of(kinds, metric, documented, complete=complete, uncertain=uncertain)
         facts = _fitting(facts, int(tokens * FACTS))
         room = tokens - estimated_tokens("\n".join([HEAD, "", *facts]))
         if complete and (every := all_steps(steps, room)) is not None:

@@ -14,9 +14,14 @@ from cwm_cli.text import share
 
 
 def facts_of(
-    kinds: StepKinds, metric: Metric, documented: Sequence[str], *, complete: bool
+    kinds: StepKinds,
+    metric: Metric,
+    documented: Sequence[str],
+    *,
+    complete: bool,
+    uncertain: str = "",
 ) -> list[str]:
-    """Say what holds over all steps, the most important first."""
+    """Say what holds over all steps, the most important first, with what is `uncertain` of them."""
     steps = kinds.steps
     episodes = len(np.unique(steps.dataset.columns["episodes"]))
     distinct = len(set(steps.dataset.situations()))
@@ -29,7 +34,7 @@ def facts_of(
         + ("" if complete else f" A line is: observation | action | {line} | reward."),
         _on_rewards(kinds),
         _on_ends(kinds),
-        *_on_chance(kinds, metric, counted=complete and bool(steps.whole.all())),
+        *_on_chance(kinds, metric, uncertain, counted=complete and bool(steps.whole.all())),
     ]
     if not complete:
         lines += _on_components(steps, documented)
@@ -64,20 +69,23 @@ def _on_ends(kinds: StepKinds) -> str:
     return f"{line} Without an end were {', '.join(told)}; ends lie beyond." if told else line
 
 
-def _on_chance(kinds: StepKinds, metric: Metric, *, counted: bool) -> Iterator[str]:
+def _on_chance(kinds: StepKinds, metric: Metric, uncertain: str, *, counted: bool) -> Iterator[str]:
     """Say that equal situations led to different outcomes, and the best that can be reached.
 
-    The outcomes of some are listed unless a table has all of them `counted`.
+    Where programs can say what is `uncertain` that is said instead. The outcomes of some are listed
+    unless a table has all of them `counted`.
     """
     steps, odd = kinds.steps, kinds.contradictions
-    if not odd:
-        return
-    best = metric.score(likeliest(steps.dataset, metric), steps.dataset).value
-    yield (
-        f"Chance, or what the observation hides: {len(odd)} pairs of observation and action were "
-        f"recorded with different outcomes. The best that one answer for each can score on these "
-        f"steps is {share(best, 4)}: predict the outcome that weighs most, and stop there."
-    )
+    if uncertain:
+        yield uncertain
+    elif odd:
+        best = metric.score(likeliest(steps.dataset, metric), steps.dataset).value
+        yield (
+            f"Chance, or what the observation hides: {len(odd)} pairs of observation and action "
+            "were recorded with different outcomes. The best that one answer for each can score "
+            f"on these steps is {share(best, 4)}: predict the outcome that weighs most, and stop "
+            "there."
+        )
     most_first = sorted(odd.values(), key=lambda rows: (-len(rows), rows))
     for rows in most_first[: 0 if counted else MOST_EFFECTS]:
         seen: dict[str, int] = {}

@@ -1,0 +1,281 @@
+"""Words where chance decides or something is hidden: what rows show, and where a program is off.
+
+A program that says how likely what is, is not wrong in a row: it is off where what it called likely
+came about seldom, and where it called impossible what came about. One with memory goes wrong from
+some step of an episode on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.evaluation import Metric, Score, match
+from cwm_cli.evaluation.calibration import calibration
+from cwm_cli.evaluation.finding import ContractName, Finding, RecordedPast
+from cwm_cli.problems.feedback.kinds import outcome_counts
+from cwm_cli.problems.feedback.report import report
+from cwm_cli.problems.feedback.steps import RecordedSteps
+from cwm_cli.text import clean, percent, share
+from cwm_cli.worlds.model import Predictions
+
+MOST_SITUATIONS = 5
+MOST_OUTCOMES = 6
+MOST_EXAMPLES = 3
+LEAST_HELD = 0.001
+"""How likely the score takes an outcome to be that was called impossible."""
+OFF = 2.5
+"""Standard errors by which a frequency misses a probability before it is worth a line."""
+EARLY = (1, 2, 3, 10)
+"""Steps of an episode up to which mistakes are counted apart: the first are often guesses."""
+SPREAD = 1.25
+"""Times by which draws spread more or less than what was recorded before it is worth a word."""
+
+
+def on_chance(finding: Finding | None, contract: ContractName, names: Sequence[str] = ()) -> str:
+    """Say what rows show of chance and of what is hidden, and what is asked for; "" if plain."""
+    if contract == "plain":
+        return ""
+    known = finding is not None and finding.contract != "plain"
+    told = f": {finding.words(names)}" if finding is not None and known else ""
+    if contract == "memory":
+        return (
+            f"The observation does not show everything{told}. A program has to remember it: "
+            "`reset`, `step`, `correct`."
+        )
+    return (
+        f"Chance has a part{told}. A program has to say how likely what is: `outcomes`, or draws "
+        "from `self.rng`. How often what followed an action, wherever it was taken, scores 0, and "
+        "the true probabilities score 1."
+    )
+
+
+def hidden_examples(rows: Dataset) -> list[str]:
+    """Show situations that led to different outcomes, each with the step before it."""
+    past, steps = RecordedPast(rows), RecordedSteps(rows)
+    outcome, lines = past.outcome, list[str]()
+    for rows_of_it in _by_situation(past.situation[past.follows], np.flatnonzero(past.follows)):
+        first = {int(outcome[row]): row for row in reversed(rows_of_it)}
+        if len(first) < 2:
+            continue
+        row = rows_of_it[0]
+        told = [
+            f"after {steps.observation(r - 1)} | {steps.action(r - 1)} came {_followed(steps, r)}"
+            for r in list(first.values())[:2]
+        ]
+        lines.append(f"- {steps.observation(row)} | {steps.action(row)}: {'; '.join(told)}")
+        if len(lines) == MOST_EXAMPLES:
+            break
+    return lines
+
+
+def uncertain_report(
+    rows: Dataset,
+    answers: Predictions,
+    metric: Metric,
+    description: str = "",
+    *,
+    contract: ContractName = "chance",
+) -> str:
+    """Say where a program of chance or memory is off, in about 4,000 characters."""
+    sections = [list(_summary(metric.score(answers, rows)))]
+    certain = answers.shape == "certain"
+    if contract == "memory":
+        sections.append(list(_by_step(rows, answers)))
+    if certain:
+        if contract == "chance":
+            sections.append(
+                [
+                    "The program gives one answer to each row, but the rows are not certain: say "
+                    "what else can follow, and how likely it is."
+                ]
+            )
+        sections.append([report(rows, answers.columns, metric, description)])
+    else:
+        sections.append(list(_frequencies(rows, answers)))
+        sections.append(list(_situations(rows, answers)))
+        sections.append(list(_numbers(rows, answers)))
+    return clean("\n\n".join("\n".join(part) for part in sections if part), newlines=True)
+
+
+def _summary(score: Score) -> Iterator[str]:
+    """Say how good the program is, and between what."""
+    if score.skill is None:
+        yield f"The score is {share(score.value, 4)}."
+        return
+    top = "who is certain and right" if score.reached is None else "the true environment"
+    error = f" ± {score.skill_stderr:.2g}" if score.skill_stderr is not None else ""
+    yield (
+        f"The skill is {score.skill:.3f}{error}: 0 is what usually follows each action, 1 is {top}."
+    )
+    yield f"The mean log-likelihood of a transition is {score.log_likelihood:.4g} nats."
+    if score.energy is not None:
+        yield f"The energy score of real numbers is {score.energy:.4g} (less is better)."
+    if score.impossible:
+        yield (
+            f"{score.impossible} of {score.transitions} transitions were called impossible: what "
+            "was recorded is not among the outcomes."
+        )
+
+
+def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
+    """Count what is wrong by the step of the episode."""
+    right = match(answers.likeliest(), rows).losses(rows.columns["terminations"]) == 0
+    if right.all():
+        return
+    episodes = rows.columns["episodes"]
+    starts = np.flatnonzero(np.concatenate([[True], episodes[1:] != episodes[:-1]]))
+    step = np.arange(len(rows)) - np.repeat(starts, np.diff([*starts, len(rows)])) + 1
+    yield "Transitions that are not predicted exactly, by the step of the episode:"
+    low = 0
+    for high in (*EARLY, int(step.max())):
+        some = (step > low) & (step <= high)
+        if some.any():
+            which = f"step {high}" if high == low + 1 else f"steps {low + 1} to {high}"
+            yield f"- {which}: {int((~right[some]).sum())} of {int(some.sum())} wrong"
+        low = max(low, high)
+    late = np.flatnonzero(~right & (step > EARLY[2]))
+    if len(late):
+        row = int(late[0])
+        steps = RecordedSteps(rows)
+        first = max(row - 2, row - int(step[row]) + 1)
+        yield f"Such as step {int(step[row])} of an episode, which begins to be wrong there:"
+        yield from (f"- {steps.line(each)}" for each in range(first, row + 1))
+        yield f"  predicted {_likeliest(rows, answers, row)}"
+
+
+def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
+    """Say which probabilities of rewards and ends did not come true."""
+    lines = []
+    for one in calibration(answers, rows).reliability:
+        for said, came, count in zip(one.said, one.came, one.counts, strict=True):
+            error = np.sqrt(max(said * (1 - said), 1 / count) / count)
+            if abs(said - came) > OFF * error:
+                lines.append(
+                    (
+                        abs(said - came) * count,
+                        f"- {one.what}: said to have probability {said:.3f}, came about in "
+                        f"{percent(came)} of {count} cases",
+                    )
+                )
+    if lines:
+        yield "Probabilities that did not come true:"
+        yield from (line for _, line in sorted(lines, reverse=True)[:MOST_SITUATIONS])
+
+
+def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
+    """Show the situations in which the program held least likely what came about so often."""
+    past = RecordedPast(rows)
+    terminal = rows.columns["terminations"]
+    held = np.zeros(len(rows))
+    for columns, shares in answers.answers():
+        held += shares * (match(columns, rows).losses(terminal) == 0)
+    if not held.any() and past.real:
+        return
+    outcome = past.outcome
+    pairs = np.stack([past.situation, outcome])
+    _, code, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    often = counts[code.reshape(-1)] / np.bincount(past.situation)[past.situation]
+    lacking = np.log(often) - np.log(np.maximum(held, LEAST_HELD))
+    lost = np.bincount(past.situation, weights=lacking)
+    worst = [each for each in np.argsort(-lost, kind="stable")[:MOST_SITUATIONS] if lost[each] > 1]
+    if not worst:
+        return
+    steps = RecordedSteps(rows)
+    yield (
+        "Where probabilities are off most (observation | action: what was recorded; what was said):"
+    )
+    for situation in worst:
+        members = np.flatnonzero(past.situation == situation)
+        seen: dict[str, int] = {}
+        for row in members.tolist():
+            words = _followed(steps, row)
+            seen[words] = seen.get(words, 0) + 1
+        row = int(members[0])
+        yield (
+            f"- {steps.observation(row)} | {steps.action(row)}: recorded {outcome_counts(seen)}; "
+            f"said {_likeliest(rows, answers, row)}"
+        )
+
+
+def _numbers(rows: Dataset, answers: Predictions) -> Iterator[str]:
+    """Compare the middle and the spread of draws of each real number with what was recorded."""
+    going = ~rows.columns["terminations"]
+    lines, place = list[str](), 0
+    names = RecordedSteps(rows).names
+    for leaf in rows.observation_space.leaves("next_observations"):
+        if leaf.space.is_float and going.any():
+            drawn = answers.columns[leaf.name][going].astype(np.float64)
+            drawn = drawn.reshape(*drawn.shape[:2], -1)
+            true = rows.columns[leaf.name][going].reshape(len(drawn), -1).astype(np.float64)
+            lines += _compared(drawn, true, _weights(answers)[going], names[place:])
+        place += leaf.space.size
+    if lines:
+        yield "Real numbers, beside what was said of them (in units of what was recorded):"
+        yield from lines
+
+
+def _weights(answers: Predictions) -> np.ndarray:
+    """Return the chance of each answer to each row."""
+    if answers.probabilities is not None:
+        return answers.probabilities
+    shape = answers.columns["rewards"].shape
+    return np.full(shape, 1 / shape[1])
+
+
+def _compared(
+    drawn: np.ndarray, true: np.ndarray, weights: np.ndarray, names: Sequence[str]
+) -> Iterator[str]:
+    """Yield a line for each component (rows, answers, components) that is off."""
+    middle = (weights[:, :, None] * drawn).sum(axis=1)
+    said = np.sqrt((weights[:, :, None] * (drawn - middle[:, None]) ** 2).sum(axis=1))
+    missed = true - middle
+    for index in range(true.shape[1]):
+        bias, spread = float(missed[:, index].mean()), float(missed[:, index].std())
+        own = float(np.sqrt((said[:, index] ** 2).mean()))
+        words = []
+        if abs(bias) > OFF * spread / np.sqrt(len(true)) and abs(bias) > 1e-9:
+            words.append(f"recorded are {bias:+.3g} from the middle")
+        if spread > SPREAD * own or own > SPREAD * spread:
+            words.append(f"they spread {spread:.3g} around it, the program says {own:.3g}")
+        if words and max(spread, own) > 1e-6:
+            yield f"- {names[index]}: {'; '.join(words)}"
+
+
+def _followed(steps: RecordedSteps, row: int) -> str:
+    """Write what followed a row: the observation, the reward and the end."""
+    after = steps.changes(row) if steps.is_board else steps.observation(row, after=True)
+    return f"{after} reward {steps.outcome(row)}"
+
+
+def _likeliest(rows: Dataset, answers: Predictions, row: int) -> str:
+    """Write what the program said of a row, the likeliest first."""
+    if answers.shape == "certain":
+        return _followed(RecordedSteps(_answered(rows, answers.columns, row, 1)), 0)
+    weights = _weights(answers)[row]
+    columns = {name: column[row] for name, column in answers.columns.items()}
+    steps = RecordedSteps(_answered(rows, columns, row, len(weights)))
+    told: dict[str, float] = {}
+    for place in np.flatnonzero(weights > 0).tolist():
+        words = _followed(steps, place)
+        told[words] = told.get(words, 0.0) + float(weights[place])
+    order = sorted(told.items(), key=lambda each: -each[1])
+    more = f" and {len(order) - MOST_OUTCOMES} more" if len(order) > MOST_OUTCOMES else ""
+    return " or ".join(f"{words} ({p:.3g})" for words, p in order[:MOST_OUTCOMES]) + more
+
+
+def _answered(rows: Dataset, columns: Columns, row: int, count: int) -> Dataset:
+    """Return as many copies of a row, with what was predicted in place of what followed."""
+    copies = rows[np.full(count, row)]
+    if count == 1 and len(columns["rewards"]) == len(rows):
+        columns = {name: column[[row]] for name, column in columns.items()}
+    return replace(copies, columns=copies.columns | columns)
+
+
+def _by_situation(situation: np.ndarray, rows: np.ndarray) -> Iterator[list[int]]:
+    """Yield the rows of each situation, of those that came most often first."""
+    values, counts = np.unique(situation, return_counts=True)
+    for value in values[np.argsort(-counts, kind="stable")][:50]:
+        yield rows[situation == value].tolist()

@@ -1,0 +1,185 @@
+"""Which contract rows need: plain, chance or memory, found out from the rows."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.agents.synthesizing import synthesize
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.finding import find_contract
+from cwm_cli.registry import environment
+
+NUMBER = space_of(gym.spaces.Discrete(12))
+MOVES = space_of(gym.spaces.Discrete(2))
+
+
+def rows_of(env: gym.Env[Any, Any], rows: int = 700, seed: int = 0) -> Dataset:
+    """Record random steps of an environment."""
+    env.action_space.seed(seed)
+    return recorded(
+        space_of(env.observation_space), space_of(env.action_space), played(env, rows, seed)
+    )
+
+
+def played(env: gym.Env[Any, Any], rows: int, seed: int) -> Iterator[Transition]:
+    """Play random actions, at most 100 in an episode."""
+    total, episode = 0, 0
+    while total < rows:
+        observation, _ = env.reset(seed=1000 * seed + episode)
+        for _ in range(100):
+            action = env.action_space.sample()
+            after, reward, terminated, truncated, _ = env.step(action)
+            yield Transition(
+                observation, action, after, float(reward), terminated, truncated, episode
+            )
+            observation, total = after, total + 1
+            if terminated or truncated:
+                break
+        episode += 1
+
+
+def recorded(observations: Space, actions: Space, rows: Iterator[Transition]) -> Dataset:
+    """Gather rows of these spaces."""
+    return Dataset.of(list(rows), observation_space=observations, action_space=actions)
+
+
+def made(name: str, seed: int = 0, **arguments: Any) -> Dataset:
+    """Record an environment with arguments, `hide` and `noise` among them."""
+    env = environment(name).make(**arguments)
+    try:
+        return rows_of(env, seed=seed)
+    finally:
+        env.close()
+
+
+CERTAIN: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {},
+    "MountainCar-v0": {},
+    "MountainCarContinuous-v0": {},
+    "Pendulum-v1": {},
+    "Acrobot-v1": {},
+    "InvertedPendulum-v5": {},
+    "InvertedDoublePendulum-v5": {},
+    "Swimmer-v5": {},
+    "Reacher-v5": {},
+    "Hopper-v5": {},
+    "FrozenLake-v1": {"is_slippery": False},
+    "CliffWalking-v1": {},
+    "Taxi-v4": {},
+}
+
+
+def test_environments_without_chance_and_all_seen_are_plain() -> None:
+    found = {name: find_contract(made(name, **args)) for name, args in CERTAIN.items()}
+    assert {name for name, each in found.items() if each.contract != "plain"} == set()
+
+
+def test_chance_in_finite_worlds_is_told_from_equal_situations() -> None:
+    cases = {
+        "FrozenLake-v1": {"is_slippery": True},
+        "CliffWalking-v1": {"is_slippery": True},
+        "Taxi-v4": {"is_rainy": True},
+        "Blackjack-v1": {},
+    }
+    found = {name: find_contract(made(name, **args)) for name, args in cases.items()}
+    assert {name: each.contract for name, each in found.items()} == dict.fromkeys(cases, "chance")
+    lake = found["FrozenLake-v1"]
+    assert lake.conflicts > 30 and lake.conflicting > 600
+    assert f"{lake.conflicts} of {lake.repeated} pairs" in lake.words()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Acrobot-v1"])
+def test_hidden_velocities_are_memory(name: str) -> None:
+    found = find_contract(made(name, hide="velocities"))
+    assert found.contract == "memory" and found.told_by == "the step before" and found.told > 0.9
+
+
+def test_noise_on_real_numbers_is_chance() -> None:
+    cases = {
+        "CartPole-v1": {"noise": {"force_mag": 1.0}},
+        "Pendulum-v1": {"noise": {"action": 0.5}},
+    }
+    found = {name: find_contract(made(name, seed=3, **args)) for name, args in cases.items()}
+    assert {each.contract for each in found.values()} == {"chance"}
+    assert 2 in found["Pendulum-v1"].components and "open" in found["Pendulum-v1"].words()
+
+
+def walk(rows: int, step: Callable[[list[tuple[int, int, float]], int, Any], Any]) -> Dataset:
+    """Record what `step` makes of the history, an action and a generator, in episodes of 40."""
+    rng = np.random.default_rng(0)
+
+    def steps() -> Iterator[Transition]:
+        for episode in range(rows // 40):
+            history: list[tuple[int, int, float]] = []
+            seen = int(rng.integers(3))
+            for _ in range(40):
+                action = int(rng.integers(2))
+                after, reward = step([*history, (seen, action, 0.0)], action, rng)
+                yield Transition(seen, action, after, reward, False, episode=episode)
+                history.append((seen, action, reward))
+                seen = after
+
+    return recorded(NUMBER, MOVES, steps())
+
+
+def test_what_tells_outcomes_apart_is_named() -> None:
+    def sticky(history: list[Any], action: int, rng: Any) -> Any:
+        done = history[-2][1] if len(history) > 1 else 0  # the action before is what is done
+        return (history[-1][0] + (1 if done else 11)) % 12, 0.0
+
+    def third(history: list[Any], action: int, rng: Any) -> Any:
+        return (history[-1][0] + (len(history) % 3 == 0)) % 12, 0.0
+
+    def bell(history: list[Any], action: int, rng: Any) -> Any:
+        rang = [place for place, each in enumerate(history[:-1]) if each[1] == 1][-1:]
+        return (history[-1][0] + 1) % 12, float(bool(rang) and len(history) - 1 - rang[0] == 3)
+
+    cases = {
+        "the action before": sticky,
+        "how long the episode has lasted": third,
+        "how long ago the action was 1": bell,
+    }
+    for words, world in cases.items():
+        found = find_contract(walk(1200, world))
+        assert (found.contract, found.told_by) == ("memory", words)
+        assert found.told > 0.9 and words in found.words()
+
+
+def test_chance_that_does_not_depend_on_the_past_is_no_memory() -> None:
+    def dice(history: list[Any], action: int, rng: Any) -> Any:
+        return (history[-1][0] + int(rng.integers(1 + action, 4))) % 12, float(rng.random() < 0.2)
+
+    found = find_contract(walk(2000, dice))
+    assert (found.contract, found.told_by) == ("chance", "")
+
+
+def test_no_rows_and_few_rows_are_plain() -> None:
+    rows = made("CartPole-v1", hide="velocities")
+    for count in (0, 1, 2, 20):
+        assert find_contract(rows[np.arange(count)]).contract == "plain"
+
+
+def test_a_search_says_which_contract_it_needs_and_keeps_it(tmp_path: Path) -> None:
+    rows = made("FrozenLake-v1", is_slippery=True)
+    rows.columns["split"][:] = rows.columns["episodes"] % 5 == 4
+    rows.save(tmp_path / "rows.npz")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "class Environment:\n"
+        "    def set_state(self, observation):\n        self.at = observation\n"
+        "    def step(self, action):\n        return self.at, 0.0, False\n"
+    )
+    choices: dict[str, Any] = {
+        "dataset": tmp_path / "rows.npz",
+        "backend": "replay",
+        "options": {"search.start": str(program)},
+    }
+    with pytest.raises(CwmError, match="unknown contract 'memry': did you mean memory"):
+        synthesize("FrozenLake-v1", contract="memry", **choices)  # type: ignore[arg-type]
