@@ -146,6 +146,8 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
         return
     about = {"run": summary.run, "kind": summary.kind} | run.config.model_dump(exclude={"options"})
     about |= {"done": summary.done, "result": summary.result, "created": summary.created}
+    if isinstance(run, SearchRun) and run.header.finding:
+        about["finding"] = run.header.finding.words()
     about |= {"protection": run.header.openings}
     empty: tuple[Any, ...] = ("", {}, [], (), None)
     told = {name: value for name, value in about.items() if value not in empty}

@@ -359,8 +359,6 @@ def _in_numbers(history: RecordedPast) -> Finding:
     if len(rows) < FEWEST or inputs.shape[1] > WIDEST:
         return Finding()
     real = [i for i in history.real if np.ptp(targets[rows, i]) > 0]
-    if not real:
-        return Finding()
     change = _scaled(targets[rows][:, real])
     now, earlier = inputs[rows], inputs[rows - 1]
     typical = np.median(np.abs(change - np.median(change, axis=0)), axis=0)
@@ -381,12 +379,12 @@ def _in_numbers(history: RecordedPast) -> Finding:
             components=tuple(real[i] for i in np.flatnonzero(known)),
             unexplained=float(min(1.0, np.median(left[known]))),
         )
-    noisy = (left > LEAST_OPEN) & (rest > HARDLY_LESS) & _is_noise(missed, now, rows)
-    if not noisy.any() or now.shape[1] > NARROW:
-        return Finding()
-    thirds = [_missed(now[part], change[part]) for part in np.array_split(np.arange(len(rows)), 3)]
-    with_less = np.mean([np.median(np.abs(each), axis=0) for each in thirds], axis=0)
-    noisy &= with_less < LEARNED * np.median(np.abs(missed), axis=0)
+    noisy = (left > LEAST_OPEN) & (rest > HARDLY_LESS)
+    noisy &= now.shape[1] <= NARROW and _is_noise(missed, now, rows)
+    if noisy.any():
+        parts = np.array_split(np.arange(len(rows)), 3)
+        sizes = [np.median(np.abs(_missed(now[part], change[part])), axis=0) for part in parts]
+        noisy &= np.mean(sizes, axis=0) < LEARNED * np.median(np.abs(missed), axis=0)
     if not noisy.any():
         return Finding()
     return Finding(

@@ -48,9 +48,9 @@ class SearchConfig(BaseModel):
 
 
 class SearchHeader(RunHeader[SearchConfig]):
-    """What a search begins with: the environment in words, the data, and what it shows of chance.
+    """What a search begins with: the environment in words, the data, what these show of chance.
 
-    Runs of before found nothing of that out.
+    Runs of before found out nothing of that.
     """
 
     kind: str = "search"

@@ -44,11 +44,8 @@ class Contract:
     @staticmethod
     def named(name: str) -> "Contract":
         """Return the contract of a name: plain, chance or memory."""
-        return next(
-            each()
-            for each in (ChanceContract, MemoryContract, Contract)
-            if name in (each.name, Contract.name)
-        )
+        kinds = {kind.name: kind for kind in (Contract, ChanceContract, MemoryContract)}
+        return kinds[name]()
 
     def words(
         self,

@@ -1,0 +1,270 @@
+"""What a language model is asked where chance decides or something is hidden, and what of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.evaluation.finding import find_contract
+from cwm_cli.evaluation.skill import SkillMetric
+from cwm_cli.problems.feedback import on_chance, uncertain_report
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import environment
+from cwm_cli.search.contracts import GENERATE, Node, Usage, Verdict
+from cwm_cli.worlds import ProgramModel
+from cwm_cli.worlds.contract import Contract
+from openai_server import OpenAIServer, answer
+from recordings import record
+from test_finding import rows_of
+
+SLIPPERY = """
+class Environment:
+    def set_state(self, observation):
+        self.cell = observation
+
+    def outcomes(self, action):
+        found = []
+        for turn in (-1, 0, 1):
+            row, column = divmod(self.cell, 4)
+            way = (action + turn) % 4
+            row = min(max(row + (way == 1) - (way == 3), 0), 3)
+            column = min(max(column + (way == 2) - (way == 0), 0), 3)
+            cell = 4 * row + column
+            found.append((1 / 3, cell, float(cell == 15), cell in (5, 7, 11, 12, 15)))
+        return found
+
+    def step(self, action):
+        _, self.cell, reward, ended = self.outcomes(action)[self.rng.integers(3)]
+        return self.cell, reward, ended
+"""
+
+PHYSICS = """
+import math
+import numpy as np
+
+def moved(state, force):
+    x, v, a, w = state
+    push = (force + 0.05 * w**2 * math.sin(a)) / 1.1
+    turn = 9.8 * math.sin(a) - math.cos(a) * push
+    turn /= 0.5 * (4.0 / 3.0 - 0.1 * math.cos(a) ** 2 / 1.1)
+    pull = push - 0.05 * turn * math.cos(a) / 1.1
+    return [x + 0.02 * v, v + 0.02 * pull, a + 0.02 * w, w + 0.02 * turn]
+
+def ended(state):
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * math.pi / 180
+"""
+
+NOISY = (
+    PHYSICS
+    + """
+class Environment:
+    def set_state(self, observation):
+        self.state = [float(value) for value in observation]
+
+    def step(self, action):
+        force = 10.0 + self.rng.normal()
+        self.state = moved(self.state, force if action == 1 else -force)
+        return np.array(self.state), 1.0, ended(self.state)
+"""
+)
+
+HIDDEN = (
+    PHYSICS
+    + """
+class Environment:
+    def reset(self, observation):
+        self.state = [float(observation[0]), 0.0, float(observation[1]), 0.0]
+
+    def step(self, action):
+        self.before, self.force = self.state, 10.0 if action == 1 else -10.0
+        self.state = moved(self.before, self.force)
+        return np.array([self.state[0], self.state[2]]), 1.0, ended(self.state)
+
+    def correct(self, observation, reward):
+        x, a = float(observation[0]), float(observation[1])
+        speeds = (x - self.before[0]) / 0.02, (a - self.before[2]) / 0.02
+        known = [self.before[0], speeds[0], self.before[2], speeds[1]]
+        after = moved(known, self.force)
+        self.state = [x, after[1], a, after[3]]
+"""
+)
+
+
+def kept(rows: Dataset, path, env: str, **arguments) -> str:
+    """Keep rows with what they were recorded in; every fifth episode is held out."""
+    rows.columns["split"][:] = rows.columns["episodes"] % 5 == 4
+    rows.metadata.update({"env": env, "env_args": arguments})
+    rows.save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def ice() -> Dataset:
+    """Random steps on slippery ice."""
+    return record("FrozenLake-v1", episodes=80)[0]
+
+
+def ask(cwm, program, env, arguments, rows, *more):
+    """Have a language model that answers with a program asked for one of these rows."""
+    cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
+    data = kept(rows, cwm.folder / "rows.npz", env, **arguments)
+    fixed = ["--model", "openai/gpt-4o-mini", "--start", "none", "-o", "refine=none", "--json"]
+    with OpenAIServer([answer(f"Here.\n```python\n{program}```\n")]) as server:
+        run = cwm.inside(
+            *("synthesize", "--env", env, "--dataset", data, "--api-base", server.url),
+            *fixed,
+            *("--run", "r", "--budget", "1"),
+            *more,
+        )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout), server.requests[0].prompt, run.stderr
+
+
+def poles(**arguments) -> Dataset:
+    """Record random steps of a cart with a pole that is noisy or half hidden."""
+    env = environment("CartPole-v1").make(**arguments)
+    try:
+        return rows_of(env, 300)
+    finally:
+        env.close()
+
+
+@pytest.mark.slow
+def test_a_language_model_is_asked_for_outcomes_and_solves_slippery_ice(cwm, ice):
+    result, prompt, heard = ask(cwm, SLIPPERY, "FrozenLake-v1", {"is_slippery": True}, ice)
+    found = find_contract(ice.train)
+    assert (result["contract"], result["solved"], result["settled"]) == ("chance", True, False)
+    assert result["finding"]["conflicts"] == found.conflicts > 20
+    assert "def outcomes(self, action)" in prompt and "Chance has a part" in prompt
+    assert f"{found.conflicts} of {found.repeated} pairs of observation and action" in prompt
+    assert "predict the outcome that weighs most" not in prompt
+    assert f"Contract: chance: {found.words()}" in heard.replace("\n", " ")
+    header = json.loads((cwm.folder / "r" / "run.json").read_text())
+    assert (header["config"]["contract"], header["config"]["metric"]) == ("chance", "skill")
+    assert header["finding"]["contract"] == "chance"
+    shown = cwm.inside("runs", "show", "r")
+    assert "chance" in shown.stdout and found.words()[:30] in shown.stdout
+
+
+@pytest.mark.slow
+def test_a_language_model_that_draws_solves_a_noisy_pole(cwm):
+    noise = {"noise": {"force_mag": 1.0}}
+    result, prompt, _ = ask(cwm, NOISY, "CartPole-v1", noise, poles(**noise))
+    assert (result["contract"], result["solved"]) == ("chance", True)
+    assert "self.rng" in prompt and "typical change" in prompt
+    assert result["train"]["skill"] > 0.9
+
+
+@pytest.mark.slow
+def test_a_language_model_that_remembers_settles_where_nobody_knows_the_ceiling(cwm):
+    hidden = {"hide": "velocities"}
+    result, prompt, _ = ask(
+        cwm, HIDDEN, "CartPole-v1", hidden, poles(**hidden), "-o", "patience=2", "--budget", "4"
+    )
+    assert (result["contract"], result["solved"], result["settled"]) == ("memory", True, True)
+    assert result["completions"] == 3
+    assert "def correct(self, observation, reward)" in prompt and "the step before" in prompt
+    assert result["train"]["exact"] > 0.9
+
+
+@pytest.mark.slow
+def test_a_contract_that_is_named_overrides_the_finding(cwm, ice):
+    plain = (
+        "class Environment:\n    def set_state(self, observation):\n        self.at = observation\n"
+    )
+    plain += "    def step(self, action):\n        return self.at, 0.0, False\n"
+    arguments = {"is_slippery": True}
+    result, prompt, heard = ask(cwm, plain, "FrozenLake-v1", arguments, ice, "--contract", "plain")
+    assert (result["contract"], result["finding"]["contract"]) == ("plain", "chance")
+    assert "plain (named; found otherwise)" in heard
+    assert "def outcomes" not in prompt and "skill" not in result["train"]
+
+
+@pytest.fixture(scope="module")
+def metric(ice) -> SkillMetric:
+    """Score between what is usual and who is certain and right."""
+    return SkillMetric.of(ice)
+
+
+def problem_of(rows, sandbox, metric, **options) -> WorldModelProblem:
+    """Make a problem of chance."""
+    found = find_contract(rows)
+    return WorldModelProblem(
+        "Ice.", rows, sandbox, metric, contract=found.contract, finding=found, **options
+    )
+
+
+def test_a_report_says_where_probabilities_are_off_and_what_was_called_impossible(
+    ice, sandbox, metric
+):
+    problem = problem_of(ice, sandbox, metric)
+    sure = SLIPPERY.replace("for turn in (-1, 0, 1)", "for turn in (0,)").replace("1 / 3", "1.0")
+    sure = sure.replace("integers(3)", "integers(1)")
+    skewed = SLIPPERY.replace("1 / 3, cell", "0.1 + 0.8 * (turn == 0), cell")
+    skewed = skewed.replace(
+        "self.rng.integers(3)", "self.rng.choice(3, p=[0.1, 0.9, 0.1] / np.float64(1.1))"
+    )
+    skewed = "import numpy as np\n" + skewed
+    reports = {}
+    for name, program in {"sure": sure, "skewed": skewed}.items():
+        verdict = problem.judge(program)
+        assert verdict.failure.kind == "mismatch", verdict.failure.message
+        reports[name] = verdict.failure.message
+    assert "transitions were called impossible" in reports["sure"]
+    assert "called impossible" not in reports["skewed"]
+    for report in reports.values():
+        assert "Where probabilities are off most" in report and "; said" in report
+        assert "The skill is" in report and "1 is who is certain and right" in report
+        assert "shown to you is predicted correctly" not in report
+    assert problem.judge(SLIPPERY).score > max(problem.judge(each).score for each in (sure, skewed))
+
+
+def test_a_plain_program_is_told_that_the_rows_are_not_certain(ice, sandbox, metric):
+    stays = "class Environment:\n    def set_state(self, o):\n        self.o = o\n"
+    stays += "    def step(self, action):\n        return self.o, 0.0, False\n"
+    assert (
+        "the rows are not certain" in problem_of(ice, sandbox, metric).judge(stays).failure.message
+    )
+
+
+def test_a_search_without_a_ceiling_settles_when_nothing_gets_better(ice, sandbox, metric):
+    problem = problem_of(ice, sandbox, metric, patience=3)
+
+    def tell(score: float, reached: bool | None = None) -> bool:
+        place = len(problem._history.nodes)
+        verdict = Verdict(score=score, reached=reached, stderr=0.05)
+        problem.update(Node(place, place, -1, GENERATE, "", verdict, "", Usage()))
+        return problem.settled
+
+    assert [tell(score) for score in (0.0, 0.5, 0.52, 0.54, 0.53)] == [False] * 4 + [True]
+    assert not tell(0.7)
+    assert [tell(0.7) for _ in range(3)] == [False, False, True]
+    assert not tell(0.9, reached=False)
+
+
+def test_words_of_each_contract_name_its_methods(ice):
+    spaces = ice.observation_space, ice.action_space
+    for name in ("plain", "chance", "memory"):
+        contract = Contract.named(name)
+        words = contract.words(*spaces, tools=["mujoco"], names_actions=True, fitted=True)
+        assert contract.name == name and "$" not in words
+        assert all(f"def {method}(self" in words for method in contract.methods)
+        assert "numpy, mujoco" in words and "PARAMETERS" in words and "valid_actions" in words
+    assert on_chance(None, "plain") == ""
+
+
+def test_a_report_on_memory_counts_mistakes_by_the_step_of_the_episode(sandbox):
+    rows = poles(hide="velocities")
+    model = ProgramModel(
+        HIDDEN.replace("self.state = [x, after[1]", "self.state = [x, 0.0"), sandbox
+    )
+    answers = model.predict(rows)
+    assert answers.failure is None
+    report = uncertain_report(rows, answers, SkillMetric.of(rows), contract="memory")
+    assert "by the step of the episode" in report and "- steps 11 to" in report
+    right = ProgramModel(HIDDEN, sandbox).predict(rows)
+    told = uncertain_report(rows, right, SkillMetric.of(rows), contract="memory")
+    episodes = len(np.unique(rows.columns["episodes"]))
+    assert f"- step 1: {episodes} of {episodes} wrong" in told
+    assert "- step 2: 0 of" in told
