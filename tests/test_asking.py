@@ -504,6 +504,10 @@ def test_memory_may_tell_outcomes_and_may_draw(sandbox):
     assert model.audit(HIDDEN, found).failure is None
     right = found.columns["next_observations"][:, 0] == HIDDEN.columns["next_observations"]
     assert right.mean() > 0.8
+    leaping = told.replace("reward = float(self.speed * self.moved)", "reward = 99.0")
+    failure = judged(sandbox, leaping, HIDDEN)
+    assert (failure.kind, failure.line) == ("contradiction", 10)
+    assert "when asked for reset([" in failure.message
 
     noise = MEMORY.replace("return self.place, reward", "return self.place, self.noisy(reward)")
     noise += "    def noisy(self, reward):\n        return reward + 0.1 * self.rng.normal()\n"

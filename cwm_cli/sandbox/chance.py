@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from hashlib import shake_128
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ class DrawGenerator:
 
     def seed(self, seed: int, draws: int = 1) -> None:
         """Have so many draws follow from a seed."""
-        self._starts = np.random.default_rng(seed).bytes(16 * draws)
+        self._starts = shake_128(seed.to_bytes(8, "little", signed=True)).digest(16 * draws)
 
     def begin(self, number: int) -> None:
         """Begin the draw of a number."""
@@ -100,33 +101,36 @@ class DrawGenerator:
 class ComparedSteps:
     """Holds what `step` answers against the outcomes that were told for the same question.
 
-    Each answer has to be one of them; where steps are drawn, all of them together as often as
+    Each answer has to be one of them; where steps are `drawn`, all of them together as often as
     was told, place by place in the lists.
     """
 
-    def __init__(self, space: Space, slots: Columns, action_space: Space | None = None) -> None:
+    def __init__(
+        self, space: Space, slots: Columns, action_space: Space | None = None, *, drawn: bool
+    ) -> None:
         self._answer = {name: np.zeros_like(column[:1]) for name, column in slots.items()}
         self._record = recorder(space, self._answer, action_space)
-        self._slots = slots
+        self._slots, self._drawn = slots, drawn
         self._seen = np.zeros((3, MOST_OUTCOMES))
         self._steps = 0
 
     def add(self, result: Any, chances: np.ndarray, first: int) -> None:
         """Compare a step with outcomes that lie in the slots from a place on."""
         self._record(0, result)
-        alike = chances > 0
-        for name in self._compared():
-            answer, told = self._answer[name][0], self._slots[name][first : first + len(chances)]
-            alike &= _near(answer, told).reshape(len(chances), -1).all(axis=1)
+        alike, last = chances > 0, first + len(chances)
+        for name, answer in self._answer.items():
+            if name in _LASTING or not self._answer["terminations"][0]:
+                alike &= _near(answer[0], self._slots[name][first:last])
         if not alike.any():
             words = f"step answered {repr(result)[:200]}, which is none of the outcomes told"
             raise Complaint(words, "contradiction")
-        shares = np.where(alike, chances, 0.0)
-        observed, expected, variance = self._seen[:, : len(chances)]
-        observed += shares / shares.sum()
-        expected += chances
-        variance += chances * (1 - chances)
-        self._steps += 1
+        if self._drawn:
+            shares = np.where(alike, chances, 0.0)
+            observed, expected, variance = self._seen[:, : len(chances)]
+            observed += shares / shares.sum()
+            expected += chances
+            variance += chances * (1 - chances)
+            self._steps += 1
 
     def judge(self) -> None:
         """Complain of drawn steps that lead to some outcomes too often or too rarely."""
@@ -141,18 +145,18 @@ class ComparedSteps:
                 "contradiction",
             )
 
-    def _compared(self) -> list[str]:
-        """Return the columns that count: after the end of an episode nothing is observed."""
-        ended = bool(self._answer["terminations"][0])
-        return ["rewards", "terminations"] if ended else list(self._answer)
+
+_LASTING = ("rewards", "terminations")
+"""What counts of an answer that ends an episode."""
 
 
 def _near(answer: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Return where answers agree with an outcome."""
-    alike = np.asarray(told == answer)
-    if told.dtype.kind != "f":
-        return alike
-    with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(told - answer) <= TOLERANCE + TOLERANCE * np.abs(told)
-    same: np.ndarray = alike | (near & np.isfinite(told)) | (np.isnan(told) & np.isnan(answer))
-    return same
+    """Return which outcomes (outcomes, ...) have a part that agrees with an answer."""
+    alike: np.ndarray = np.array(told == answer)
+    if not alike.all() and told.dtype.kind == "f":
+        with np.errstate(invalid="ignore", over="ignore"):
+            near = np.abs(told - answer) <= TOLERANCE + TOLERANCE * np.abs(told)
+        alike |= near & np.isfinite(told)
+        alike |= np.isnan(told) & np.isnan(answer)
+    each: np.ndarray = alike if alike.ndim == 1 else alike.reshape(len(told), -1).all(axis=1)
+    return each

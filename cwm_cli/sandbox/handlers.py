@@ -251,7 +251,9 @@ class OutcomesHandler(Handler[OutcomesJob]):
         record = recorder(job.observation_space, every, _allowed(job))
         compared = None
         if job.checked and callable(getattr(environment, "step", None)):
-            compared = ComparedSteps(job.observation_space, every, _allowed(job))
+            compared = ComparedSteps(
+                job.observation_space, every, _allowed(job), drawn=program.abilities.draws
+            )
         pairs = zip(
             values(job.observation_space, iter(job.observations)),
             values(job.action_space, iter(job.actions)),
@@ -272,7 +274,7 @@ class OutcomesHandler(Handler[OutcomesJob]):
                     compared.add(environment.step(action), chances, first)
             slots["status"][row] = 1
             progress[0] = row + 1
-        if compared is not None and program.abilities.draws:
+        if compared is not None:
             compared.judge()
 
 
@@ -313,7 +315,9 @@ class EpisodesHandler(Handler[EpisodesJob]):
         self._chances = slots.pop("probabilities")
         space, allowed = self.job.observation_space, _allowed(self.job)
         self._record = recorder(space, slots, allowed)
-        self._compared = ComparedSteps(space, slots, allowed) if self.job.checked else None
+        self._compared = None
+        if self.job.checked:
+            self._compared = ComparedSteps(space, slots, allowed, drawn=program.abilities.draws)
         first = program.load()
         environments: list[Any] = [None] * self.job.episodes
         try:
@@ -351,6 +355,8 @@ class EpisodesHandler(Handler[EpisodesJob]):
             counts.append(self._predict(environment, action))
             answers.append(self._answers[: counts[-1]].tobytes())
             program.counter[0] += 1
+        if self._compared is not None:
+            self._compared.judge()
         return np.array(counts, COUNT).tobytes() + b"".join(answers)
 
     def _predict(self, environment: Any, action: Any) -> int:
