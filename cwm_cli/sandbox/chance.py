@@ -156,7 +156,6 @@ def _near(answer: np.ndarray, told: np.ndarray) -> np.ndarray:
     if not alike.all() and told.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
             near = np.abs(told - answer) <= TOLERANCE + TOLERANCE * np.abs(told)
-        alike |= near & np.isfinite(told)
-        alike |= np.isnan(told) & np.isnan(answer)
-    each: np.ndarray = alike if alike.ndim == 1 else alike.reshape(len(told), -1).all(axis=1)
-    return each
+        both = np.isnan(told) & np.isnan(answer)
+        alike = np.array(alike | (near & np.isfinite(told)) | both)
+    return alike if alike.ndim == 1 else np.array(alike.reshape(len(told), -1).all(axis=1))
