@@ -313,3 +313,13 @@ def test_processes_end_when_nobody_listens_any_more() -> None:
     heard.close()
     assert len(children) == 2
     assert not any(child.is_alive() for child in children)
+
+
+def test_short_episodes_are_played_many_at_a_time() -> None:
+    few, many = Planned(1), Planned(1)
+    found = [
+        episodes(play(task(limit=6), range(40), session, abreast=abreast))
+        for session, abreast in ((few, 8), (many, None))
+    ]
+    assert found[0] == found[1]
+    assert (max(map(len, few.asked)), max(map(len, many.asked)) > 30) == (8, True)

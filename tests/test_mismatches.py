@@ -64,6 +64,16 @@ def test_what_chance_decides_is_told_from_mistakes(sandbox) -> None:
     assert (told[2].drawn, told[2].mistakes) == (told[2].wrong, 0)
 
 
+def test_several_episodes_are_compared_at_once_and_fail_alone(sandbox) -> None:
+    fails = RING.replace("        return", "        1 / (self.place - 5)\n        return")
+    comparing = Comparing(ProgramModel(fails, sandbox), PLACES, MOVES)
+    played = [[step(0, 1), step(1, 3)], [step(5, 0)], [step(2, 3)]]
+    every = [comparing.rows(steps) for steps in played]
+    found = comparing.compare_all(every)
+    assert found == [comparing.compare(rows) for rows in every]
+    assert [each.unanswered for each in found] == [0, 1, 0]
+
+
 def test_a_program_that_fails_has_predicted_nothing(sandbox) -> None:
     broken = Comparing(ProgramModel("1 / 0", sandbox), PLACES, MOVES)
     assert broken.compare(broken.rows([step(0, 1), step(1, 2)])) == Mismatches(unanswered=2)

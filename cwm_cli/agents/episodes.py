@@ -37,6 +37,11 @@ Planned for together they take as little as a third of the time of one after the
 more of them hardly less.
 """
 
+SHORT, MANY = 20, 128
+"""Where some episodes are over and none was longer than so many steps, so many are played at the
+same time: comparing them with a model takes about as long for all as for one.
+"""
+
 
 class PlanningCost(NamedTuple):
     """What plans took: decisions, those without a plan, steps of the model, and seconds.
@@ -135,18 +140,18 @@ def play(
     session: PlanningSession | None = None,
     *,
     comparing: Comparing | None = None,
-    abreast: int = ABREAST,
+    abreast: int | None = None,
 ) -> Stream:
-    """Play episodes, with plans or at random, so many at a time.
+    """Play episodes, with plans or at random, so many at a time, or as many as serve best.
 
     Where there is no plan the action is random. Episodes that are over are compared with what
     a model predicts, where one is given.
     """
-    waiting = iter(numbers)
+    waiting, most, ended, longest = iter(numbers), abreast or ABREAST, 0, 0
     playing: list[_Playing] = []
     try:
         while True:
-            for number in islice(waiting, abreast - len(playing)):
+            for number in islice(waiting, max(0, most - len(playing))):
                 playing.append(_Playing(task, number, comparing))
             if not playing:
                 return
@@ -155,15 +160,19 @@ def play(
                 each.go_on()
                 if each.over and session:
                     cost = cost.plus(each.confirm(session))
+            over = [each for each in playing if each.over]
             yield Progress(
-                [each.finished for each in playing if each.over],
+                _finished(over, comparing),
                 [each.underway for each in playing if not each.over],
                 cost,
                 session.report if session else None,
             )
-            for each in playing:
-                if each.over:
-                    each.env.close()
+            longest = max([longest, *(each.underway.length for each in playing)])
+            ended += len(over)
+            if abreast is None:
+                most = MANY if ended >= ABREAST and longest <= SHORT else ABREAST
+            for each in over:
+                each.env.close()
             playing = [each for each in playing if not each.over]
     finally:
         for each in playing:
@@ -180,7 +189,7 @@ class _Playing:
         self.env = task.make()
         self._task = task
         self._comparing = comparing
-        self._steps: list[Transition] = []
+        self.steps: list[Transition] = []
         self._planned: deque[Any] = deque()
         self._space = deepcopy(self.env.action_space)
         self._space.seed(random)
@@ -197,18 +206,13 @@ class _Playing:
         """How far the episode is."""
         return Underway(self.number, len(self._actions), self._returned)
 
-    @property
-    def finished(self) -> FinishedEpisode:
-        """What the episode came to."""
-        cost, found, rows = self._cost._asdict(), None, None
-        if self._comparing:
-            rows = self._comparing.rows(self._steps)
-            found = self._comparing.compare(rows)
-            rows = rows if found.wrong or found.unanswered else None
+    def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
+        """Return what the episode came to, and its rows where some were predicted wrongly."""
+        cost, wrong = self._cost._asdict(), found and (found.wrong or found.unanswered)
         episode = Episode(
             **self.underway._asdict(), **cost, failure=self._failure, mismatches=found
         )
-        return FinishedEpisode(episode, self._actions, rows)
+        return FinishedEpisode(episode, self._actions, rows if wrong else None)
 
     def moment(self, session: PlanningSession) -> Moment:
         """Return where the episode stands."""
@@ -247,8 +251,18 @@ class _Playing:
                 row = Transition(before, action, after, self._rewards[-1], bool(terminated))
                 named = self._task.valid and self._task.valid(self.env.unwrapped)
                 valid = None if named is None else tuple(map(int, named))
-                self._steps.append(row._replace(episode=self.number, valid=valid))
+                self.steps.append(row._replace(episode=self.number, valid=valid))
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
+
+
+def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
+    """Return what episodes came to, compared all at once with what was predicted."""
+    if comparing is None:
+        return [each.finished(None, None) for each in over]
+    rows = [comparing.rows(each.steps) for each in over]
+    found = comparing.compare_all(rows)
+    every = zip(over, rows, found, strict=True)
+    return [each.finished(own, wrong) for each, own, wrong in every]
 
 
 def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:

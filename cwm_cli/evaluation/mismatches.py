@@ -6,6 +6,7 @@ predicted rightly of recorded rows says little of those where plans lead.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -84,9 +85,26 @@ class Comparing:
 
     def compare(self, rows: Dataset) -> Mismatches:
         """Predict the steps of an episode, each from what was observed, and count."""
-        predictions = self.model.predict(rows, seed=self.seed, draws=DRAWS)
+        [found] = self.compare_all([rows])
+        return found
+
+    def compare_all(self, episodes: Sequence[Dataset]) -> list[Mismatches]:
+        """Predict the steps of several episodes at once; where that fails, one by one."""
+        if not episodes:
+            return []
+        together = reduce(Dataset.extended, episodes)
+        predictions = self.model.predict(together, seed=self.seed, draws=DRAWS)
         if predictions.failure is not None:
-            return Mismatches(unanswered=len(rows))
+            if len(episodes) > 1:
+                return list(map(self.compare, episodes))
+            return [Mismatches(unanswered=len(together))]
+        rows = np.split(np.arange(len(together)), np.cumsum(list(map(len, episodes)))[:-1])
+        return [
+            self._counted(own, predictions[some]) for own, some in zip(episodes, rows, strict=True)
+        ]
+
+    def _counted(self, rows: Dataset, predictions: Predictions) -> Mismatches:
+        """Count the steps of an episode that were predicted otherwise."""
         parts = wrong_parts(predictions, rows)
         wrong = np.logical_or.reduce(list(parts.values()))
         drawn, chance = self._drawn(rows, wrong, predictions), self._by_chance(rows, wrong)
