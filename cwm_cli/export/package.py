@@ -140,8 +140,17 @@ def _plain(value: Any) -> Any:
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")
 EXPLAINED = """
-A row scores the mean of its parts right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` what "nothing changes, the most common reward, never terminated" gets on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only. Each row was asked on its own: over many steps errors add up.
+A row scores the mean of its parts right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` what "nothing changes, the most common reward, never terminated" gets on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only.
 """  # noqa: E501
+_SKILL = (
+    " `skill` is how far its probabilities come from what is usual (0) to what the true environment"
+    " reaches (1)."
+)
+_ASKED = {
+    False: "Each row was asked on its own: over many steps errors add up.",
+    True: "It was asked along episodes and told what followed each row: without that errors grow.",
+}
+"""How rows were asked, of programs without a memory and with one."""
 
 
 class RunFindings(NamedTuple):
@@ -195,7 +204,7 @@ def _scores(run: SearchRun, findings: RunFindings) -> str:
     if not findings.scores:
         so_far = f"Right so far on train rows: {share(findings.best.verdict.score)}."
         return f"The search was not over when this was written. {so_far} Held-out rows: not scored."
-    columns = [*COLUMNS, *(["paper"] if run.config.metric == "paper" else [])]
+    columns = [*COLUMNS, *(name for name in ("paper", "skill") if run.config.metric == name)]
     titles = {"train": "train", "test": "held-out"}
     lines = [
         f"| {' | '.join(['', *columns, 'transitions'])} |",
@@ -204,7 +213,9 @@ def _scores(run: SearchRun, findings: RunFindings) -> str:
     for part, score in findings.scores.items():
         shares = [share(getattr(score, name)) for name in columns]
         lines.append(f"| {' | '.join([titles[part], *shares, f'{score.transitions:,}'])} |")
-    return "\n".join(lines) + "\n" + EXPLAINED.rstrip()
+    asked = _ASKED[abilities_of(findings.best.program).remembers]
+    skill = _SKILL if "skill" in columns else ""
+    return "\n".join(lines) + f"\n{EXPLAINED.rstrip()}{skill} {asked}"
 
 
 def _gaps(run: SearchRun) -> str:
