@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.filter import remembering
-from cwm_induction.memory.velocities import Pace
+from cwm_induction.memory.velocities import Pace, Way, ways
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
@@ -192,7 +192,7 @@ class VelocityAttempt:
     what it is in between. All that move have one, or `only` one of them.
     """
 
-    by: Literal["after", "before", "between"]
+    by: Way
     only: str = ""
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
@@ -260,9 +260,7 @@ def unchanged(data: Dataset) -> str:
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield what to try for a new program of a contract, the likeliest first."""
     if contract == "memory" and has_equations(data):
-        yield VelocityAttempt("after")
-        yield VelocityAttempt("before")
-        yield VelocityAttempt("between")
+        yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()
         yield UnchangedAttempt()

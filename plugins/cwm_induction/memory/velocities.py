@@ -7,7 +7,7 @@ velocity changes within a step only the mechanism itself can tell which one lead
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -39,6 +39,54 @@ FEWEST = 4
 """Values as near to the largest one as they are off at most, from which on it is a limit."""
 
 
+Way = Literal["after", "before", "between"]
+"""By which velocity coordinates move: the one after a step, before it, or what is in between."""
+
+SLIGHT = 0.05
+"""Of a change of pace, in standard deviations: a push that tells no more of it tells nothing."""
+
+
+def ways(data: Dataset) -> tuple[Way, ...]:
+    """Return by which velocities coordinates may move, the likeliest first.
+
+    A push is seen at once where they move by the velocity after a step, one step later where they
+    move by the one before it, and half and half where the velocity changes on the way.
+    """
+    samples = Samples.of(data, np.zeros(len(data), bool))
+    rows = np.flatnonzero(_follows(samples, data))
+    moving = [v for v in latents(samples).variables if np.ptp(v.change[samples.smooth]) > 0]
+    pushes = np.stack([column.values for column in _pushes(samples)[-1]], 1)
+    known = [*(v.now[rows + 1] for v in moving), *(v.change[rows] for v in moving)]
+    columns = np.column_stack([pushes[rows + 1], pushes[rows], *known, np.ones(len(rows))])
+    scale = np.where(columns.std(0) > 0, columns.std(0), 1.0)
+    now, earlier = SLIGHT, SLIGHT
+    for variable in moving:
+        jump = variable.change[rows + 1] - variable.change[rows]
+        weights = np.abs(np.linalg.lstsq(columns / scale, jump, rcond=1e-9)[0])
+        weights = weights[: 2 * pushes.shape[1]] / (jump.std() + 1e-12)
+        now = max(now, float(weights[: pushes.shape[1]].max()))
+        earlier = max(earlier, float(weights[pushes.shape[1] :].max()))
+    if now == earlier or not 0.5 < now / earlier < 2:
+        return ("before", "after", "between") if earlier > now else ("after", "before", "between")
+    return "between", "after", "before"
+
+
+def _pushes(samples: Samples) -> list[list[NamedColumn]]:
+    """Return what may push: an action's number, or each action but the first for itself."""
+    inputs = inputs_of(samples)
+    if samples.action_space.kind != "discrete":
+        return [inputs]
+    return [inputs[:1], *([inputs[2:]] if len(inputs) > 2 else [])]
+
+
+def _follows(samples: Samples, data: Dataset) -> Array:
+    """Mask of the rows, but for the last, that the next one goes on from."""
+    episodes = data.columns["episodes"]
+    same = (samples.after[:-1] == samples.before[1:]).all(1)
+    mask: Array = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
+    return mask
+
+
 class Pace(NamedTuple):
     """How fast coordinates that are seen move from row to row, in units of `time` for a step.
 
@@ -66,11 +114,8 @@ class Pace(NamedTuple):
         coordinates = [variable for variable in found if only in ("", variable.name)]
         if not coordinates:
             return None
-        episodes = data.columns["episodes"]
-        same = (samples.after[:-1] == samples.before[1:]).all(1)
-        follows = same & (episodes[:-1] == episodes[1:]) & ~samples.terminated[:-1]
         changes = [variable.change[samples.smooth] for variable in coordinates]
-        return cls(samples, coordinates, follows, _time(changes))
+        return cls(samples, coordinates, _follows(samples, data), _time(changes))
 
     @property
     def speeds(self) -> Array:
@@ -156,7 +201,7 @@ class Pace(NamedTuple):
         samples = self.rows(rows, self.speeds[:, rows], self.speeds[:, rows + 1])
         by_name = {variable.name: variable for variable in latents(samples).variables}
         joints = [Joint(by_name[v.name], by_name[f"{v.name}_velocity"]) for v in self.coordinates]
-        for inputs in self._pushes():
+        for inputs in _pushes(self.samples):
             now = [column._replace(values=column.values[rows]) for column in inputs]
             later = np.stack([column.values[rows + 1] for column in inputs], 1)
             motion = UnseenMotion.following(Motion.of(joints, now, self.time), later)
@@ -164,13 +209,6 @@ class Pace(NamedTuple):
             if found is not None and found.right > RIGHT_SHARE:
                 return self._through(found, inputs), found
         return None
-
-    def _pushes(self) -> list[list[NamedColumn]]:
-        """Return what may push: an action's number, or each action for itself."""
-        inputs = inputs_of(self.samples)
-        if self.samples.action_space.kind != "discrete":
-            return [inputs]
-        return [inputs[:1], *([inputs[2:]] if len(inputs) > 2 else [])]
 
     def _through(self, found: Mechanics, inputs: Sequence[NamedColumn]) -> Samples:
         """Return the rows with the velocities by which a mechanism leads to what was seen."""
