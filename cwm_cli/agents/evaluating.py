@@ -13,7 +13,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
 from cwm_cli.evaluation import evaluate as score
-from cwm_cli.evaluation.calibration import Calibration, calibration
+from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
@@ -67,7 +67,7 @@ class EvaluationResult:
         wrong = found.rows < 1
         return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
 
-    def calibration(self, part: Part) -> Calibration | None:
+    def calibration(self, part: Part) -> ForecastCalibration | None:
         """Say how what is predicted in a part came true; None where the program failed."""
         found = self.found.get(part)
         if found is None or found.answers is None:

@@ -54,7 +54,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ForecastCalibration:
     """How probabilities of rewards and ends, and distributions of real numbers, came true."""
 
     reliability: tuple[Reliability, ...]
@@ -79,13 +79,13 @@ class Calibration:
         }
 
 
-def calibration(predictions: "Predictions", rows: Dataset) -> Calibration:
+def calibration(predictions: "Predictions", rows: Dataset) -> ForecastCalibration:
     """Compare what was said with what came about, where the model had an answer."""
     if (answered := predictions.answered) is not None:
         predictions, rows = predictions[answered], rows[answered]
     if not len(rows):
-        return Calibration((), ())
-    return Calibration(
+        return ForecastCalibration((), ())
+    return ForecastCalibration(
         tuple(_reliabilities(predictions, rows)), tuple(_ranks(predictions, rows, seed=0))
     )
 

@@ -34,7 +34,7 @@ CEILING_DRAWS = 1000
 
 MOST_STOOD = 1000
 """Rows at which the true environment is stood where real numbers vary: it draws 64 times at each,
-which takes seconds, and the skill has a standard error below 0.001 already."""
+which takes seconds, and leaves the skill a standard error of about 0.001."""
 
 MOST_USUAL = 512
 """Train rows that stand for what is usual after an action, where there are real numbers."""

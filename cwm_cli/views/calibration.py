@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cwm_cli.evaluation import Score
-from cwm_cli.evaluation.calibration import BINS, Calibration, Ranks
+from cwm_cli.evaluation.calibration import BINS, ForecastCalibration, Ranks
 from cwm_cli.views.curves import COLOURS, Axis, Chart, Series
 
 UNEVEN = 0.01
@@ -39,7 +39,7 @@ def skill_words(score: Score | None) -> Iterator[str]:
         )
 
 
-def calibration_charts(found: Calibration, part: str) -> list[Chart]:
+def calibration_charts(found: ForecastCalibration, part: str) -> list[Chart]:
     """Draw how often rewards and ends came about as said, and where real numbers ranked."""
     even = Series("as often as said", [0.0, 1.0], [0.0, 1.0])
     curves = [
