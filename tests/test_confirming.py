@@ -9,9 +9,9 @@ from cwm_cli.agents.episodes import Episode, play
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.worlds.confirming import Forged
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.remote import Forged
 from worlds import CARTPOLE, PENDULUM
 
 WORLD_MODELS = Path(__file__).parent / "world_models"

@@ -30,10 +30,10 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.searches import SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
-from cwm_cli.worlds.confirming import Forged, RemoteModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.remote import Forged, RemoteModel
 from test_confirming import HANDLER
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)

@@ -18,8 +18,8 @@ from cwm_cli.planning.planner import Planner, Situation, Unsuited
 from cwm_cli.planning.tabular import Tabular
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.confined import made_program
-from cwm_cli.worlds.confirming import Forged
 from cwm_cli.worlds.messages import PlanningJob
+from cwm_cli.worlds.remote import Forged
 
 Told = Mapping[int, Mapping[int, list[tuple[float, int, float, bool]]]]
 

@@ -19,9 +19,9 @@ from cwm_cli.envs.tasks import Setting
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.messages import PACED
 from cwm_cli.worlds.program import OTHERWISE, Timer
+from cwm_cli.worlds.remote import Broke
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang, holds
 from recordings import FROZEN_LAKE, cartpole, record

@@ -47,12 +47,12 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
-from cwm_cli.worlds.confirming import Forged
 from cwm_cli.worlds.doubt import Doubt, Mode, countable
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.remote import Forged
 from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}

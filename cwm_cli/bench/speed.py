@@ -33,9 +33,9 @@ from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.messages import PACED, TimingJob
 from cwm_cli.worlds.program import Timer
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     import gymnasium as gym

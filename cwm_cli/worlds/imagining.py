@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 from cwm_cli.sandbox.failures import KILLED_WORKERS
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.worlds.confined_imagining import ImaginingJob, pack, unpack
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.messages import SIZE
 from cwm_cli.worlds.program import NO_PLAN
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     import numpy as np

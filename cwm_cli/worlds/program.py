@@ -32,7 +32,7 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.prediction import ProgramAnswers
-from cwm_cli.worlds.confirming import SHARE, Broke, Confirmer, Decision, RemoteModel
+from cwm_cli.worlds.confirming import SHARE, Confirmer, Decision
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
     PASSED,
@@ -59,6 +59,7 @@ from cwm_cli.worlds.model import (
     Stuck,
     WorldModel,
 )
+from cwm_cli.worlds.remote import Broke, RemoteModel
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -17,8 +17,8 @@ from cwm_cli.agents.learning.missions import StateView, WorldProgram, telling_wo
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
+from cwm_cli.worlds.remote import Broke
 
 SAME_REWARD = 1e-6
 """By less than this two rewards may differ."""

@@ -31,8 +31,8 @@ from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import Usage, total
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -25,8 +25,8 @@ from cwm_cli.agents.learning.repairing import SHOWN, AskedModel, WrittenProgram
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.search.contracts import Message, Usage, total
 from cwm_cli.search.reading import blocks
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.imagining import Imagination
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.imagining.tables import actions_of
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.program import NO_PLAN
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     from cwm_cli.data.spaces import Space
