@@ -10,10 +10,9 @@ from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.skill import SkillMetric
 from cwm_cli.problems.feedback import on_chance, uncertain_report
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import environment
+from cwm_cli.registry import environment, find
 from cwm_cli.search.contracts import GENERATE, Node, Usage, Verdict
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.contract import Contract
 from openai_server import OpenAIServer, answer
 from recordings import record
 from test_finding import rows_of
@@ -246,7 +245,7 @@ def test_a_search_without_a_ceiling_settles_when_nothing_gets_better(ice, sandbo
 def test_words_of_each_contract_name_its_methods(ice):
     spaces = ice.observation_space, ice.action_space
     for name in ("plain", "chance", "memory"):
-        contract = Contract.named(name)
+        contract = find("contract", name)()
         words = contract.words(*spaces, tools=["mujoco"], names_actions=True, fitted=True)
         assert contract.name == name and "$" not in words
         assert all(f"def {method}(self" in words for method in contract.methods)

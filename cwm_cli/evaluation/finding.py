@@ -52,6 +52,8 @@ STRETCH = 20
 FOLDS = 5
 FEWEST = 60
 """With fewer rows a regression tells nothing."""
+ENOUGH = 150
+"""With fewer rows a law that is being learned looks like noise."""
 LEAST_OPEN = 0.02
 """Share of a typical change that a smooth law may leave open in a plain environment, as far as
 anything follows from it."""
@@ -356,7 +358,7 @@ def _in_numbers(history: RecordedPast) -> Finding:
     """Judge by what a smooth regression leaves open, where no situation repeats."""
     rows = _stretches(history)
     inputs, targets = history.inputs, history.changes
-    if len(rows) < FEWEST or inputs.shape[1] > WIDEST:
+    if not history.real or len(rows) < FEWEST or inputs.shape[1] > WIDEST:
         return Finding()
     real = [i for i in history.real if np.ptp(targets[rows, i]) > 0]
     change = _scaled(targets[rows][:, real])
@@ -380,7 +382,8 @@ def _in_numbers(history: RecordedPast) -> Finding:
             unexplained=float(min(1.0, np.median(left[known]))),
         )
     noisy = (left > LEAST_OPEN) & (rest > HARDLY_LESS)
-    noisy &= now.shape[1] <= NARROW and _is_noise(missed, now, rows)
+    told = now.shape[1] <= NARROW and len(rows) >= ENOUGH
+    noisy &= told and _is_noise(missed, now, rows)
     if noisy.any():
         parts = np.array_split(np.arange(len(rows)), 3)
         sizes = [np.median(np.abs(_missed(now[part], change[part])), axis=0) for part in parts]

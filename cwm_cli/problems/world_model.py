@@ -24,6 +24,7 @@ from cwm_cli.problems.feedback import (
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
+from cwm_cli.registry import find
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
@@ -38,7 +39,6 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.contract import Contract
 
 if TYPE_CHECKING:
     from cwm_cli.testing.conftest import Material
@@ -134,7 +134,7 @@ class WorldModelProblem(Problem):
 
     def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
         """Ask in so many characters, if there is a limit, and otherwise than `number` times."""
-        interface = Contract.named(self.contract).words(
+        interface = find("contract", self.contract)().words(
             self.dataset.observation_space,
             self.dataset.action_space,
             tools=self.tools,

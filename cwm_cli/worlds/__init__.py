@@ -33,7 +33,11 @@ WORLD_MODELS: Mapping[str, str] = {
 }
 """Addresses of the kinds of world models by name."""
 
-CONTRACTS: Mapping[str, str] = {"plain": "cwm_cli.worlds.contract:Contract"}
+CONTRACTS: Mapping[str, str] = {
+    "plain": "cwm_cli.worlds.contract:Contract",
+    "chance": "cwm_cli.worlds.contract:ChanceContract",
+    "memory": "cwm_cli.worlds.contract:MemoryContract",
+}
 """Addresses of what programs can be asked to define, by name."""
 
 _HOMES = {

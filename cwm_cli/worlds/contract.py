@@ -41,12 +41,6 @@ class Contract:
     methods: ClassVar[tuple[str, ...]] = ("set_state", "step")
     text: ClassVar[str] = "contract.md"
 
-    @staticmethod
-    def named(name: str) -> "Contract":
-        """Return the contract of a name: plain, chance or memory."""
-        kinds = {kind.name: kind for kind in (Contract, ChanceContract, MemoryContract)}
-        return kinds[name]()
-
     def words(
         self,
         observation_space: Space,
