@@ -40,7 +40,7 @@ def fill(folder, count=4) -> PlayRun:
     """Play some episodes."""
     with PlayRun.open(folder, CONFIG) as run:
         for side, number in ASKED[:count]:
-            run.add(side, episode(number), REPORT)
+            run.add(side, [episode(number)], REPORT)
     return run
 
 
@@ -83,7 +83,7 @@ def test_wherever_a_crash_cuts_the_journal_whole_lines_remain(tmp_path) -> None:
         file.write_bytes(content[:cut])
         with PlayRun.open(tmp_path, CONFIG) as run:
             assert len(run.known) == sum(end < cut for end in ends)
-            run.add("oracle", episode(7), None)
+            run.add("oracle", [episode(7)], None)
         with PlayRun.open(tmp_path, CONFIG) as run:
             assert run.missing([EpisodeKey("oracle", 7)]) == []
 
@@ -119,14 +119,14 @@ def test_what_is_forgotten_stays_written_until_something_is_played(tmp_path) -> 
     assert file.read_bytes() == content
     with PlayRun.open(tmp_path, CONFIG) as run:
         run.forget(ASKED[1:])
-        run.add("model", episode(1, returned=8.0), REPORT)
+        run.add("model", [episode(1, returned=8.0)], REPORT)
     with PlayRun.open(tmp_path, CONFIG) as run:
         assert list(run.known) == [ASKED[0], EpisodeKey("model", 1)]
         assert run.side("model", 2).returns == [8.0]
     with PlayRun.open(tmp_path, CONFIG, new=True) as run:
         assert run.missing(ASKED) == ASKED
         assert len(file.read_bytes().splitlines()) == 2
-        run.add("random", episode(0), None)
+        run.add("random", [episode(0)], None)
         assert len(file.read_bytes().splitlines()) == 1
 
 
@@ -135,7 +135,7 @@ def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_p
     for replaced in (False, True):
         with PlayRun.open(tmp_path, CONFIG, new=replaced) as run:
             if replaced:
-                run.add("random", episode(0), None)
+                run.add("random", [episode(0)], None)
             for new in (False, True):
                 with pytest.raises(CwmError, match="another process is working on"):
                     PlayRun.open(tmp_path, CONFIG, new=new).__enter__()

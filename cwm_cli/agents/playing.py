@@ -236,10 +236,12 @@ class Playing:
 
     def take(self, side: SideName, progress: Progress) -> None:
         """Write down what was played."""
-        for episode, actions, rows in progress.finished:
-            if side == "model":
-                self.run.keep(episode.number, rows)
-            self.run.add(side, episode, progress.report)
+        for episode, _, rows in progress.finished if side == "model" else ():
+            self.run.keep(episode.number, rows)
+        if progress.finished:
+            episodes = [finished.episode for finished in progress.finished]
+            self.run.add(side, episodes, progress.report)
+        for episode, actions, _ in progress.finished:
             if side == self.asked and episode.number == 0:
                 self.actions = actions
 

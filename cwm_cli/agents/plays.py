@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -170,15 +170,15 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         self.rewrite(list(self.known.values()))
         self._anew = False
 
-    def add(self, side: SideName, episode: Episode, report: PlannedWith | None) -> None:
-        """Write an episode down for good: when this returns, no crash can lose it."""
-        record = PlayRecord(side=side, episode=episode, report=report)
-        self.known[self._key(record)] = record
+    def add(self, side: SideName, episodes: Sequence[Episode], report: PlannedWith | None) -> None:
+        """Write episodes down for good: when this returns, no crash can lose them."""
+        records = [PlayRecord(side=side, episode=each, report=report) for each in episodes]
+        self.known.update({self._key(record): record for record in records})
         if self._anew:
             self.rewrite(list(self.known.values()))
             self._anew = False
         else:
-            self.append(record)
+            self.append(*records)
 
     def keep(self, number: int, rows: Dataset | None) -> None:
         """Keep the rows of an episode in which the model was wrong, to learn from."""

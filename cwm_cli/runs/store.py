@@ -286,9 +286,9 @@ class Run(Generic[H, R]):
         assert self._lock is not None
         return self._lock.fileno()
 
-    def append(self, record: R) -> None:
-        """Write a record down for good: when this returns, no crash can lose it."""
-        self._write(record)
+    def append(self, *records: R) -> None:
+        """Write records down for good: when this returns, no crash can lose them."""
+        self._write(*records)
 
     def grow(self, rows: Dataset) -> None:
         """Add rows to the dataset of the run; the journal says when they came.
@@ -390,15 +390,15 @@ class Run(Generic[H, R]):
         """Return what `cwm runs export` writes, None where there is nothing to export."""
         return None
 
-    def _write(self, record: BaseModel) -> None:
-        """Add a line to the journal, and wait until it is on the disk; or add nothing."""
+    def _write(self, *records: BaseModel) -> None:
+        """Add lines to the journal, and wait until they are on the disk; or add nothing."""
         if self._journal is None:
             raise RuntimeError("the run is not open for writing")
-        line = memoryview(record.model_dump_json().encode() + b"\n")
+        lines = memoryview(b"".join(each.model_dump_json().encode() + b"\n" for each in records))
         size = self._journal.seek(0, os.SEEK_END)
         try:
-            while line:
-                line = line[self._journal.write(line) :]
+            while lines:
+                lines = lines[self._journal.write(lines) :]
             os.fsync(self._journal.fileno())
         except OSError:
             self._journal.truncate(size)  # a line that is there in part would spoil the next
