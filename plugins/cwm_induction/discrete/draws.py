@@ -502,13 +502,18 @@ class _Explaining:
         keys = self._keys(steps.landing(self.old, self.radices))
         kept = np.flatnonzero(_shares(lands, self.action, self.count, ROUNDS[1]).any(axis=0))
         best = self._explained(lands[:, kept], keys[:, kept])
+        rare = True  # the rarest steps are tried first, and the others where none of them is spare
         while len(kept) > 1:
-            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")[:MOST_TRIED]]
+            rarest = kept[np.argsort(best.shares.sum(axis=0), kind="stable")]
+            rarest = rarest[:MOST_TRIED] if rare else rarest[MOST_TRIED:]
             parts = [kept[kept != step] for step in rarest]
             found = [self._explained(lands[:, part], keys[:, part]) for part in parts]
             spare = [step for step, one in zip(rarest, found, strict=True) if one.bits < best.bits]
-            if not spare:
+            if not spare and (not rare or len(kept) <= MOST_TRIED):
                 break
+            rare = bool(spare)
+            if not spare:
+                continue
             at = min(range(len(found)), key=lambda number: found[number].bits)
             fewer, trial = parts[at], found[at]
             if 1 < len(spare) < len(kept):
