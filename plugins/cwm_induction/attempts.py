@@ -221,7 +221,7 @@ class VelocityAttempt:
         finally:
             task.effort.units -= given - effort.units if effort is not task.effort else 0.0
         spaces = view.observations, view.actions
-        program = remembering(program, samples, pace.ends, *spaces)
+        program = remembering(program, samples, pace.time, pace.ends, *spaces)
         return ProgramProposal(program, more)
 
 

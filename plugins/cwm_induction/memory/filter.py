@@ -19,7 +19,7 @@ class Environment(Dynamics):
 
     An episode is taken to begin at rest, so its first step is a guess. Once it is seen what
     followed a step, the velocities before it become those that lead there; the equations carry
-    them on.
+    them on. They are in units in which a step takes {time}: its true length does not show.
     """
 
     def reset(self, observation):
@@ -66,19 +66,22 @@ _STOP = """        if not {low} < state[{at}] < {high}:
 def remembering(
     program: str,
     samples: Samples,
+    time: float,
     ends: Sequence[tuple[int, int, float, float]],
     observations: Space,
     actions: Space,
 ) -> str:
     """Let a program that knows everything take and give what is seen only.
 
-    Velocities end at the `ends` of a way: of which component, which of them, from where to where.
+    A step takes a `time`. Velocities end at the `ends` of a way: of which component, which of
+    them, from where to where.
     """
     hidden = [found.name for found in samples.remembered.values()]
     *most, last = hidden
     text = _FILTER.format(
         seen=len(samples.low) - len(hidden),
         hidden=len(hidden),
+        time=literal(time),
         unseen=f"{', '.join(most)} and {last}" if most else last,
         numbers=joined(observations, "observation"),
         action=joined(actions, "action") if actions.children else "action",
