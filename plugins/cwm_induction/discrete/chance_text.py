@@ -17,9 +17,6 @@ def step(self, action):
     return observation, reward, terminated
 '''
 
-LIKELY = 0.5
-"""Share of an action that is drawn in other places from which on it is said to be intended."""
-
 
 def write_chances(found: ChanceModel) -> str:
     """Write the program of a model in which chance decides."""
