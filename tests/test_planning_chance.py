@@ -111,7 +111,7 @@ def planned(told: Told, horizon: int, planner: Tabular, model: Any) -> np.ndarra
     ("env_id", "env_args", "horizon"),
     [
         ("FrozenLake-v1", {}, 100),
-        ("FrozenLake8x8-v1", {}, 200),
+        pytest.param("FrozenLake8x8-v1", {}, 200, marks=pytest.mark.slow),
         ("CliffWalkingSlippery-v1", {}, 60),
         pytest.param(
             "Taxi-v4", {"is_rainy": True, "fickle_passenger": True}, 30, marks=pytest.mark.slow
@@ -182,7 +182,9 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
             session.close()
 
 
-@pytest.mark.parametrize("text", [TELLS, DRAWS], ids=["told", "drawn"])
+@pytest.mark.parametrize(
+    "text", [TELLS, pytest.param(DRAWS, marks=pytest.mark.slow)], ids=["told", "drawn"]
+)
 @pytest.mark.parametrize("planner", [("tabular", {"draws": 20}), ("mcts", {"budget": 60})])
 def test_decisions_where_chance_decides_are_made_again_and_confirmed(
     sandbox: Sandbox, text: str, planner: tuple[str, Any]
