@@ -1,0 +1,1 @@
+"""How chance and memory are learned, scored and planned with: `python -m benchmarks.chance`."""
