@@ -121,7 +121,9 @@ class Induction(Backend):
         remembers = abilities_of(best.program).remembers
         where = "from the third step of an episode on" if remembers else "on them"
         remark = (
-            f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
+            f"Its skill on {_rows(fit)} is {share(best.fit)}: 1 is to know all chances."
+            if problem.contract == "chance"
+            else f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
             f"its accuracy {where} is {share(best.fit)}."
         )
         called = [identifier(name) for name in names]

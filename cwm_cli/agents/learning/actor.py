@@ -178,6 +178,11 @@ class Actor:
         """Whether it can act in such an environment."""
         raise NotImplementedError
 
+    @classmethod
+    def under_chance(cls) -> type[Actor] | None:
+        """Return who acts instead where chance decides what follows; None where nobody can."""
+        return None
+
     def learn(self) -> None:
         """Make anew what follows from the program: tables, values, policies."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -75,7 +75,7 @@ class EpisodeRecord(BaseModel):
     `steps` counts those of the environment up to its end, `aims` says for how many of its steps
     each aim was acted for, `promised` is the return that the play was worth in the program at the
     start, None where none was promised. `mismatched` counts predictions that went wrong; it is not
-    `whole` where it was given up.
+    `whole` where it was given up. Where `chance` decides what follows the promise is a mean.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -90,6 +90,7 @@ class EpisodeRecord(BaseModel):
     mismatched: int = 0
     terminated: bool = False
     whole: bool = True
+    chance: bool = False
 
     @property
     def aim(self) -> str:
@@ -109,8 +110,8 @@ class EpisodeRecord(BaseModel):
     @property
     def kept(self) -> bool:
         """Whether it returned what was promised."""
-        if self.promised is None:
-            return False
+        if self.promised is None or self.chance:
+            return self.promised is not None  # a single return says nothing of a mean
         return self.returned >= self.promised - SHORT * abs(self.promised) - 1e-6
 
 
@@ -128,13 +129,15 @@ class Verification:
     changed: int = 0
     returned: float = 0.0
     promised: float = 0.0
+    squares: float = 0.0
+    """Of what returns were above or below what was promised."""
 
     def change(self, at: int) -> None:
         """Begin anew: something changed after so many steps."""
         if self.episodes:
             self.attempt += 1
         self.steps = self.episodes = 0
-        self.returned = self.promised = 0.0
+        self.returned = self.promised = self.squares = 0.0
         self.changed = at
 
     def episode(self, played: EpisodeRecord) -> None:
@@ -146,10 +149,19 @@ class Verification:
             self.episodes += 1
             self.returned += played.returned
             self.promised += played.promised or 0.0
+            self.squares += (played.returned - (played.promised or 0.0)) ** 2
+
+    @property
+    def as_promised(self) -> bool:
+        """Whether returns are, on the mean, no less than promised: beyond two standard errors."""
+        missed = self.promised - self.returned
+        return missed <= 2 * sqrt(self.squares) + 1e-6 * (1 + abs(self.promised))
 
     @property
     def enough(self) -> bool:
         """Whether this is enough to be told."""
+        if not self.as_promised:
+            return False
         if self.steps >= MANY_STEPS and self.episodes >= FEW_EPISODES:
             return True
         return self.steps >= ENOUGH_STEPS and self.episodes >= ENOUGH_EPISODES

@@ -64,6 +64,13 @@ class Counted(Actor):
         real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
         return not real and action_space.cardinality <= MOST_ACTIONS
 
+    @classmethod
+    def under_chance(cls) -> type[Actor]:
+        """Return who counts chances as well."""
+        from cwm_cli.agents.learning.dice import DiceActor  # which builds on this class
+
+        return DiceActor
+
     def learn(self) -> None:
         """Begin a table anew; the program is asked once it is known from where."""
         self._steps.clear()

@@ -26,6 +26,7 @@ from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
+from cwm_cli.evaluation.finding import ContractName, find_contract
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
@@ -56,6 +57,9 @@ lead them astray more often than they help."""
 FRESH_WRONG = 0.3
 """The same for a program that has all rows wrong, and less for others: what explains few lacks
 rows, and writing it takes longest. With 1 arms of two links were understood 27 steps later."""
+
+FRESH_CHANCE = 0.5
+"""The same where chance decides: no single row says that chances are wrong, only many do."""
 
 TRUSTED = 3
 """Clean episodes of play after which the program is doubted on purpose."""
@@ -182,6 +186,9 @@ class Learner:
     questioner: UnsureModel | None = None
     """Who has a language model name what it is unsure of, where one is asked."""
 
+    contract: ContractName | Literal["auto"] = "auto"
+    """What programs have to be; auto is to find that out from the rows."""
+
     steps: int = field(default=0, init=False)
     """Of the environment, in this run."""
     intent: Intent | None = field(default=None, init=False)
@@ -213,7 +220,7 @@ class Learner:
     def __post_init__(self) -> None:
         self._began = self.run.began()
         self._earlier = list(self.run.earlier() or ())
-        self._carrier = replace(self.writer, model=None)
+        self._carrier, self._kind = replace(self.writer, model=None), type(self.actor)
         self.env = self.task.make()
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
         self._resume()
@@ -328,6 +335,7 @@ class Learner:
                 mismatched=mismatched,
                 terminated=row.terminated,
                 whole=row.terminated or row.truncated or left == 1,
+                chance=self.writer.contract == "chance",
             )
             self._finish(played)
 
@@ -430,7 +438,7 @@ class Learner:
         parts = _wrong_parts(predicted, row)
         self.mismatches.update(parts)
         self._pending += not by_chance
-        if by_chance and "chance" not in self._told:
+        if by_chance and "chance" not in self._told and self.writer.contract == "plain":
             self._told.add("chance")
             self.observer.note(
                 "the same action at the same observation came out otherwise: chance decides, or "
@@ -475,11 +483,16 @@ class Learner:
         The more rows it has wrong, the more it takes.
         """
         share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, FRESH_WRONG * self._wrong)
+        if self.writer.contract == "chance":
+            return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
+        if self.known.chance and self._kind.under_chance() and self.contract == "auto":
+            return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
     def _write(self) -> None:
         """Have a program written that replays every row, and act on it from now on."""
-        began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
+        self._find_contract()
+        began, rows, used = time.perf_counter(), self._explained, self._used
         known = [self.known.program] if self.known.program else self._offered
         found = self._written(rows, known)
         is_news, named = found.program != self.known.program, list[OpenQuestion]()
@@ -498,6 +511,22 @@ class Learner:
         asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.known.names)]
         self._ask(asked, "gaps")
         self._ask(self._unexplained(found, rows), "rows")
+
+    def _find_contract(self) -> None:
+        """Find out what the rows ask of programs, where the same came out otherwise at times."""
+        if self.contract != "auto":
+            self.writer.contract = self.contract
+        elif self.known.chance and self.writer.contract == "plain" and self._kind.under_chance():
+            found = find_contract(self.dataset())
+            if found.contract == "chance":
+                self.writer.contract = "chance"
+                self.observer.note(f"chance decides what follows: {found.words(self.known.names)}")
+        self._carrier.contract = self.writer.contract
+
+    @property
+    def _explained(self) -> Dataset:
+        """The rows that programs are to explain: all, unless chance is no part of the contract."""
+        return self.dataset(certain=self.writer.contract != "chance")
 
     def _written(self, rows: Dataset, known: Sequence[str]) -> WrittenProgram:
         """Have a program written that replays every row, and those of an earlier environment too.
@@ -524,7 +553,7 @@ class Learner:
         """Act on what may make a mission possible that nobody was ever paid for."""
         if self.optimist is None or not self.known.program or self._pending:
             return
-        began, rows, used = time.perf_counter(), self.dataset(certain=True), self._used
+        began, rows, used = time.perf_counter(), self._explained, self._used
         found = self.optimist.invent(self.known.program, rows, start)
         if found is None:
             self._in_vain += self._used - used
@@ -573,6 +602,9 @@ class Learner:
             program = program.partition(EXCEPTIONS)[0]
         self.known.imagination = Imagination(self.sandbox, program, rows, seed=self.known.seed)
         self.known.disputed.clear()
+        kind = self.actor.under_chance() if self.writer.contract == "chance" else self._kind
+        if kind is not None and type(self.actor) is not kind:
+            self.actor = kind(self.known)
         self._unbroken(self.actor.learn, None)
         self.learning_seconds += time.perf_counter() - began
 
@@ -591,6 +623,8 @@ class Learner:
         if self._pending or self._compared == len(self.programs):
             return
         self._compared = len(self.programs)
+        if self.writer.contract == "chance":
+            return
         began, rows = time.perf_counter(), self.dataset(certain=True)
         others = self.writer.others(rows, [self.known.program], most=OTHERS)
         untried = self._untried()
@@ -789,7 +823,8 @@ class Learner:
         if not self.programs and self.run.has_program:
             self._offered = [self.run.best_program()]  # what it began with
         if self.programs:
-            self._act_on(self.run.program(self.programs[-1]), self.dataset(certain=True))
+            self._find_contract()
+            self._act_on(self.run.program(self.programs[-1]), self._explained)
 
     def _given(self, rows: Dataset) -> None:
         """Take in rows that were recorded before."""

@@ -17,7 +17,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.metric import AccuracyMetric, match
+from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
+from cwm_cli.evaluation.metric import match
 from cwm_cli.problems.refining.joining import data_backend
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
@@ -40,6 +41,8 @@ from cwm_cli.search.contracts import (
     unheard,
 )
 from cwm_cli.search.loop import Search
+from cwm_cli.worlds.model import Predictions
+from cwm_cli.worlds.program import ProgramModel
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
@@ -68,6 +71,9 @@ to an end in a while only."""
 SHOWN = 24_000
 """Characters of a program that a language model is shown beside what it is asked."""
 
+DRAWS = 64
+"""Of a program that only draws: what is drawn in none of them is called impossible."""
+
 EXCEPTIONS = "\n\n\n# Recorded transitions that the rules do not give"
 """Where what is looked up begins, in a program that has exceptions."""
 
@@ -77,7 +83,8 @@ class WrittenProgram(NamedTuple):
 
     `rules` is the same without what it looks up, and `unexplained` a mask of the rows that are
     wrong there. `wrong` is a mask of those that the whole program has wrong: rows that contradict
-    each other, and, where observations hold real numbers, all that no rule gives. `findings` say
+    each other, and, where observations hold real numbers, all that no rule gives. Where chance
+    decides those rows are wrong that it calls impossible, and it has a `skill`. `findings` say
     what was found, in words, and `usage` is what a language model took.
     """
 
@@ -88,6 +95,7 @@ class WrittenProgram(NamedTuple):
     wrong: np.ndarray
     findings: str = ""
     usage: Usage = Usage()
+    skill: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -95,9 +103,12 @@ class WrittenProgram(NamedTuple):
         return not self.wrong.any()
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """What the better program has less of: rows that it does not explain, then text."""
-        return int(self.unexplained.sum()), len(self.rules)
+    def rank(self) -> tuple[int, float, int]:
+        """What the better program has less of: rows that it does not explain, then text.
+
+        Where chance decides, the lack of skill comes before the text.
+        """
+        return int(self.unexplained.sum()), -round(self.skill, 3), len(self.rules)
 
 
 @dataclass
@@ -157,6 +168,8 @@ class ProgramWriter:
     thinking."""
     model: AskedModel | None = None
     tell: Callable[[str], None] = unheard
+    contract: ContractName = "plain"
+    """What the rows ask of programs, as far as is known by now."""
     _in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     _own: set[str] = field(default_factory=set, init=False, repr=False)
 
@@ -167,13 +180,14 @@ class ProgramWriter:
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
         """Return a program that replays every row: the first of these that does, or another one.
 
-        Rows that chance decides are to be left out.
+        Rows that chance decides are to be left out, unless that is the contract: then it is the
+        one of most skill that calls fewest rows impossible.
         """
-        problem = self._problem(rows)
+        problem, chance = self._problem(rows), self.contract == "chance"
         found: list[WrittenProgram] = []
         for text in programs:
             found += self._judged(text, KEPT, problem)
-            if found and not found[-1].unexplained.any():
+            if found and not found[-1].unexplained.any() and not chance:
                 return found[-1]
         if not found or self._worthwhile(self.backend, problem, AGAIN):
             induced, words = self._from_data(problem)
@@ -183,6 +197,8 @@ class ProgramWriter:
         best = min(found, key=lambda one: one.rank)
         if best.origin == KEPT:
             self._in_vain[self.backend] = len(rows)
+        if chance:
+            return self._asked(best, problem)
         best = self._refined(best, problem)
         best = self._asked(best, problem)
         return self._looked_up(best, problem)
@@ -201,28 +217,31 @@ class ProgramWriter:
 
     def wrong(self, program: str, rows: Dataset) -> np.ndarray:
         """Return a mask of the rows that a program does not replay: all of them if it fails."""
-        answers = self.sandbox.predict(program, rows, seed=self.seed)
+        answers = ProgramModel(program, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
         if answers.failure is not None:
             return np.ones(len(rows), np.bool_)
-        mask: np.ndarray = match(answers.columns, rows).losses(rows.columns["terminations"]) > 0
-        return mask
+        return impossible(answers, rows)
 
     def _problem(self, rows: Dataset) -> WorldModelProblem:
         """Return the problem that all who write programs are given: every row is fitted to."""
         rows = replace(rows, metadata=rows.metadata | ALL_FITTED)
-        metric = AccuracyMetric.of(rows)
-        return WorldModelProblem(self.description, rows, self.sandbox, metric, self.seed)
+        metric = find("metric", USUAL_METRICS[self.contract]).of(rows)
+        return WorldModelProblem(
+            self.description, rows, self.sandbox, metric, self.seed, contract=self.contract
+        )
 
     def _judged(
         self, program: str, origin: str, problem: WorldModelProblem, findings: str = ""
     ) -> list[WrittenProgram]:
         """Run the rules of a program on every row; there is nothing of one that does not run."""
-        rules = program.partition(EXCEPTIONS)[0]
-        answers = self.sandbox.predict(rules, problem.dataset, seed=self.seed)
+        rules, rows = program.partition(EXCEPTIONS)[0], problem.dataset
+        answers = ProgramModel(rules, self.sandbox).predict(rows, seed=self.seed, draws=DRAWS)
         if answers.failure is not None:
             return []
-        wrong = problem.metric.losses(answers.columns, problem.dataset) > 0
-        return [WrittenProgram(rules, origin, rules, wrong, wrong, findings)]
+        wrong = impossible(answers, rows)
+        score = problem.metric.score(answers, rows) if self.contract == "chance" else None
+        skill = 0.0 if score is None or score.skill is None else score.skill
+        return [WrittenProgram(rules, origin, rules, wrong, wrong, findings, skill=skill)]
 
     def _from_data(self, problem: WorldModelProblem, step: int = 0) -> tuple[str, str]:
         """Have a program written from the rows alone; return it, and what was found, in words."""
@@ -311,6 +330,15 @@ class ProgramWriter:
             return best
         text = with_exceptions(best.rules, problem.dataset[best.unexplained])
         return best._replace(program=text, wrong=self.wrong(text, problem.dataset))
+
+
+def impossible(answers: Predictions, rows: Dataset) -> np.ndarray:
+    """Return a mask of the rows that no answer of a program gives: all other than its only one."""
+    mask = np.ones(len(rows), np.bool_)
+    for columns, shares in answers.answers():
+        missed = match(columns, rows).losses(rows.columns["terminations"]) > 0
+        mask &= missed | (shares <= 0)
+    return mask
 
 
 LOOKING_UP = '''

@@ -98,7 +98,7 @@ class Situations:
 
     def number(self, observation: Any) -> int:
         """Return the number of a situation; one that was not met before gets a new one."""
-        return int(self._numbered(self.space.pack("observations", [observation]))[0])
+        return int(self.numbered(self.space.pack("observations", [observation]))[0])
 
     def action_number(self, action: Any) -> int:
         """Return the number of an action."""
@@ -107,6 +107,11 @@ class Situations:
     def observation(self, number: int) -> Any:
         """Return a situation as it is observed."""
         return self.space.unpack("observations", self._columns, number)
+
+    @property
+    def columns(self) -> Mapping[str, np.ndarray]:
+        """The observations of all situations, by leaf."""
+        return self._columns
 
     def column(self, name: str) -> np.ndarray:
         """Return a leaf of the observations of all situations."""
@@ -238,7 +243,7 @@ class Situations:
     def _merge(self, roots: np.ndarray, found: Mapping[str, np.ndarray], extent: int) -> None:
         """Add what a program says, which may make no sense."""
         leaves = [leaf.name for leaf in self.space.leaves("observations")]
-        new = self._numbered({name: found[name] for name in leaves})
+        new = self.numbered({name: found[name] for name in leaves})
         numbers, after = np.concatenate([roots, new]), found["following"]
         self._fresh = len(new)
         tried, answered = numbers[found["tried"]], after >= 0
@@ -249,7 +254,7 @@ class Situations:
         self.expanded[tried] = np.maximum(self.expanded[tried], extent)
         self._levels = []
 
-    def _numbered(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+    def numbered(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the numbers of observations in columns; those not met before get new ones."""
         rows = self._coded(columns)
         numbers = np.empty(len(rows), np.int64)
@@ -279,7 +284,7 @@ class Situations:
         self.expanded = np.concatenate([self.expanded, np.zeros(count, np.int8)])
         self._levels = []
 
-    def _coded(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+    def _coded(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return observations as rows of whole numbers; texts are numbered as they come."""
         parts = []
         for leaf in self.space.leaves("observations"):

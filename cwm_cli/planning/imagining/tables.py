@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Batch, Model, Unbatched, name
+from cwm_cli.planning.model import Batch, Model, Step, Unbatched, name
 
 AT_ONCE = 4_000
 """Steps that are taken in a batch at once: enough to make it worth while, few enough for memory."""
@@ -69,6 +69,34 @@ def reachable(  # noqa: PLR0913  # options that are plain data
     return search.found()
 
 
+DRAWN = 32
+"""Draws of a step where a program only draws: chances are then known to a tenth."""
+
+
+def outcomes(
+    model: Model, arrays: Mapping[str, np.ndarray], *, space: dict[str, Any], most: int = 6_000
+) -> dict[str, np.ndarray]:
+    """List all that can follow each action in every situation that can be reached.
+
+    `arrays` are the observations to begin from, as for `reachable`, and situations are numbered
+    and returned as there. Every line of `before`, `action`, `probability`, `following`, `rewards`
+    and `terminated` is an outcome. What a program only draws is drawn so many times.
+    """
+    search = _Search(model, Space.from_json(space), arrays)
+    lines: list[tuple[Any, ...]] = []
+    budget = model.counter[0] + STEPS
+    while search.waiting and len(search.states) < most and model.counter[0] < budget:
+        lines += search.outcomes(search.waiting.pop(0))
+    columns = zip(*lines, strict=True) if lines else [()] * 6
+    names = ("before", "action", "probability", "following", "rewards", "terminated")
+    kinds = (np.int64, np.int64, float, np.int64, float, bool)
+    told = {
+        name: np.array(column, kind)
+        for name, column, kind in zip(names, columns, kinds, strict=True)
+    }
+    return search.observations() | told
+
+
 class _Search:
     """Situations by number, those from which steps are still to be taken, and what steps led to."""
 
@@ -108,11 +136,47 @@ class _Search:
             fresh = [n for n in fresh if novelty.adds(self._numbers_in(self.states[n]))]
         self.waiting += fresh
 
+    def outcomes(self, number: int) -> list[tuple[Any, ...]]:
+        """Return a line for each outcome of every action in a situation; new ones wait then."""
+        lines: list[tuple[Any, ...]] = []
+        for place, action in enumerate(self.actions):
+            before = len(self.states)
+            try:
+                self._model.stand(self.states[number])
+                told = self._possible(number, action)
+            except Exception:  # noqa: BLE001, S112  # it has nothing to say of this situation
+                continue
+            for chance, step in told:
+                after = self._number(step.observation)
+                lines.append((number, place, chance, after, step.reward, step.terminated))
+            going = {after for *_, after, _, ended in lines if not ended}
+            self.waiting += [n for n in range(before, len(self.states)) if n in going]
+        return lines
+
+    def _possible(self, number: int, action: Any) -> list[tuple[float, Step]]:
+        """Return what may follow an action: as it is told, certain, or as it is drawn."""
+        told = self._model.outcomes(action)
+        if told is not None:
+            return [(each.probability, each.step) for each in told]
+        if self._model.deterministic:
+            return [(1.0, self._model.step(action))]
+        found = []
+        for draw in range(DRAWN):
+            self._model.draw_from([number, draw])
+            self._model.stand(self.states[number])
+            found.append((1 / DRAWN, self._model.step(action)))
+        return found
+
+    def observations(self) -> dict[str, np.ndarray]:
+        """Return the situations that were found."""
+        columns = self._space.pack("observations", self.states)
+        return {name: column[self._given :] for name, column in columns.items()}
+
     def found(self) -> dict[str, np.ndarray]:
         """Return what was found as arrays."""
-        size, columns = len(self.actions), self._space.pack("observations", self.states)
+        size = len(self.actions)
         empty = np.zeros((0, size), np.int64)
-        return {name: column[self._given :] for name, column in columns.items()} | {
+        return self.observations() | {
             "tried": np.array(self._tried, np.int64),
             "following": np.concatenate([empty, *self._following]),
             "rewards": np.concatenate([empty.astype(float), *self._rewards]),
