@@ -11,8 +11,8 @@ from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQue
 from cwm_cli.agents.learning.counted import Counted
 from cwm_cli.agents.learning.situations import Situations
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.confirming import Broke
 from cwm_cli.worlds.program import NO_PLAN
+from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -29,8 +29,11 @@ CURIOUS = 4
 """One episode in so many goes for the unknown although there is something to play for: what pays
 best may not have been met."""
 
-SLACK = 1e-6
+SLACK = 1e-4
 """By how much of their size returns have to differ to be different."""
+
+HASTE = 1e-7
+"""Share of the largest reward that a step costs: of ways that return as much the shortest."""
 
 UNTRIED = 0.5
 """What an action is worth that the program knows and no row shows, beside a place never seen."""
@@ -71,6 +74,7 @@ class DiceActor(Actor):
         self._odds: Odds | None = None
         self._counted = 0
         self._values: list[np.ndarray] = []
+        self._net, self._silent = np.zeros(0), np.zeros((0, 0), bool)
         self._unknown: np.ndarray | None = None
         self._rng = np.random.default_rng([known.seed, 2])
 
@@ -287,11 +291,12 @@ class DiceActor(Actor):
             size = len(self._table.actions)
             self._silent = np.bincount(odds.pair, minlength=len(self._table) * size) == 0
             self._silent = self._silent.reshape(-1, size)
+            self._net = odds.reward - HASTE * max(1e-9, np.abs(odds.reward).max(initial=0.0))
         while len(self._values) <= left:
             steps = len(self._values)
-            worth = self._backed_up(odds, odds.reward, self._values[-1])
+            worth = self._backed_up(odds, self._net, self._values[-1])
             self._values.append(np.where(self._silent, usual * steps, worth).max(axis=1))
-        worth = self._backed_up(odds, odds.reward, self._values[left - 1])[number]
+        worth = self._backed_up(odds, self._net, self._values[left - 1])[number]
         told: np.ndarray = np.where(self._silent[number], usual * left, worth)
         return told
 
