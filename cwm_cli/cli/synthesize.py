@@ -37,6 +37,7 @@ from cwm_cli.text import money, tokens
 
 if TYPE_CHECKING:
     from cwm_cli.agents.synthesizing import SynthesisResult
+    from cwm_cli.evaluation import Score
 
 POOR = 0.9
 """Share of what lies above the floor below which a result is poor: then there is advice."""
@@ -179,15 +180,25 @@ def _next(result: SynthesisResult, budget: int) -> str:
     score = result.scores.test or result.scores.train
     if score is None:
         return "nothing to plan with: no program was written"
-    if (
-        score.normalised if score.skill is None else score.skill
-    ) is None or score.value > score.least:
+    if _above(score) is None or score.value > score.least:
         return shlex.join(["cwm", "plan", str(result.run)])
     words = "not worth planning with: no better than saying that nothing changes"
     if result.given_up or result.solved:
         return words
     run = shlex.quote(str(result.run))
     return f"{words}; --run {run} --budget {result.completions + budget} goes on"
+
+
+def _above(score: Score) -> float | None:
+    """Return how far a program is above the floor, 1 being right; None where that has no measure."""
+    return score.normalised if score.skill is None else score.skill
+
+
+def _right(score: Score) -> bool:
+    """Whether a program is right of all rows, as far as chance lets that be told."""
+    if score.skill is None:
+        return score.exact == 1
+    return score.skill + 2 * (score.skill_stderr or 0) >= 1  # two errors, as a search has it
 
 
 def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
@@ -198,7 +209,7 @@ def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> st
     test, planned = result.scores.test, mismatches_of(result.run)
     wrong = [
         "in planning" * bool(planned.mistakes or planned.unanswered),
-        "of held-out rows" * bool(test and test.exact < 1),
+        "of held-out rows" * bool(test and not _right(test)),
     ]
     if not any(wrong):
         return None
@@ -215,8 +226,8 @@ def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> 
     answers = choose_backend(backend, [model or ""]).backend
     if score is None or not find("backend", answers).from_data:
         return None
-    above = score.accuracy if score.normalised is None else score.normalised
-    if above >= POOR:
+    above = _above(score)
+    if (score.accuracy if above is None else above) >= POOR:
         return None
     return (
         "a language model may find more than data alone tell: "
