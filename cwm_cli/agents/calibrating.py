@@ -17,6 +17,7 @@ from cwm_cli.problems.refining.versions import VersionsJob
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits
+from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
 
@@ -69,6 +70,12 @@ def calibrate(
             f"cannot write {output}, as its folder does not exist: --output names another"
         )
     about = find_subject(program=program, env=env, env_args=env_args, observer=observer)
+    text = about.text or ""
+    if (contract := abilities_of(text).contract) != "plain":
+        raise CwmError(
+            f"{about.name} keeps the contract {contract}: only numbers of programs without chance "
+            "or memory can be fitted; cwm synthesize fits those that it writes itself"
+        )
     owners = [Owner("sandbox", Limits), Owner("calibrate", Calibrate)]
     chosen = read_options(options, owners)
     check_access(tools, allow_gap)
@@ -86,7 +93,6 @@ def calibrate(
         def scores(text: str) -> Scores:
             """Score a program on both parts."""
             model = ProgramModel(text, sandbox)
-            model = ProgramModel(text, sandbox)
             parts = [train, data.test]
             found = [
                 evaluate(model, rows, metric, seed=seed) if len(rows) else None for rows in parts
@@ -97,7 +103,6 @@ def calibrate(
             on_train, on_test = (each and each.score for each in found)
             return Scores(on_train, on_test, None)
 
-        text = about.text or ""
         before = after = scores(text)
         rows = train[train.fitted]
         found = Calibrate(**chosen["calibrate"]).fit(

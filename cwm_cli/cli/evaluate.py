@@ -109,10 +109,12 @@ def evaluate(
         seed=seed,
         observer=RecordingBar(),
     )
+    from rich.panel import Panel
+
     found = result.diagnosis() if diagnose else None
     out = console(json=json)
     for part in _parts(result):
-        out.print(part, soft_wrap=True)
+        out.print(part, soft_wrap=not isinstance(part, Panel))  # it cuts what it does not wrap
     if found is not None:
         out.print("", *diagnosis_parts(found, PART_WORDS[result.wrong or "train"]), sep="\n")
     if plot is not None:

@@ -190,7 +190,7 @@ def _next(result: SynthesisResult, budget: int) -> str:
 
 
 def _above(score: Score) -> float | None:
-    """Return how far a program is above the floor, 1 being right; None where that has no measure."""
+    """Return how far a program is above the floor, 1 being right; None if nothing tells."""
     return score.normalised if score.skill is None else score.skill
 
 
