@@ -29,7 +29,7 @@ from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.filter import remembering
-from cwm_induction.memory.velocities import Pace, Way, ways
+from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
@@ -200,7 +200,7 @@ class VelocityAttempt:
         task.effort.tell("looking for velocities that nobody sees")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         data, known = view.flat(task.data), None
-        pace = Pace.of(data, task.held_back, rng, task.effort, self.only)
+        pace = UnseenVelocities.of(data, task.held_back, rng, task.effort, self.only)
         if pace is None:
             return ProgramProposal("")
         singles = [v.name for v in pace.coordinates] if len(pace.coordinates) > 1 else []

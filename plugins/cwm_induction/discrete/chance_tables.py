@@ -39,7 +39,7 @@ Shares = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
-class Condition:
+class ShareCondition:
     """What is asked of a row: whether a number is a value, or at most that."""
 
     name: str
@@ -62,7 +62,7 @@ class ChanceTable:
 
     shares: Shares
     bits: float
-    condition: Condition | None = None
+    condition: ShareCondition | None = None
     held: "ChanceTable | None" = None
     otherwise: "ChanceTable | None" = None
 
@@ -111,7 +111,7 @@ class ChanceTable:
         return chosen
 
     def lines(
-        self, spell: Callable[[Condition], str], answer: Callable[[Shares], list[str]]
+        self, spell: Callable[[ShareCondition], str], answer: Callable[[Shares], list[str]]
     ) -> list[str]:
         """Write the choice of a leaf as nested conditions; `answer` writes what a leaf does."""
         if self.condition is None or self.held is None or self.otherwise is None:
@@ -185,12 +185,12 @@ def _costs(counts: np.ndarray) -> np.ndarray:
 
 def _best_condition(
     columns: Mapping[str, np.ndarray], counts: np.ndarray
-) -> tuple[Condition | None, float]:
+) -> tuple[ShareCondition | None, float]:
     """Return the condition that makes rows shorter to describe by most, if one does; its price."""
     total = counts.sum(axis=0)
     if not len(counts) or np.count_nonzero(total) < 2:
         return None, 0.0
-    found: list[tuple[float, Condition]] = []
+    found: list[tuple[float, ShareCondition]] = []
     choices = 0
     for name, values in columns.items():
         low = int(values.min())
@@ -206,7 +206,7 @@ def _best_condition(
             small = np.minimum(part.sum(axis=1), rest.sum(axis=1)) < LEAST_ROWS
             bits = np.where(small, np.inf, _costs(part) + _costs(rest))
             best = int(bits.argmin())
-            found.append((float(bits[best]), Condition(name, best + low, most)))
+            found.append((float(bits[best]), ShareCondition(name, best + low, most)))
     least, condition = min(found, key=lambda pair: pair[0], default=(np.inf, None))
     price = log2(max(choices, 1))
     return (condition if least + price < float(_costs(total)) else None), price

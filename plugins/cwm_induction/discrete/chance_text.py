@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from cwm_induction.discrete.chance_tables import ChanceTable, Condition, Shares
+from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
 from cwm_induction.discrete.chances import STUCK, Aside, ChanceModel, Payment
 from cwm_induction.discrete.expressions import action_lines, as_one, bracketed, listed
 from cwm_induction.discrete.program_text import RuleWriter, write_program
@@ -172,7 +172,7 @@ class _ChanceWriter:
         lines = self._table(payment.table, values, "payments", comment)
         return [*lines, "for (reward, terminated), share in payments.items():"]
 
-    def _spell(self, condition: Condition) -> str:
+    def _spell(self, condition: ShareCondition) -> str:
         """Write a condition."""
         kind, _, factor = condition.name.partition(" ")
         if kind == STUCK:
@@ -182,7 +182,7 @@ class _ChanceWriter:
         return f"{text} {'<=' if condition.most else '=='} {condition.value}"
 
 
-def _conditions(table: ChanceTable) -> list[Condition]:
+def _conditions(table: ChanceTable) -> list[ShareCondition]:
     """Return all conditions of a table."""
     if table.condition is None or table.held is None or table.otherwise is None:
         return []

@@ -87,7 +87,7 @@ def _follows(samples: Samples, data: Dataset) -> Array:
     return mask
 
 
-class Pace(NamedTuple):
+class UnseenVelocities(NamedTuple):
     """How fast coordinates that are seen move from row to row, in units of `time` for a step.
 
     Speeds are those of `changes` (coordinates, rows). `follows` marks the rows, but for the last,
