@@ -30,6 +30,8 @@ from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.filter import remembering
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
+from cwm_induction.recalling.boards import remember_boards
+from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.statements import EmissionError
 
@@ -226,6 +228,18 @@ class VelocityAttempt:
 
 
 @dataclass(frozen=True)
+class BoardAttempt:
+    """Looks for a board of which a window is seen, and remembers what was seen of it."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program with memory, or rules of what is seen where nothing moves in it."""
+        task.effort.tell("looking for a board of which a window is seen")
+        program = remember_boards(task.data)
+        rules = (RuleAttempt(),) if has_rules(task.data) and not program else ()
+        return ProgramProposal(program, rules)
+
+
+@dataclass(frozen=True)
 class NoiseAttempt:
     """Looks for equations, and for what is drawn where they leave a rest."""
 
@@ -259,6 +273,10 @@ def unchanged(data: Dataset) -> str:
 
 def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     """Yield what to try for a new program of a contract, the likeliest first."""
+    if has_window(data, contract):
+        yield BoardAttempt()
+        yield UnchangedAttempt()
+        return
     if contract == "memory" and has_equations(data):
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
@@ -309,6 +327,11 @@ def fixes(data: Dataset, culprit: frozenset[str]) -> Iterator[Attempt]:
     """Yield what to try instead of a program that fails where the culprit is computed."""
     if has_equations(data):
         yield EquationAttempt(replace(DEFAULT, plain=culprit))
+
+
+def has_window(data: Dataset, contract: str) -> bool:
+    """Whether what is seen may be a window onto more that is to be remembered."""
+    return contract == "memory" and Views.of(data) is not None
 
 
 def has_rules(data: Dataset) -> bool:

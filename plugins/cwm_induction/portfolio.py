@@ -21,6 +21,7 @@ from cwm_induction.attempts import (
     culprit,
     fixes,
     forgetful,
+    has_window,
     improvements,
     proposals,
 )
@@ -117,11 +118,13 @@ class Portfolio:
         """Yield what to try, the likeliest first."""
         move = self.request.move
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
-        if predictions is not None and self.problem.contract != "chance":
+        contract = self.problem.contract
+        mended = contract != "chance" and not has_window(self.fit, contract)
+        if predictions is not None and mended:
             yield from improvements(self.task, move.program, predictions.likeliest())
         if move.action == FIX:
             yield from fixes(self.fit, culprit(move))
-        yield from attempts(self.fit, self.problem.contract)
+        yield from attempts(self.fit, contract)
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""

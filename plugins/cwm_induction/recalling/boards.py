@@ -1,0 +1,239 @@
+"""Programs that remember a board of which they see a window."""
+
+from collections.abc import Callable
+from json import dumps
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
+from cwm_induction.discrete.expressions import wrapped
+from cwm_induction.recalling.windows import CellChange, NumberBeside, StepOutcome, Window, find_window
+
+_PROGRAM = '''import numpy as np
+
+SHAPE = {shape}  # of what is seen
+MOVES = {moves}  # quarter turns of the cells in view, and their shift
+CAN = {can}  # the moves that an action may make, by their numbers
+OWN = {own}  # cells in view that are no part of the board: they go with the window
+{usual}
+{sight}
+
+class Environment:
+    """A window onto a board: what was seen of the board is remembered, and where the window is.
+
+    An action moves the window, and changes cells in it. A view is what the board holds there, as
+    far as it was seen in this episode; what is new is taken to be what is usual at that place of a
+    view.{hidden} Which move was made is seen by the one after which most is as remembered.
+    """
+
+    def reset(self, observation):
+        """An episode begins: nothing is remembered but what is seen."""
+        self.board, self.pose, self.before = {{}}, (0, 0, 0), None
+        self.see(observation)
+
+    def step(self, action):
+        """Predict what is seen after an action, and stand there."""
+        view{others} = self.view{numbers}
+        reward = self.reward(action, view{others})
+        terminated = self.terminated(action, view{others})
+        move = self.move(action, view{others})
+        cells = {{cell: tuple(view[cell].tolist()) for cell in OWN}}
+        for cell, kind in self.changes(action, view{others}):
+            if cell in OWN:
+                cells[cell] = kind
+            else:
+                self.board[at(self.pose, *cell)] = kind
+        self.before, self.action = self.pose, action
+        self.pose = moved(self.pose, MOVES[move])
+        view = np.zeros(SHAPE, int)
+        for cell in np.ndindex(SHAPE[:2]):
+            known = self.board.get(at(self.pose, *cell), USUAL[cell[0]][cell[1]])
+            view[cell] = cells.get(cell, known)
+{hide}        self.view = view
+        self.observation = {observation}
+        return self.observation, reward, terminated
+
+    def correct(self, observation, reward):
+        """Find where the window is by what is remembered of there, and remember what it shows."""
+        seen = np.reshape(observation{image}, SHAPE)
+        poses = [self.pose] + [moved(self.before, MOVES[move]) for move in CAN[self.action]]
+        self.pose = max(poses, key=lambda pose: self.agreement(pose, seen))
+        self.see(observation)
+
+    def agreement(self, pose, seen):
+        """Return how much of what is seen from a pose is as remembered, or is not."""
+        total = 0
+        for cell, kind in shown(seen):
+            known = self.board.get(at(pose, *cell), kind)
+            total += (known == kind) - 2 * (known != kind) - (at(pose, *cell) not in self.board)
+        return total
+
+    def see(self, observation):
+        """Remember what is seen of the board."""
+        self.observation, self.view = observation, np.reshape(observation{image}, SHAPE)
+        for cell, kind in shown(self.view):
+            self.board[at(self.pose, *cell)] = kind
+
+    def move(self, action, view{others}):
+        """Return the number of the move that an action makes."""
+{move}
+
+    def changes(self, action, view{others}):
+        """Yield the cells in view that an action changes, and what they become."""
+{changes}
+{after}
+    def reward(self, action, view{others}):
+        """Return what a step is worth."""
+{reward}
+
+    def terminated(self, action, view{others}):
+        """Return whether a step ends the episode."""
+{terminated}
+
+
+def at(pose, x, y):
+    """Return the place on the board of a cell in view."""
+    turn, left, top = pose
+    for _ in range(turn):
+        x, y = -y, x
+    return x + left, y + top
+
+
+def moved(pose, move):
+    """Return the pose of a window after a move."""
+    turn, x, y = move
+    turn = (pose[0] - turn) % 4
+    x, y = at((turn, 0, 0), x, y)
+    return turn, pose[1] - x, pose[2] - y
+
+
+def shown(view):
+    """Yield the cells of the board that are in sight, and what they hold."""
+    for cell in np.ndindex(SHAPE[:2]):
+        kind = tuple(view[cell].tolist())
+        if {is_shown}:
+            yield cell, kind
+'''
+
+_LIT = '''
+
+def lit(view):
+    """Return the cells in sight: light goes on from those that are not opaque."""
+    seen, waiting = set(SEEDS), list(SEEDS)
+    while waiting:
+        x, y = waiting.pop()
+        if tuple(view[x, y].tolist()) in OPAQUE:
+            continue
+        for way in WAYS:
+            cell = x + way[0], y + way[1]
+            inside = 0 <= cell[0] < SHAPE[0] and 0 <= cell[1] < SHAPE[1]
+            if inside and cell not in seen:
+                seen.add(cell)
+                waiting.append(cell)
+    return seen
+'''
+
+
+def remember_boards(data: Dataset) -> str:
+    """Write a program that remembers the board of which it sees a window, or "" for none."""
+    window = find_window(data)
+    return "" if window is None else _written(window)
+
+
+def _written(window: Window) -> str:
+    views = window.views
+    shape = (*views.shape[:2], views.kinds.shape[1])
+    kinds = [tuple(kind) for kind in views.kinds.tolist()]
+    names = [other.name for other in window.others]
+    image = f"[{dumps(views.key)}]" if views.key else ""
+    unseen, sight = window.unseen, window.sight
+    shaped = "" if len(views.shape) == 3 else ".reshape(SHAPE[:2])"
+    new = ", ".join(f"{dumps(o.key)}: self.next_{o.name}(*now)" for o in window.others)
+    parts = ", ".join(part for part in (f"{dumps(views.key)}: view{shaped}", new) if part)
+    observation = f"{{**self.observation, {parts}}}" if views.key else f"view{shaped}"
+    constants, hide, is_shown = [], "", "cell not in OWN"
+    if unseen is not None:
+        constants.append(f"UNSEEN = {kinds[unseen]}  # what a cell out of sight looks like")
+        is_shown += " and kind != UNSEEN"
+    if sight is not None:
+        seeds = [tuple(cell) for cell in np.argwhere(sight.seeds).tolist()]
+        constants += [
+            *wrapped("SEEDS = ", f"[{', '.join(map(str, seeds))}]"),
+            *wrapped("WAYS = ", f"[{', '.join(map(str, sight.ways))}]"),
+            *wrapped("OPAQUE = ", f"[{', '.join(str(kinds[c]) for c in sorted(sight.opaque))}]"),
+        ]
+        hide = (
+            "        seen = lit(view)\n"
+            "        for cell in np.ndindex(SHAPE[:2]):\n"
+            "            if cell not in seen:\n"
+            "                view[cell] = UNSEEN\n"
+        )
+    usual = [str([kinds[code] for code in row]) for row in window.usual.tolist()]
+    text = _PROGRAM.format(
+        shape=shape,
+        moves=[tuple(move) for move in window.moves],
+        can=window.of_action,
+        own=[tuple(cell) for cell in np.argwhere(window.own).tolist()],
+        usual="\n".join(wrapped("USUAL = ", f"[{', '.join(usual)}]")),
+        sight="".join(f"{line}\n" for line in constants),
+        hidden=" What light does not reach is out of sight." if sight else "",
+        others="".join(f", {name}" for name in names),
+        numbers="".join(f", int(self.observation[{dumps(o.key)}])" for o in window.others),
+        hide=hide,
+        observation=observation,
+        image=image,
+        move=_tree(window.choice, lambda best: [f"return {best}"]),
+        changes=_changes(window, kinds),
+        after="".join(_other(other, names) for other in window.others),
+        reward=_outcome(window.reward),
+        terminated=_outcome(window.terminated),
+        is_shown=is_shown,
+    )
+    if window.others:
+        given = "".join(f", {name}" for name in names)
+        start = f"        reward = self.reward(action, view{given})"
+        text = text.replace(start, f"        now = action, view{given}\n{start}", 1)
+    return text.rstrip() + "\n" + (_LIT if sight else "")
+
+
+def _tree(table: ChanceTable, answer: Callable[[int], list[str]], indent: int = 8) -> str:
+    """Write a tree of conditions; `answer` writes what to do for the likeliest number."""
+
+    def spelled(condition: ShareCondition) -> str:
+        return f"{condition.name} {'<=' if condition.most else '=='} {condition.value}"
+
+    def likeliest(shares: Shares) -> list[str]:
+        return answer(int(np.argmax([float(share) for share in shares])))
+
+    return "\n".join(" " * indent + line for line in table.lines(spelled, likeliest))
+
+
+def _changes(window: Window, kinds: list[tuple[int, ...]]) -> str:
+    """Write what becomes of each cell that changes."""
+
+    def answer(change: CellChange) -> Callable[[int], list[str]]:
+        def lines(best: int) -> list[str]:
+            if best == 0:
+                return ["pass"]
+            return [f"yield {change.cell}, {kinds[change.codes[best - 1]]}"]
+
+        return lines
+
+    parts = [_tree(change.table, answer(change)) for change in window.changes]
+    return "\n".join(parts) if parts else "        return ()"
+
+
+def _other(other: NumberBeside, names: list[str]) -> str:
+    """Write the method that tells what becomes of a number beside the view."""
+    given = "".join(f", {name}" for name in names)
+    start = f"{other.name} + " if other.is_change else ""
+    body = _tree(other.table, lambda best: [f"return {start}{other.values[best]}"])
+    return (
+        f"\n    def next_{other.name}(self, action, view{given}):\n"
+        f'        """Return what {other.name} becomes."""\n{body}\n'
+    )
+
+
+def _outcome(outcome: StepOutcome) -> str:
+    return _tree(outcome.table, lambda best: [f"return {outcome.values[best]!r}"])

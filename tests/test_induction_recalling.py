@@ -1,0 +1,87 @@
+"""Programs induced where a window onto a board is seen: they recall what was seen before."""
+
+import numpy as np
+import pytest
+
+from cwm_cli.agents.recording import record
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import environment
+from cwm_cli.search.contracts import GENERATE, Move, Request
+from cwm_cli.search.reading import extract_program
+from cwm_cli.worlds import ProgramModel
+from cwm_induction.backend import Induction
+
+WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
+
+
+def induced(data, sandbox):
+    """Return the program that the backend writes first."""
+    problem = WorldModelProblem(
+        "", data.train, sandbox, AccuracyMetric.of(data.train), contract="memory"
+    )
+    completion = Induction().complete(Request((), 11, Move(GENERATE), problem))
+    return extract_program(completion.text)
+
+
+def right(program, data, sandbox, name):
+    """Return the mask of held-out rows in which all cells of the view are as predicted."""
+    predictions = ProgramModel(program, sandbox).predict(data.test)
+    assert predictions.failure is None, predictions.failure
+    seen = data.test.columns[name]
+    same = predictions.likeliest()[name] == seen
+    return same.reshape(len(seen), -1).all(axis=1)
+
+
+def maze(seed, episodes=20, steps=60, size=7):
+    """Record a robot that sees the nine cells around it in mazes; what was new in which view."""
+    rng = np.random.default_rng(seed)
+    rows, known = [], []
+    for episode in range(episodes):
+        walls = np.ones((size + 2, size + 2), int)
+        walls[1:-1, 1:-1] = rng.random((size, size)) < 0.3
+        x, y = np.argwhere(walls == 0)[rng.integers((walls == 0).sum())].tolist()
+        seen = np.zeros(walls.shape, bool)
+        for _ in range(steps):
+            before = walls[x - 1 : x + 2, y - 1 : y + 2].copy()
+            seen[x - 1 : x + 2, y - 1 : y + 2] = True
+            action = int(rng.integers(4))
+            to = x + WAYS[action][0], y + WAYS[action][1]
+            blocked = walls[to] == 1
+            x, y = (x, y) if blocked else to
+            after = walls[x - 1 : x + 2, y - 1 : y + 2].copy()
+            split = int(episode >= episodes // 2)
+            reward = -1.0 if blocked else 0.0
+            rows.append(Transition(before, action, after, reward, False, False, episode, split))
+            known.append(seen[x - 1 : x + 2, y - 1 : y + 2].all())
+    space = Space("box", "int64", (3, 3), (0.0,) * 9, (1.0,) * 9)
+    actions = Space("discrete", low=(0,), high=(3,))
+    data = Dataset.of(rows, observation_space=space, action_space=actions)
+    return data, np.array(known)[data.columns["split"] == 1]
+
+
+def test_a_robot_in_a_maze_recalls_what_it_saw(sandbox):
+    data, known = maze(0)
+    program = induced(data, sandbox)
+    exact = right(program, data, sandbox, "next_observations")
+    assert known.sum() > 100
+    assert exact[known].mean() >= 0.98
+    assert "MOVES = [(0, -1, 0), (0, 0, -1), (0, 0, 0), (0, 0, 1), (0, 1, 0)]" in program
+
+
+@pytest.mark.slow
+def test_a_view_that_turns_with_the_agent_is_recalled(sandbox):
+    pytest.importorskip("minigrid")
+    data = record(
+        environment("MiniGrid-DoorKey-5x5-v0"),
+        env_args={"view": "partial"},
+        seed=0,
+        policy="random",
+        train_episodes=10,
+        test_episodes=5,
+    )
+    program = induced(data, sandbox)
+    assert right(program, data, sandbox, "next_observations.image").mean() >= 0.85
+    assert "MOVES = [(0, 0, 0), (0, 0, 1), (1, 9, 3), (3, -3, 9)]" in program
