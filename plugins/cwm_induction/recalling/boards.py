@@ -8,7 +8,13 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.discrete.chance_tables import ChanceTable, ShareCondition, Shares
 from cwm_induction.discrete.expressions import wrapped
-from cwm_induction.recalling.windows import CellChange, NumberBeside, StepOutcome, Window, find_window
+from cwm_induction.recalling.windows import (
+    CellChange,
+    NumberBeside,
+    StepOutcome,
+    Window,
+    find_window,
+)
 
 _PROGRAM = '''import numpy as np
 

@@ -276,7 +276,8 @@ def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
     candidates = [
         move
         for turn, x, y in product(turns, range(-reach, reach + 1), range(-reach, reach + 1))
-        if len(_pairs(views.shape, move := WindowMove(turn, x, y))[0]) >= LEAST_SHARED * width * height
+        if len(_pairs(views.shape, move := WindowMove(turn, x, y))[0])
+        >= LEAST_SHARED * width * height
     ]
     candidates.sort(key=lambda move: (move.turn, abs(move.x) + abs(move.y)))
     found = {}
