@@ -13,6 +13,7 @@ from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_induction.backend import Induction
+from cwm_induction.recalling.windows import Sight, find_sight
 
 WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
@@ -72,7 +73,7 @@ def test_a_robot_in_a_maze_recalls_what_it_saw(sandbox):
 
 
 @pytest.mark.slow
-def test_a_view_that_turns_with_the_agent_is_recalled(sandbox):
+def test_a_view_that_turns_and_that_walls_shade_is_recalled(sandbox):
     pytest.importorskip("minigrid")
     data = record(
         environment("MiniGrid-DoorKey-5x5-v0"),
@@ -83,5 +84,17 @@ def test_a_view_that_turns_with_the_agent_is_recalled(sandbox):
         test_episodes=5,
     )
     program = induced(data, sandbox)
-    assert right(program, data, sandbox, "next_observations.image").mean() >= 0.85
+    assert right(program, data, sandbox, "next_observations.image").mean() >= 0.9
     assert "MOVES = [(0, 0, 0), (0, 0, 1), (1, 9, 3), (3, -3, 9)]" in program
+
+
+def test_what_walls_shade_is_found_in_views_alone():
+    ways = ((-1, -1), (-1, 0), (0, -1), (1, -1), (1, 0))
+    seeds = np.zeros((5, 5), bool)
+    seeds[2, 4] = True
+    views = 1 + (np.random.default_rng(0).random((300, 5, 5)) < 0.4)
+    views[:, 2, 4] = 1
+    lit = Sight(seeds, ways, frozenset({2})).lit(views)
+    found = find_sight(np.where(lit, views, 0), 0)
+    assert found is not None
+    assert (found.ways, found.opaque) == (ways, frozenset({2}))

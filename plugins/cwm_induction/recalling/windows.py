@@ -30,6 +30,9 @@ MISS = float(np.log(0.03))
 MOST_CHANGED = 4
 """Cells of a view that actions change at most; more that turn into others come into sight."""
 
+OWN_SHARE = 0.99
+"""Share of moves in which a cell that goes with the window stays as it is: one is read amiss."""
+
 COMMON = 0.05
 """Share of the rows of an action in which it makes a move at least, if it makes another one."""
 
@@ -60,6 +63,9 @@ class WindowMove(NamedTuple):
         for _ in range(self.turn):
             x, y = -y, x
         return x + self.x, y + self.y
+
+
+STILL = WindowMove(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +195,7 @@ def find_window(data: Dataset) -> Window | None:
     unseen = _unseen(views, of_action)
     of_action = of_action if unseen is None else _moves(views, unseen)
     moves = tuple(sorted({move for some in of_action.values() for move in some}))
-    if moves in ((), (WindowMove(0, 0, 0),)):
+    if moves in ((), (STILL,)):
         return None
     evidence = np.full((len(data), len(moves)), -np.inf)
     actions = data.columns["actions"]
@@ -202,9 +208,8 @@ def find_window(data: Dataset) -> Window | None:
     choice = views.tree(label, len(moves), sure)
     label = np.where(sure, label, choice.chances(views.columns, len(data)).argmax(axis=1))
     known = [view != (-1 if unseen is None else unseen) for view in (views.before, views.after)]
-    led = _led(views, moves, label)
-    own = _own(views, known, label, led, moves)
-    led = np.where(own, views.after, led)
+    own = _own(views, known, label, moves)
+    led = np.where(own, views.after, _led(views, moves, label, own))
     known_led = led >= 0
     if unseen is not None:
         known_led &= led != unseen
@@ -218,7 +223,7 @@ def find_window(data: Dataset) -> Window | None:
         own,
         tuple(_changes(views, led, known[0] & known_led)),
         unseen,
-        None if unseen is None else _sight(views.before, unseen),
+        None if unseen is None else find_sight(views.before, unseen),
         usual,
         tuple(_other(views, name) for name in views.others),
         _outcome(views, data.columns["rewards"]),
@@ -301,56 +306,48 @@ def _moves(views: Views, unseen: int | None) -> dict[int, list[WindowMove]]:
 
 
 def _unseen(views: Views, of_action: dict[int, list[WindowMove]]) -> int | None:
-    """Return what cells out of sight look like, if one content comes and goes unlike the others.
+    """Return what cells out of sight look like, if one content comes and goes all over the view.
 
-    Others change as rarely as actions change cells. What such a content becomes, and what becomes
-    of others, have chances of their own.
+    Without it only few cells become other than what moved there.
     """
-    size = len(views.kinds)
-    pairs, places = np.zeros((size, size)), [set[int]() for _ in range(size)]
+    size, cells = len(views.kinds), views.shape[0] * views.shape[1]
+    became = np.zeros((size, size, cells), np.int64)
     for action, moves in of_action.items():
         rows = np.flatnonzero(views.columns["action"] == action)
         told = np.stack([_evidence(views, rows, move, None) for move in moves])
         for number, move in enumerate(moves):
             here, there = _pairs(views.shape, move)
             chosen = rows[told.argmax(axis=0) == number]
-            now = _rows(views.before)[chosen][:, here]
-            then = _rows(views.after)[chosen][:, there]
-            np.add.at(pairs, (now, then), 1)
-            for code in np.unique(now[now != then]).tolist():
-                places[code].update(there[((now == code) & (then != code)).any(axis=0)].tolist())
-    marginal = np.maximum(pairs.sum(axis=0), 0.5) / pairs.sum()
-    plain = np.where(np.eye(size) > 0, -np.log(marginal), MISS)
-    best, found = ANOTHER, None
-    for code in range(size):
-        others = np.arange(size) != code
-        stays = (pairs[code, code] + 1) / (pairs[code].sum() + 2)
-        comes = (pairs[others, code].sum() + 1) / (pairs[others].sum() + 2)
-        told = plain + np.log(1 - comes)
-        told[others, code] = np.log(comes / marginal[code])
-        told[code, code] = np.log(stays / marginal[code])
-        told[code, others] = np.log((1 - stays) / max(1 - marginal[code], 1e-9))
-        gain = float(((told - plain) * pairs).sum())
-        if len(places[code]) > MOST_CHANGED and gain > best:
-            best, found = gain, code
-    return found
+            now, then = _rows(views.before)[chosen], _rows(views.after)[chosen]
+            own = (now == then).mean(axis=0) > OWN_SHARE if move != STILL and len(chosen) else None
+            rest = np.ones(len(here), bool) if own is None else ~own[here] & ~own[there]
+            np.add.at(became, (now[:, here[rest]], then[:, there[rest]], there[rest]), 1)
+    became[np.arange(size), np.arange(size)] = 0
+    total = became.sum(axis=(0, 1))
+    left = np.stack([total - became[code].sum(0) - became[:, code].sum(0) for code in range(size)])
+    changed = (left >= LEAST_CHANGED).sum(axis=1)
+    best = int(changed.argmin())
+    spread = int((total >= LEAST_CHANGED).sum())
+    return best if changed[best] <= MOST_CHANGED < spread - changed[best] else None
 
 
-def _led(views: Views, moves: tuple[WindowMove, ...], label: Array) -> Array:
-    """Return what each cell of the window before a move is seen as after it, -1 out of sight."""
+def _led(views: Views, moves: tuple[WindowMove, ...], label: Array, own: Array) -> Array:
+    """Return what each cell of the window before a move is seen as after it, -1 out of sight.
+
+    What lies below the window's own cells is out of sight too.
+    """
     led, after = np.full_like(_rows(views.before), -1), _rows(views.after)
     for number, move in enumerate(moves):
         here, there = _pairs(views.shape, move)
+        here, there = here[~own.ravel()[there]], there[~own.ravel()[there]]
         rows = np.flatnonzero(label == number)
         led[np.ix_(rows, here)] = after[np.ix_(rows, there)]
     return led.reshape(views.before.shape)
 
 
-def _own(
-    views: Views, known: list[Array], label: Array, led: Array, moves: tuple[WindowMove, ...]
-) -> Array:
+def _own(views: Views, known: list[Array], label: Array, moves: tuple[WindowMove, ...]) -> Array:
     """Mask of the cells that go with the window: they stay as they are when it is moved."""
-    moved = np.array([move != WindowMove(0, 0, 0) for move in moves])[label]
+    moved = np.array([move != STILL for move in moves])[label]
     both = known[0] & known[1] & moved[:, None, None]
     wrong = (both & (views.before != views.after)).sum(0)
     shown, before = _rows(views.after).copy(), _rows(views.before)
@@ -359,7 +356,7 @@ def _own(
         rows = np.flatnonzero(label == number)
         shown[np.ix_(rows, there)] = before[np.ix_(rows, here)]
     off = (both & (shown.reshape(views.before.shape) != views.after)).sum(0)
-    own: Array = (both.sum(0) > 0) & (wrong <= 0.01 * both.sum(0)) & (off > wrong)
+    own: Array = (both.sum(0) > 0) & (wrong <= (1 - OWN_SHARE) * both.sum(0)) & (off > wrong)
     return own
 
 
@@ -407,7 +404,7 @@ def _shifted(cells: Array, way: tuple[int, int]) -> Array:
     return part
 
 
-def _sight(seen: Array, unseen: int) -> Sight | None:
+def find_sight(seen: Array, unseen: int) -> Sight | None:
     """Find which neighbours light goes to and what it does not go through, from views alone."""
     views = np.unique(seen, axis=0)[:MOST_VIEWS]
     lit = views != unseen
