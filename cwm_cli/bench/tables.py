@@ -192,6 +192,8 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
         "exact": lambda row: share(row.test.exact if row.test else None),
         "paper": lambda row: share(row.train.paper if row.train else None),
     }
+    if any(row.test and row.test.skill is not None for row in rows):
+        scores["skill"] = lambda row: share(row.test.skill if row.test else None)
     if any(row.ceiling for row in rows):
         scores["ceiling"] = lambda row: _held_out_ceiling(row, "test")
         scores["with memory"] = lambda row: _held_out_ceiling(row, "test_with_memory")

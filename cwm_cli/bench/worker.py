@@ -153,7 +153,7 @@ TASKS: Mapping[str, Callable[[TaskWork], None]] = {
 
 
 def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
-    """Search as `cwm synthesize` does; the result has the published score as well."""
+    """Search as `cwm synthesize` does; the result has the published score or the skill as well."""
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
     order = Order(environment(name), work.run.config.env_args, dataset, str(file), choices)
@@ -164,7 +164,8 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
         except CwmError as error:
             job.run.log(f"stopped: {error}")
             raise
-        job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
+        if choices.metric != "skill":
+            job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
         money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
         job.run.save_result(job.finish().as_json() | money)
 
