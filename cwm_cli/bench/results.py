@@ -19,7 +19,7 @@ NOTHING = "no completion was paid for: raise --max-cost"
 ALL = "all"
 ORDER = ("discrete", "continuous", "text", ALL)
 
-PARTS = ("accuracy", "normalised", "exact", "paper", "floor")
+PARTS = ("accuracy", "normalised", "exact", "paper", "floor", "skill")
 SPLITS = ("train", "test")
 
 Number = TypeVar("Number", int, float)

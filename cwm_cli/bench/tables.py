@@ -22,6 +22,7 @@ MEASURES = {
     f"{split}_{part}": f"{words} {what}"
     for split, words in {"test": "held-out", "train": "train"}.items()
     for part, what in {
+        "skill": "skill",
         "accuracy": "accuracy",
         "normalised": "normalised",
         "exact": "exact rows",
@@ -30,7 +31,7 @@ MEASURES = {
         "ceiling": "ceiling",
     }.items()
 } | {"R": "R"}
-OPTIONAL = ("test_ceiling", "train_ceiling", "R")
+OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R")
 """Measures that were perhaps not asked for."""
 
 COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
