@@ -13,6 +13,7 @@ from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.reading import extract_program
 from cwm_cli.worlds import ProgramModel
 from cwm_induction.backend import Induction
+from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Sight, find_sight
 
 WAYS = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -70,6 +71,21 @@ def test_a_robot_in_a_maze_recalls_what_it_saw(sandbox):
     assert known.sum() > 100
     assert exact[known].mean() >= 0.98
     assert "MOVES = [(0, -1, 0), (0, 0, -1), (0, 0, 0), (0, 0, 1), (0, 1, 0)]" in program
+
+
+def test_what_came_about_as_predicted_changes_no_prediction(sandbox):
+    data, _ = maze(1)
+    space = {}
+    exec(remember_boards(data.train), space)
+    rng = np.random.default_rng(0)
+    for row in range(0, 600, 60):
+        told, planned = space["Environment"](), space["Environment"]()
+        for program in (told, planned):
+            program.reset(data.row(row).observation)
+        for action in rng.integers(4, size=20).tolist():
+            observation, reward, _ = planned.step(action)
+            assert np.array_equal(observation, told.step(action)[0])
+            told.correct(observation, reward)
 
 
 @pytest.mark.slow

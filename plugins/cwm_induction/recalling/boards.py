@@ -30,12 +30,13 @@ class Environment:
 
     An action moves the window, and changes cells in it. A view is what the board holds there, as
     far as it was seen in this episode; what is new is taken to be what is usual at that place of a
-    view.{hidden} Which move was made is seen by the one after which most is as remembered.
+    view.{hidden} Which move was made is seen by the one after which least is
+    unlike what is remembered.
     """
 
     def reset(self, observation):
         """An episode begins: nothing is remembered but what is seen."""
-        self.board, self.pose, self.before = {{}}, (0, 0, 0), None
+        self.board, self.guessed, self.pose = {{}}, [], (0, 0, 0)
         self.see(observation)
 
     def step(self, action):
@@ -56,24 +57,29 @@ class Environment:
         for cell in np.ndindex(SHAPE[:2]):
             known = self.board.get(at(self.pose, *cell), USUAL[cell[0]][cell[1]])
             view[cell] = cells.get(cell, known)
-{hide}        self.view = view
+{hide}        for cell, kind in shown(view):
+            place = at(self.pose, *cell)
+            if place not in self.board:
+                self.board[place] = kind
+                self.guessed.append(place)
+        self.view = view
         self.observation = {observation}
         return self.observation, reward, terminated
 
     def correct(self, observation, reward):
         """Find where the window is by what is remembered of there, and remember what it shows."""
-        seen = np.reshape(observation{image}, SHAPE)
-        poses = [self.pose] + [moved(self.before, MOVES[move]) for move in CAN[self.action]]
-        self.pose = max(poses, key=lambda pose: self.agreement(pose, seen))
+        for place in self.guessed:
+            self.board.pop(place)
+        self.guessed, seen = [], np.reshape(observation{image}, SHAPE)
+        if not np.array_equal(seen, self.view):
+            poses = [self.pose] + [moved(self.before, MOVES[move]) for move in CAN[self.action]]
+            self.pose = min(poses, key=lambda pose: self.wrong(pose, seen))
         self.see(observation)
 
-    def agreement(self, pose, seen):
-        """Return how much of what is seen from a pose is as remembered, or is not."""
-        total = 0
-        for cell, kind in shown(seen):
-            known = self.board.get(at(pose, *cell), kind)
-            total += (known == kind) - 2 * (known != kind) - (at(pose, *cell) not in self.board)
-        return total
+    def wrong(self, pose, seen):
+        """Return how much of what is seen from a pose is not as remembered."""
+        cells = [(at(pose, *cell), kind) for cell, kind in shown(seen)]
+        return sum(self.board.get(place, kind) != kind for place, kind in cells)
 
     def see(self, observation):
         """Remember what is seen of the board."""
