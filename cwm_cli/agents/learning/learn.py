@@ -605,12 +605,16 @@ def _account(learner: Learner, result: LearningResult) -> list[str]:
     """Say of the program what is known, what is certified and what is not."""
     env = learner.run.config.env
     lines = [f"{env}, learned by acting in it for {result.steps:,} steps."]
-    rows, chance = learner.dataset(certain=True), len(learner.known.chance)
+    rows = learner.explained
+    left_out = len(learner.known.rows) - len(rows)
     wrong = int(learner.writer.wrong(learner.known.program, rows).sum())
     replayed = f"{len(rows) - wrong:,}" if wrong else "all"
-    lines += [f"It replays {replayed} of {len(rows):,} rows."]
-    if chance:
-        lines += [f"{chance:,} further rows came out otherwise, by chance or by what is not seen."]
+    does = "It holds possible" if learner.writer.contract == "chance" else "It replays"
+    lines += [f"{does} {replayed} of {len(rows):,} rows."]
+    if left_out:
+        lines += [
+            f"{left_out:,} further rows came out otherwise, by chance or by what is not seen."
+        ]
     lines += [
         f"Certified: {result.certificate}."
         if result.certificate

@@ -26,7 +26,7 @@ from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.evaluation.finding import ContractName, find_contract
+from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
@@ -185,9 +185,6 @@ class Learner:
     """Who invents what would make a mission possible, where a language model is asked."""
     questioner: UnsureModel | None = None
     """Who has a language model name what it is unsure of, where one is asked."""
-
-    contract: ContractName | Literal["auto"] = "auto"
-    """What programs have to be; auto is to find that out from the rows."""
 
     steps: int = field(default=0, init=False)
     """Of the environment, in this run."""
@@ -483,16 +480,14 @@ class Learner:
         The more rows it has wrong, the more it takes.
         """
         share = max(FRESH_REMEMBERED if self.actor.REPLAYS else share, FRESH_WRONG * self._wrong)
-        if self.writer.contract == "chance":
-            return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
-        if self.known.chance and self._kind.under_chance() and self.contract == "auto":
+        if self.known.chance and self._kind.under_chance():
             return len(self.known.rows) - self._fitted >= FRESH_CHANCE * self._fitted
         return self._pending > 0 and len(self.known.rows) - self._fitted >= share * self._fitted
 
     def _write(self) -> None:
         """Have a program written that replays every row, and act on it from now on."""
         self._find_contract()
-        began, rows, used = time.perf_counter(), self._explained, self._used
+        began, rows, used = time.perf_counter(), self.explained, self._used
         known = [self.known.program] if self.known.program else self._offered
         found = self._written(rows, known)
         is_news, named = found.program != self.known.program, list[OpenQuestion]()
@@ -514,9 +509,7 @@ class Learner:
 
     def _find_contract(self) -> None:
         """Find out what the rows ask of programs, where the same came out otherwise at times."""
-        if self.contract != "auto":
-            self.writer.contract = self.contract
-        elif self.known.chance and self.writer.contract == "plain" and self._kind.under_chance():
+        if self.known.chance and self.writer.contract == "plain" and self._kind.under_chance():
             found = find_contract(self.dataset())
             if found.contract == "chance":
                 self.writer.contract = "chance"
@@ -524,7 +517,7 @@ class Learner:
         self._carrier.contract = self.writer.contract
 
     @property
-    def _explained(self) -> Dataset:
+    def explained(self) -> Dataset:
         """The rows that programs are to explain: all, unless chance is no part of the contract."""
         return self.dataset(certain=self.writer.contract != "chance")
 
@@ -553,7 +546,7 @@ class Learner:
         """Act on what may make a mission possible that nobody was ever paid for."""
         if self.optimist is None or not self.known.program or self._pending:
             return
-        began, rows, used = time.perf_counter(), self._explained, self._used
+        began, rows, used = time.perf_counter(), self.explained, self._used
         found = self.optimist.invent(self.known.program, rows, start)
         if found is None:
             self._in_vain += self._used - used
@@ -824,7 +817,7 @@ class Learner:
             self._offered = [self.run.best_program()]  # what it began with
         if self.programs:
             self._find_contract()
-            self._act_on(self.run.program(self.programs[-1]), self._explained)
+            self._act_on(self.run.program(self.programs[-1]), self.explained)
 
     def _given(self, rows: Dataset) -> None:
         """Take in rows that were recorded before."""
