@@ -62,7 +62,7 @@ class ObservationLayout:
         """Learn which numbers of the state are shown as they are."""
         pairs = _same(states, seen)
         weights = np.zeros((states.shape[1], seen.shape[1]))
-        told, read = pairs.any(axis=1), pairs.any(axis=0)
+        told, read = pairs.max(axis=1), pairs.max(axis=0, initial=False)
         weights[told, pairs.argmax(axis=1)[told]] = 1.0
         base = np.where(told, 0.0, states[-1])
         return cls._turned(states, seen, cls(base, 0 * seen[0], weights, (), read, told))
