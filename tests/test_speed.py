@@ -16,6 +16,7 @@ from cwm_cli.bench.speed import FEWEST_ROUNDS, ROUNDS, SpeedRatio, bench_speed, 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
+from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
@@ -423,3 +424,10 @@ def test_an_interruption_keeps_what_was_answered(bench, cwm):
     assert "Traceback" not in err
     found = json.loads(out)["language_model"]
     assert (found["answered"], found["stopped"]) == (2, "interrupted")
+
+
+@pytest.mark.parametrize("extra", ["def outcomes(self, action): ...", "correct = None"])
+def test_only_plain_programs_are_timed(extra):
+    text = f"class Environment:\n    def step(self, action): ...\n    {extra}\n"
+    with pytest.raises(CwmError, match="only plain programs are timed, and not"):
+        bench_speed(program=text, env="FrozenLake-v1")

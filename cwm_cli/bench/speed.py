@@ -251,8 +251,8 @@ def bench_speed(
     subject = find_subject(run, program=program, env=env, env_args=env_args, observer=observer)
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:
-        words = "is asked for more than one answer to one row: cwm plan says what decisions take"
-        raise CwmError(f"{subject.name} keeps another contract than plain, and {words}")
+        told = "which tells chances, draws or remembers: `cwm plan` says how long decisions take"
+        raise CwmError(f"only plain programs are timed, and not {subject.name}, {told}")
     check_access(tools, allow_gap)
     asks = _Predictor.named(backend, model, options, flags)
     if asks.factory is not None:
