@@ -21,7 +21,6 @@ from cwm_induction.attempts import (
     culprit,
     fixes,
     forgetful,
-    has_window,
     improvements,
     proposals,
 )
@@ -118,13 +117,11 @@ class Portfolio:
         """Yield what to try, the likeliest first."""
         move = self.request.move
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
-        contract = self.problem.contract
-        mended = contract != "chance" and not has_window(self.fit, contract)
-        if predictions is not None and mended:
+        if predictions is not None and self.problem.contract == "plain":
             yield from improvements(self.task, move.program, predictions.likeliest())
         if move.action == FIX:
             yield from fixes(self.fit, culprit(move))
-        yield from attempts(self.fit, contract)
+        yield from attempts(self.fit, self.problem.contract)
 
     def _judged(self, proposal: ProgramProposal) -> JudgedProgram | None:
         """Run a program on the fit part and score it, or return None if it fails."""
