@@ -16,23 +16,9 @@ from cwm_cli.worlds import ProgramModel
 from openai_server import OpenAIServer, answer
 from recordings import record
 from test_finding import rows_of
+from worlds import ICE
 
-SLIPPERY = """
-class Environment:
-    def set_state(self, observation):
-        self.cell = observation
-
-    def outcomes(self, action):
-        found = []
-        for turn in (-1, 0, 1):
-            row, column = divmod(self.cell, 4)
-            way = (action + turn) % 4
-            row = min(max(row + (way == 1) - (way == 3), 0), 3)
-            column = min(max(column + (way == 2) - (way == 0), 0), 3)
-            cell = 4 * row + column
-            found.append((1 / 3, cell, float(cell == 15), cell in (5, 7, 11, 12, 15)))
-        return found
-
+SLIPPERY = f"""{ICE}
     def step(self, action):
         _, self.cell, reward, ended = self.outcomes(action)[self.rng.integers(3)]
         return self.cell, reward, ended

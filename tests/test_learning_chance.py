@@ -126,6 +126,7 @@ def test_returns_are_held_to_the_promise_on_the_mean() -> None:
     even, poor = [0.0, 1.0] * 8, [0.0] * 15 + [1.0]
     assert after(even, chance=True).enough
     assert not after(even, chance=False).enough
+    assert after([0.48] * 16, chance=False).enough  # each is as good as promised by itself
     assert not after(poor, chance=True).enough
 
 

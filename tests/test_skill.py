@@ -20,6 +20,7 @@ from cwm_cli.views.curves import save_charts
 from cwm_cli.worlds import EnvironmentModel, Predictions
 from cwm_cli.worlds.model import WorldModel
 from recordings import COUNTER, MOVES, dataset, predictions, truth
+from worlds import ICE
 
 LINE = Space("box", "float64", (1,), (-np.inf,), (np.inf,))
 
@@ -317,23 +318,6 @@ def test_a_certain_environment_is_looked_at_a_few_times_and_a_noisy_one_is_drawn
     assert other.uniformity > 0.01
     mean = metric.score(found.likeliest(), rows)
     assert mean.skill < 0.95
-
-
-ICE = """
-class Environment:
-    def set_state(self, observation):
-        self.cell = observation
-
-    def outcomes(self, action):
-        found = []
-        for turn in (-1, 0, 1):
-            row, column = divmod(self.cell, 4)
-            move = (action + turn) % 4
-            row, column = row + (move == 1) - (move == 3), column + (move == 2) - (move == 0)
-            cell = 4 * min(max(row, 0), 3) + min(max(column, 0), 3)
-            found.append((1 / 3, cell, float(cell == 15), cell in (5, 7, 11, 12, 15)))
-        return found
-"""
 
 
 @pytest.fixture

@@ -46,3 +46,19 @@ class Environment:
         self.state = self.state + 1
         return self.state, float(action), False
 """
+
+ICE = """
+class Environment:
+    def set_state(self, observation):
+        self.cell = observation
+
+    def outcomes(self, action):
+        found = []
+        for turn in (-1, 0, 1):
+            row, column = divmod(self.cell, 4)
+            move = (action + turn) % 4
+            row, column = row + (move == 1) - (move == 3), column + (move == 2) - (move == 0)
+            cell = 4 * min(max(row, 0), 3) + min(max(column, 0), 3)
+            found.append((1 / 3, cell, float(cell == 15), cell in (5, 7, 11, 12, 15)))
+        return found
+"""

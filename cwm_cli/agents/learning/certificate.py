@@ -110,8 +110,10 @@ class EpisodeRecord(BaseModel):
     @property
     def kept(self) -> bool:
         """Whether it returned what was promised."""
-        if self.promised is None or self.chance:
-            return self.promised is not None  # a single return says nothing of a mean
+        if self.promised is None:
+            return False
+        if self.chance:
+            return True  # a single return says nothing of a mean
         return self.returned >= self.promised - SHORT * abs(self.promised) - 1e-6
 
 
@@ -129,15 +131,16 @@ class Verification:
     changed: int = 0
     returned: float = 0.0
     promised: float = 0.0
+    missed: float = 0.0
     squares: float = 0.0
-    """Of what returns were above or below what was promised."""
+    """Where chance decides: what returns lacked of what was promised, and the squares of that."""
 
     def change(self, at: int) -> None:
         """Begin anew: something changed after so many steps."""
         if self.episodes:
             self.attempt += 1
         self.steps = self.episodes = 0
-        self.returned = self.promised = self.squares = 0.0
+        self.returned = self.promised = self.missed = self.squares = 0.0
         self.changed = at
 
     def episode(self, played: EpisodeRecord) -> None:
@@ -149,13 +152,15 @@ class Verification:
             self.episodes += 1
             self.returned += played.returned
             self.promised += played.promised or 0.0
-            self.squares += (played.returned - (played.promised or 0.0)) ** 2
+            if played.chance:
+                lacking = (played.promised or 0.0) - played.returned
+                self.missed += lacking
+                self.squares += lacking**2
 
     @property
     def as_promised(self) -> bool:
         """Whether returns are, on the mean, no less than promised: beyond two standard errors."""
-        missed = self.promised - self.returned
-        return missed <= 2 * sqrt(self.squares) + 1e-6 * (1 + abs(self.promised))
+        return self.missed <= 2 * sqrt(self.squares) + 1e-6 * (1 + abs(self.promised))
 
     @property
     def enough(self) -> bool:

@@ -238,9 +238,7 @@ class Counted(Actor):
         """Give new rows their numbers; what chance decided once is no rule."""
         known, table = self.known, self.table
         for place, row in enumerate(known.rows[len(self._steps) :], len(self._steps)):
-            before, after = table.number(row.observation), table.number(row.next_observation)
-            action, ended = table.action_number(row.action), bool(row.terminated)
-            self._steps.append((before, action, after, float(row.reward), ended))
+            self._steps.append(table.numbers_of(row))
             self._novelty = None
             if place not in known.chance and table.record(*self._steps[-1]):
                 self._wrong.append(place)

@@ -41,6 +41,9 @@ UNTRIED = 0.5
 SLIGHT = 0.02
 """Chance of meeting the unknown below which it is not gone for."""
 
+FARTHEST = 200
+"""Steps beyond which the unknown is worth next to nothing."""
+
 MOST_LEVELS = 1_000
 """Steps to go beyond which values are taken for those of as many."""
 
@@ -96,7 +99,7 @@ class DiceActor(Actor):
         self._notice()
         if self.known.imagination is not None and len(self._table):
             self._ask(np.arange(len(self._table)))
-        self._forget_plans()
+        self._odds = None
 
     def remember(self, row: Transition) -> None:
         """Count what followed."""
@@ -187,7 +190,7 @@ class DiceActor(Actor):
         fresh = not ((known.pair >= number * size) & (known.pair < (number + 1) * size)).any()
         if fresh and self.known.imagination is not None and not self._table.expanded[number]:
             self._ask(np.array([number]))
-            self._forget_plans()
+            self._odds = None
         return number
 
     def _pair(self, observation: Any, action: Any) -> int:
@@ -196,11 +199,7 @@ class DiceActor(Actor):
 
     def _notice(self) -> None:
         """Give new rows their numbers."""
-        table = self._table
-        for row in self.known.rows[len(self._seen) :]:
-            before, after = table.number(row.observation), table.number(row.next_observation)
-            action = table.action_number(row.action)
-            self._seen.append((before, action, after, float(row.reward), bool(row.terminated)))
+        self._seen += map(self._table.numbers_of, self.known.rows[len(self._seen) :])
 
     def _ask(self, roots: np.ndarray) -> None:
         """Ask the program for what can be reached from some situations."""
@@ -243,9 +242,6 @@ class DiceActor(Actor):
     def _is_old(self) -> bool:
         """Whether rows were counted since that say more: of the last episodes, or by a tenth."""
         return len(self._seen) - self._counted > 0.1 * self._counted
-
-    def _forget_plans(self) -> None:
-        self._odds = None
 
     def _together(self) -> Odds:
         """Join what the program tells and what rows count."""
@@ -315,7 +311,7 @@ class DiceActor(Actor):
         hopes = np.zeros((count, size))
         least = np.where(tried, 0.0, np.where(asked, UNTRIED, 1.0)).reshape(count, size)
         lines = odds._replace(ended=odds.ended | (news > 0))
-        for _ in range(2 * self.known.limit if self.known.limit < 100 else 200):
+        for _ in range(min(2 * self.known.limit, FARTHEST)):
             again = NEAR * self._backed_up(lines, news / NEAR, hopes.max(axis=1))
             again = np.maximum(again, least)
             if np.abs(again - hopes).max(initial=0.0) < SLIGHT / 100:

@@ -15,6 +15,7 @@ from cwm_cli.worlds.program import NO_PLAN
 from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Transition
     from cwm_cli.data.spaces import Space
     from cwm_cli.worlds.imagining import Imagination
 
@@ -103,6 +104,12 @@ class Situations:
     def action_number(self, action: Any) -> int:
         """Return the number of an action."""
         return self._action_numbers[_plain(action)]
+
+    def numbers_of(self, row: Transition) -> tuple[int, int, int, float, bool]:
+        """Return a step by numbers: situation, action, what followed, the reward and the end."""
+        before, after = self.number(row.observation), self.number(row.next_observation)
+        action = self.action_number(row.action)
+        return before, action, after, float(row.reward), bool(row.terminated)
 
     def observation(self, number: int) -> Any:
         """Return a situation as it is observed."""

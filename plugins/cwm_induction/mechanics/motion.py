@@ -86,9 +86,7 @@ class Motion:
         with np.errstate(all="ignore"):
             q, v, _ = form.step(points, self.q, self.v, self.u, stepping)
             error = np.concatenate([q - self.q - self.turn, v - self.after], -1) / self.tolerance
-        finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
-        clipped: Array = np.clip(finite, -1e8, 1e8)
-        return clipped
+        return _bounded(error)
 
     def rows(self, chosen: Array) -> "Motion":
         """Return some of the rows."""
@@ -152,9 +150,7 @@ class UnseenMotion(Motion):
             between = self.q + self.turn
             q, _, _ = form.step(points, between, v, self.u_later, stepping)
             error = (q - between - self.later) / self.tolerance
-        finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
-        clipped: Array = np.clip(finite, -1e8, 1e8)
-        return clipped
+        return _bounded(error)
 
     def rows(self, chosen: Array) -> "UnseenMotion":
         """Return some of the rows."""
@@ -314,3 +310,10 @@ def _round_time(pairings: Sequence[_Pairing]) -> float:
         near, time = COARSE, float(np.median([pairing.time for pairing in pairings]))
     digits = (rounded(time, count) for count in range(1, DIGITS))
     return next((each for each in digits if abs(each / time - 1) < near), rounded(time, DIGITS))
+
+
+def _bounded(error: Array) -> Array:
+    """Return errors that squares can be taken of; what is no number is a large one."""
+    finite = np.nan_to_num(error, nan=1e6, posinf=1e6, neginf=-1e6)
+    bounded: Array = np.clip(finite, -1e8, 1e8)
+    return bounded
