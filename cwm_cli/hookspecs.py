@@ -95,8 +95,8 @@ class Hooks(Protocol):
     def cwm_defaults(self) -> Mapping[str, str]:
         """Name what is taken where the user names nothing, by role.
 
-        The roles: `strategy`, `backend` (no model was named) and `model` (the
-        backend that is asked when one was)::
+        The roles: `strategy`, `backend` (no model was named), `model` (the backend that is asked
+        when one was), and the backends `theorist` and `statistician` of `cwm theorize`::
 
             return {"strategy": "greedy"}
         """

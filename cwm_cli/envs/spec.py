@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cwm_cli.data.objects import ObjectSchema
+    from cwm_cli.envs.text_view import TextView
 
 MAX_COMPONENTS = 10_000
 """Observations with more components than this are refused."""
@@ -74,7 +75,7 @@ class EnvironmentSpec:
     sense, and never its spaces. What `describe` says of it then gives none away.
     `action_names` says of a made environment what its actions are called, in their order.
     `objects` says of a made environment what its object tables stand for, where its observations
-    are objects.
+    are objects. `text` puts what happens in a made environment into words.
     """
 
     id: str
@@ -88,6 +89,7 @@ class EnvironmentSpec:
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema | None] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
+    text: Callable[[gym.Env[Any, Any]], TextView] | None = None
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 A `Strategy` chooses a `Move`; the `Problem` words it as messages; a `Backend` answers the
 `Request` with a `Completion`; the problem reads a candidate out of it and gives a `Verdict`; the
 `Node` that this makes goes back to the problem and the strategy. A `Refiner` betters a candidate
-without a completion. Plugins subclass the base classes, so that a method that is added later breaks
-none of them.
+without a completion. Backends that know log-probabilities weigh texts, each a `ScoreRequest`.
+Plugins subclass the base classes, so that a method that is added later breaks none of them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ ASKED_BEFORE = (
 START = "start"
 """The action of a candidate that a search begins with: nobody was asked for it."""
 
+EVIDENCE = "evidence"
+"""The action of a candidate that is judged again, unchanged, because the problem knows more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -58,7 +61,8 @@ class Verdict:
     for, in words for the next prompt. Where nothing is wrong in what prompts may show, `dead_end`
     is the episode that would show something. Where less than 1 may be all that can be had, as by
     chance, `reached` says whether it was (None where nobody can tell), and `stderr` how
-    uncertain the score is.
+    uncertain the score is. `log_likelihood` is that of all the evidence under the candidate,
+    where candidates are weighed by it (a natural logarithm).
     """
 
     score: float
@@ -72,6 +76,7 @@ class Verdict:
     dead_end: int | None = None
     reached: bool | None = None
     stderr: float | None = None
+    log_likelihood: float | None = None
 
     @property
     def rank(self) -> tuple[float, float, float]:
@@ -151,6 +156,19 @@ class Request(NamedTuple):
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+class ScoreRequest(NamedTuple):
+    """A text to weigh as the answer to messages.
+
+    A language model reads the messages, other backends the `question` that they word: a
+    `Request` where the text is an answer to that, or whatever else a backend knows by its type.
+    There need be no messages for a backend that does not read them.
+    """
+
+    messages: tuple[Message, ...]
+    text: str
+    question: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a completion took; `cost` in US dollars is None when the price is unknown."""
@@ -181,7 +199,8 @@ class Completion(NamedTuple):
     """An answer and what it took; `final` if further questions would bring nothing better.
 
     `lacking` says why there is no answer, or not a whole one, and `note` what
-    the user should know: one line each.
+    the user should know: one line each. `log_probability` is that of the answer among all that
+    could have been said, a natural logarithm, where it is known.
     """
 
     text: str
@@ -189,6 +208,7 @@ class Completion(NamedTuple):
     final: bool = False
     lacking: str = ""
     note: str = ""
+    log_probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +222,11 @@ class Node:
     no completion: the one that a search began with, and what a refiner made of
     another, in the step of the completion that led to it. From a node on prompts may show the
     episode `disclosed`, which had been held back.
+
+    `seed` is that of its question: what a strategy leaves to chance once it knows the answer is
+    drawn from `np.random.default_rng([seed, 1])`. `forward` is the log-probability of the
+    candidate as an answer to its question, and `backward` that of its parent's, had the candidate
+    been the parent; both where a strategy asks for them.
     """
 
     id: int
@@ -216,6 +241,9 @@ class Node:
     known: int | None = None
     asked: bool = True
     disclosed: int | None = None
+    seed: int | None = None
+    forward: float | None = None
+    backward: float | None = None
 
 
 class Remark(BaseModel):
@@ -270,6 +298,11 @@ class Strategy(WithPresets):
     - `state` says a node's standing in a word or two, for the live view.
     - `repeats` says that it asks the same question again on purpose, for
       another answer; else the problem words it otherwise.
+    - `weighs_proposals` says that it needs to know how likely an answer was (`Node.forward`),
+      and `corrects` that of the way back as well (`Node.backward`): a backend that cannot tell is
+      refused.
+    - `held` names the nodes that it builds on. Where the problem came to know more they are judged
+      again, each as a node whose action is `EVIDENCE` and whose parent is the old one.
 
     Example::
 
@@ -294,6 +327,20 @@ class Strategy(WithPresets):
     def repeats(self) -> bool:
         """Whether the same prompt is sent again on purpose."""
         return False
+
+    @property
+    def weighs_proposals(self) -> bool:
+        """Whether it needs the log-probability of each answer."""
+        return self.corrects
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it needs the log-probability of the way back as well."""
+        return False
+
+    def held(self) -> Sequence[int]:
+        """Return the nodes that it builds on, here none."""
+        return ()
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
         """Choose the next move, knowing the moves whose outcome is still awaited."""
@@ -452,12 +499,14 @@ class Backend:
       have some (its option `learning`, if it has one, is set where an agent that acts on the
       answers asks the same object again and again, with ever more rows); `takes_help` that
       its searches begin with what data alone tell, and that refiners better its answers;
-      `can_score` that it knows log-probabilities.
+      `can_score` that it knows log-probabilities (an instance may find out that it does not),
+      `normalises` that each is one number, the logarithm of a probability among all candidates,
+      and `reads_messages` that it looks at the messages of what it scores, not at the question.
     - `ready` refuses what the user can mend before anything is begun.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
-    - `score`, where `can_score`, weighs a text.
+    - `score`, where `can_score`, weighs texts, many at a time.
 
     Example::
 
@@ -473,6 +522,8 @@ class Backend:
     from_data: ClassVar[bool] = False
     takes_help: ClassVar[bool] = False
     can_score: ClassVar[bool] = False
+    normalises: ClassVar[bool] = False
+    reads_messages: ClassVar[bool] = True
     starts_from: ClassVar[str] = ""
     caveat: ClassVar[str] = ""
 
@@ -494,8 +545,8 @@ class Backend:
         """Return when each node and remark was learned, in that order; here any order will do."""
         return ()
 
-    def score(self, messages: Sequence[Message], text: str) -> Sequence[float]:
-        """Return the log-probability of each token of `text` as the answer to the messages."""
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Return, for each request, the log-probability of each token of its text as the answer."""
         raise CwmError(
             f"{type(self).__name__} knows no log-probabilities: choose another --backend"
         )

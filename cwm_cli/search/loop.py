@@ -13,9 +13,11 @@ from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import (
+    EVIDENCE,
     ROOT,
     START,
     Backend,
+    Completion,
     Move,
     Node,
     Problem,
@@ -25,6 +27,7 @@ from cwm_cli.search.contracts import (
     Refiner,
     Remark,
     Request,
+    ScoreRequest,
     Strategy,
     Turn,
     Usage,
@@ -103,6 +106,8 @@ class Search:
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
     given_up: bool = field(default=False, init=False)
+    _former: Node | None = field(default=None, init=False)
+    _outdated: int = field(default=0, init=False)
     _known: int = field(default=0, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
@@ -129,6 +134,11 @@ class Search:
                 f"the strategy {type(self.strategy).__name__} makes moves that "
                 f"{type(self.problem).__name__} has no prompt for ({', '.join(unknown)}): "
                 "choose another --strategy"
+            )
+        if self.strategy.corrects and not self.backend.can_score:
+            raise CwmError(
+                f"{type(self.strategy).__name__} weighs the way back from each answer, and "
+                f"{type(self.backend).__name__} knows no log-probabilities: choose another backend"
             )
         self._turns = sorted(turn for turn in self.backend.recorded() if turn.given is None)
 
@@ -237,6 +247,25 @@ class Search:
             self._register(request, allowance or 0.0)
             request = request._replace(allowance=allowance)
             threads.start(partial(self._deliver, request.step, partial(self._answered, request)))
+
+    def outdate(self) -> None:
+        """Take note that the problem knows more: verdicts so far are of what it knew before."""
+        self._former, self.best = self.best or self._former, None
+        self._outdated = len(self.nodes)
+
+    def renew(self) -> Iterator[Record]:
+        """Judge again what verdicts are outdated of: what the strategy holds, and the former best.
+
+        Nothing may be in flight. Each becomes a node with the action `EVIDENCE` that nobody was
+        asked for, in the order of their ids; those that a run has already are not made again.
+        """
+        held = {*self.strategy.held(), *([self._former.id] if self._former else [])}
+        known = {node.parent for node in self.nodes[self._outdated :] if node.action == EVIDENCE}
+        for place in sorted(each for each in held - known if each < self._outdated):
+            node = self.nodes[place]
+            move = Move(EVIDENCE, place, node.program, node.verdict)
+            work = partial(self._unasked, move, node.step, Refinement(node.program), self.best)
+            yield from self._take(threads.waited(work))
 
     @property
     def _asked_for(self) -> int:
@@ -356,8 +385,27 @@ class Search:
             usage=completion.usage,
             final=completion.final,
             known=flight.known,
+            seed=request.seed,
         )
-        return Record(node, text, completion.note)
+        return Record(self._weighed(node, request, completion), text, completion.note)
+
+    def _weighed(self, node: Node, request: Request, completion: Completion) -> Node:
+        """Add how likely the answer was, and the way back, where the strategy needs to know."""
+        if not self.strategy.weighs_proposals or node.verdict.is_bug:
+            return node
+        forward, backward = completion.log_probability, None
+        if forward is None:
+            forward = self._log_probability(request, node.program)
+        if self.strategy.corrects and request.move.parent != ROOT:
+            move = request.move._replace(parent=node.id, program=node.program, verdict=node.verdict)
+            back = request._replace(messages=self.problem.messages(move), move=move)
+            backward = self._log_probability(back, request.move.program)
+        return replace(node, forward=forward, backward=backward)
+
+    def _log_probability(self, request: Request, text: str) -> float:
+        """Return the logarithm of the chance that a request is answered so."""
+        (tokens,) = self.backend.score([ScoreRequest(request.messages, text, request)])
+        return float(sum(tokens))
 
     def _verdict(self, program: str, lacking: str) -> Verdict:
         """Judge a candidate; where an answer lacks one, or its end, that is what is wrong."""

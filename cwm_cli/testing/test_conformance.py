@@ -42,6 +42,7 @@ from cwm_cli.search.contracts import (
     Refinement,
     RefinementTask,
     Request,
+    ScoreRequest,
     Usage,
     Verdict,
 )
@@ -203,12 +204,14 @@ def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) 
     messages = (Message(role="user", content="What is one and one?"),)
     if not factory.can_score:
         with pytest.raises(CwmError, match="log-probabilities"):
-            backend.score(messages, "two")
+            backend.score([ScoreRequest(messages, "two")])
         return
-    scores = np.asarray(backend.score(messages, "two"))
-    assert scores.ndim == 1
-    assert len(scores) > 0
-    assert (scores <= 0).all()
+    if not backend.reads_messages:
+        return  # it is tested by the questions that it knows
+    asked = [ScoreRequest(messages, text) for text in ("two", "one and one")]
+    scores = [np.asarray(each) for each in backend.score(asked)]
+    assert [each.ndim for each in scores] == [1, 1]
+    assert all(len(each) > 0 and (each <= 0).all() for each in scores)
 
 
 @every("problem")

@@ -90,7 +90,7 @@ class Effect(NamedTuple):
         return values
 
 
-class Change(NamedTuple):
+class FactorChange(NamedTuple):
     """The effects on one factor and the rules that say when: label 1 is the first effect."""
 
     factor: int
@@ -130,7 +130,7 @@ class FactorDynamics:
     sizes: Sizes
     moves: tuple[FactorMove, ...]
     block: Block | None
-    changes: tuple[Change, ...]
+    changes: tuple[FactorChange, ...]
     assumed: tuple[Assumption, ...]
     bits: float
     slide: Slide | None = None
@@ -339,7 +339,7 @@ class _FoundExceptions(NamedTuple):
     """Exceptions and their description length."""
 
     block: Block | None
-    changes: tuple[Change, ...]
+    changes: tuple[FactorChange, ...]
     bits: float
 
 
@@ -378,7 +378,7 @@ class _Exceptions(NamedTuple):
                 bits += rules.bits
                 if rules.layers:
                     bits += sum(map(self._price, effects))
-                    changes.append(Change(factor, effects, columns, rules))
+                    changes.append(FactorChange(factor, effects, columns, rules))
                     factored = changes[-1].apply(factored, sizes)
         return _FoundExceptions(None, tuple(changes), bits)
 

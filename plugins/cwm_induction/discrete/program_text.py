@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.discrete.dynamics import Change, Effect, FactorDynamics
+from cwm_induction.discrete.dynamics import Effect, FactorChange, FactorDynamics
 from cwm_induction.discrete.expressions import (
     WIDTH,
     ConditionWriter,
@@ -202,7 +202,7 @@ class RuleWriter:
             self.known.add(change.factor)
         return lines
 
-    def _change(self, change: Change) -> list[str]:
+    def _change(self, change: FactorChange) -> list[str]:
         """Write the exceptions of one factor."""
         name, known = self.names[change.factor], change.factor in self.known
         values = {n: self._effect(e, change.factor) for n, e in enumerate(change.effects, 1)}

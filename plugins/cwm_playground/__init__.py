@@ -1,0 +1,1 @@
+"""Small worlds whose rules are to be found in words: a door, and a playground."""

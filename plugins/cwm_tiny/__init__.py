@@ -1,0 +1,1 @@
+"""A tiny language model that reads rules and predicts in words, for want of a large one."""

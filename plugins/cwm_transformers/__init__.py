@@ -1,0 +1,1 @@
+"""Language models of the transformers library, in this process."""
