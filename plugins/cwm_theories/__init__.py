@@ -1,1 +1,17 @@
 """Rules in words: a grammar that proposes them, their exact reading, and searches among them."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_backends() -> Mapping[str, str]:
+    """Offer who reads rules exactly."""
+    return {"symbolic": "cwm_theories.symbolic:Symbolic"}
+
+
+@hookimpl
+def cwm_defaults() -> Mapping[str, str]:
+    """Weigh rules by reading them where no statistician is named."""
+    return {"statistician": "symbolic"}

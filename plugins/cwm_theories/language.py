@@ -1,0 +1,235 @@
+"""A controlled English for rules: one on a line, and the first that applies says what follows.
+
+    If verb is release and under foot is seed, then grown with product the same as seed.
+    If verb is go to and target is not the same as under foot, then standing with object cow.
+    Otherwise, standing.
+
+What conditions and conclusions may speak of is what a `TextView` lists: its `vocabulary`, and the
+fields of its `conclusions`. A conclusion leaves open what it does not name. Lines that cannot be
+read are reported, never guessed at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from cwm_cli.envs.text_view import TextView
+from cwm_cli.text import clean
+
+SAME = "the same as "
+"""What comes before the name of a fact where a value might stand."""
+
+_MARK = re.compile(r"^\s*(?:[-*\u2022]|\(?\d+[.)])\s+")
+_RULE = re.compile(r"^if\s+(?P<conditions>.+?),?\s+then\s+(?P<conclusion>.+?)\.?$", re.IGNORECASE)
+_LAST = re.compile(
+    r"^(?:otherwise|always|in any case)\b,?\s*(?P<conclusion>.+?)\.?$", re.IGNORECASE
+)
+
+
+class Reference(NamedTuple):
+    """A value that is given by naming the fact that has it."""
+
+    fact: str
+
+    def __str__(self) -> str:
+        return f"{SAME}{self.fact}"
+
+
+Value = str | Reference
+"""A word, or the value of a fact."""
+
+
+class Comparison(NamedTuple):
+    """What a condition says of a fact: that it has a value, or has not."""
+
+    fact: str
+    value: Value
+    holds: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.fact} is {'' if self.holds else 'not '}{self.value}"
+
+
+class Conclusion(NamedTuple):
+    """What follows: a kind of change, and those of its fields that are known, in their order."""
+
+    kind: str
+    fields: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        named = " and ".join(f"{name} {value}" for name, value in self.fields)
+        return f"{self.kind} with {named}" if named else self.kind
+
+
+class RuleLine(NamedTuple):
+    """A conclusion, and the conditions that all have to hold for it: each once, in order."""
+
+    conditions: tuple[Comparison, ...]
+    conclusion: Conclusion
+
+    def __str__(self) -> str:
+        return f"If {' and '.join(map(str, self.conditions))}, then {self.conclusion}."
+
+
+class Ruleset(NamedTuple):
+    """Rules: the first line that applies decides, and where none does what is `otherwise` said."""
+
+    lines: tuple[RuleLine, ...] = ()
+    otherwise: Conclusion | None = None
+
+    def __str__(self) -> str:
+        last = "Otherwise" if self.lines else "Always"
+        end = [] if self.otherwise is None else [f"{last}, {self.otherwise}."]
+        return "\n".join([*map(str, self.lines), *end])
+
+
+class Reading(NamedTuple):
+    """The rules of a text, and one line on each of its lines that is none."""
+
+    rules: Ruleset
+    problems: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=16)  # an environment made anew has a view of its own
+def language_of(view: TextView) -> RuleLanguage:
+    """Return the language in which rules of an environment are written."""
+    return RuleLanguage(view)
+
+
+@dataclass(frozen=True, eq=False)
+class RuleLanguage:
+    """Reads rules in the words of a view; `str(rules)` writes them.
+
+    `facts` and their `values`, and the `fields` of each kind of change and their values, are those
+    of the view. `shared` names, of each fact, those after it that may have a value of its own.
+    """
+
+    view: TextView
+    values: dict[str, tuple[str, ...]] = field(init=False)
+    fields: dict[str, dict[str, tuple[str, ...]]] = field(init=False)
+    shared: dict[str, tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = {fact: tuple(known) for fact, known in self.view.vocabulary.items()}
+        kinds = {
+            kind: {
+                name: tuple(known) for name, known in self.view.conclusions.get(kind, {}).items()
+            }
+            for kind in self.view.kinds
+        }
+        facts = list(values)
+        shared = {
+            fact: tuple(other for other in facts[place + 1 :] if {*values[fact]} & {*values[other]})
+            for place, fact in enumerate(facts)
+        }
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "fields", kinds)
+        object.__setattr__(self, "shared", shared)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - languages are few, and live as long as the process
+    def read(self, text: str) -> Reading:
+        """Read rules; marks and numbers before lines, and capitals, do not matter."""
+        lines: list[RuleLine] = []
+        otherwise: Conclusion | None = None
+        problems: list[str] = []
+        for number, raw in enumerate(text.splitlines(), 1):
+            said = _MARK.sub("", raw).strip()
+            if not said:
+                continue
+            try:
+                if otherwise is not None:
+                    raise _Unread("it comes after the line that always applies")
+                if last := _LAST.match(said):
+                    otherwise = self._conclusion(last["conclusion"])
+                elif rule := _RULE.match(said):
+                    conditions = self._conditions(rule["conditions"])
+                    lines.append(RuleLine(conditions, self._conclusion(rule["conclusion"])))
+                else:
+                    raise _Unread("it is not of the form 'If ..., then ...' or 'Otherwise, ...'")
+            except _Unread as error:
+                problems.append(f"line {number} is no rule, {error}: {clean(said, limit=80)}")
+        return Reading(Ruleset(tuple(lines), otherwise), tuple(problems))
+
+    def compare(self, fact: str, value: Value, holds: bool = True) -> Comparison:
+        """Make a condition; of two facts the one that the view lists first comes first."""
+        facts = list(self.values)
+        if isinstance(value, Reference) and facts.index(value.fact) < facts.index(fact):
+            fact, value = value.fact, Reference(fact)
+        return Comparison(fact, value, holds)
+
+    def ordered(self, conditions: Sequence[Comparison]) -> tuple[Comparison, ...]:
+        """Return conditions each once, in the order of the view's facts."""
+        facts = {fact: place for place, fact in enumerate(self.values)}
+        return tuple(sorted(set(conditions), key=lambda each: (facts[each.fact], str(each))))
+
+    def _conditions(self, text: str) -> tuple[Comparison, ...]:
+        found, rest = [], text
+        while True:
+            fact, rest = self._word(rest, self.values, "fact")
+            verb = re.match(r"\s+is\s+(not\s+)?", rest, re.IGNORECASE)
+            if verb is None:
+                raise _Unread(f"'is' has to follow {fact!r}")
+            value, rest = self._value(rest[verb.end() :], self.values[fact], fact)
+            if value == Reference(fact):
+                raise _Unread(f"it compares {fact!r} with itself")
+            found.append(self.compare(fact, value, not verb[1]))
+            if not rest.strip():
+                return self.ordered(found)
+            rest = _after(rest, r",?\s+and\s+|,\s+", "conditions are joined by 'and'")
+
+    def _conclusion(self, text: str) -> Conclusion:
+        kind, rest = self._word(text, self.fields, "kind of change")
+        fields: dict[str, Value] = {}
+        joint = r"\s+with\s+"
+        while rest.strip():
+            rest = _after(rest, joint, "'with' has to come before what is known of a change")
+            name, rest = self._word(rest, self.fields[kind], f"field of {kind!r}")
+            rest = _after(rest, r"\s+(?:is\s+)?", f"{name!r} has no value")
+            if name in fields:
+                raise _Unread(f"it says {name!r} twice")
+            fields[name], rest = self._value(rest, self.fields[kind][name], name)
+            joint = r",?\s+and\s+(?:with\s+)?|,\s+"
+        return Conclusion(
+            kind, tuple((name, fields[name]) for name in self.fields[kind] if name in fields)
+        )
+
+    def _value(self, text: str, known: Sequence[str], of: str) -> tuple[Value, str]:
+        """Take a word or a reference off the front of a text."""
+        same = re.match(SAME, text, re.IGNORECASE)
+        if same and not any(word.lower().startswith(SAME) for word in known):
+            fact, rest = self._word(text[same.end() :], self.values, "fact")
+            return Reference(fact), rest
+        return self._word(text, known, f"value of {of!r}")
+
+    def _word(self, text: str, known: Iterable[str], what: str) -> tuple[str, str]:
+        """Take the longest of the known words off the front of a text, with or without a 'the'."""
+        pattern, words = _words(tuple(known))
+        found = pattern.match(text)
+        if found is None:
+            raise _Unread(f"it has no {what} at {clean(text.strip(), limit=30)!r}")
+        return words.get(found[1]) or words[found[1].lower()], text[found.end() :]
+
+
+class _Unread(Exception):
+    """Why a line is no rule."""
+
+
+@lru_cache(maxsize=256)
+def _words(known: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
+    """Return what finds any of the words at the front of a text, and the words as they are."""
+    longest = sorted(known, key=len, reverse=True)
+    either = "|".join(map(re.escape, longest)) or r"(?!)"
+    pattern = re.compile(rf"\s*(?:the\s+)?({either})(?=$|[\s,])", re.IGNORECASE)
+    return pattern, {word.lower(): word for word in longest} | {word: word for word in longest}
+
+
+def _after(text: str, joint: str, otherwise: str) -> str:
+    """Return what comes after a joint at the front of a text."""
+    found = re.match(joint, text, re.IGNORECASE)
+    if found is None:
+        raise _Unread(otherwise)
+    return text[found.end() :]

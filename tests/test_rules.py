@@ -1,0 +1,161 @@
+"""Rules in words are read exactly, written as they are read, and proposed with known chances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cwm_cli.envs.text_view import Change, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.search.contracts import ScoreRequest
+from cwm_cli.worlds.statistician import Statistician, TextTransition
+from cwm_theories.language import Conclusion, Reference, RuleLanguage, language_of
+from cwm_theories.symbolic import Symbolic
+
+
+class GardenView(TextView):
+    """Words alone: what is used on what, and what comes of it."""
+
+    kinds = ("taken", "grown", "nothing")
+    vocabulary = {  # noqa: RUF012
+        "verb": ("take", "pour", "pour on and wait"),
+        "plant": ("pea seed", "pea", "leek seed"),
+        "in the hand": ("water", "pea seed", "nothing"),
+    }
+    conclusions = {  # noqa: RUF012
+        "taken": {"object": ("pea seed", "pea", "leek seed"), "hand": ("left", "right")},
+        "grown": {"object": ("pea", "leek")},
+        "nothing": {},
+    }
+
+
+GROWN = Change("A pea has grown.", "grown", {"object": "pea"})
+OTHER = Change("A leek has grown.", "grown", {"object": "leek"})
+TAKEN = Change("You take the pea seed.", "taken", {"object": "pea seed", "hand": "left"})
+AGAIN = Change("You take it to the right.", "taken", {"object": "pea seed", "hand": "right"})
+NOTHING = Change("Nothing happens.", "nothing")
+
+
+def transition(change: Change, verb: str, plant: str, hand: str) -> TextTransition:
+    facts = {"verb": verb, "plant": plant, "in the hand": hand}
+    return TextTransition("", verb, change, (GROWN, OTHER, TAKEN, AGAIN, NOTHING), facts)
+
+
+POURED = transition(GROWN, "pour", "pea seed", "water")
+TOOK = transition(TAKEN, "take", "pea seed", "nothing")
+HELD = transition(NOTHING, "take", "pea seed", "pea seed")
+
+RULES = """\
+If verb is take and plant is the same as in the hand, then nothing.
+If verb is take and in the hand is not water, then taken with object the same as plant.
+If verb is pour and in the hand is water, then grown."""
+
+
+@pytest.fixture
+def language() -> RuleLanguage:
+    return language_of(GardenView())
+
+
+def test_rules_are_written_as_they_are_read(language: RuleLanguage) -> None:
+    for text in (RULES, f"{RULES}\nOtherwise, nothing.", "Always, taken with hand left.", ""):
+        reading = language.read(text)
+        assert not reading.problems
+        assert str(reading.rules) == text
+
+
+def test_marks_capitals_and_the_order_of_conditions_do_not_matter(language: RuleLanguage) -> None:
+    text = """
+    1. if in the hand is WATER and the verb is pour then Grown with object is pea
+    - If the in the hand is the same as the plant and verb is take, then taken with hand left \
+and with object pea seed."""
+    reading = language.read(text)
+    assert not reading.problems
+    assert str(reading.rules) == (
+        "If verb is pour and in the hand is water, then grown with object pea.\n"
+        "If verb is take and plant is the same as in the hand, "
+        "then taken with object pea seed and hand left."
+    )
+    longer = language.read("If verb is pour on and wait and plant is pea, then nothing.").rules
+    assert [each.value for each in longer.lines[0].conditions] == ["pour on and wait", "pea"]
+
+
+def test_lines_that_cannot_be_read_are_reported_and_say_nothing(language: RuleLanguage) -> None:
+    wrong = {
+        "Water makes plants grow.": "not of the form",
+        "If colour is red, then nothing.": "no fact at 'colour is red'",
+        "If verb is fly, then nothing.": "no value of 'verb'",
+        "If verb is pour or plant is pea, then nothing.": "joined by 'and'",
+        "If verb pour, then nothing.": "'is' has to follow 'verb'",
+        "If plant is the same as plant, then nothing.": "with itself",
+        "If verb is pour, then flown.": "no kind of change at 'flown'",
+        "If verb is pour, then grown with hand left.": "no field of 'grown'",
+        "If verb is pour, then grown with object pea and object leek.": "'object' twice",
+        "If verb is pour, then nothing at all.": "'with' has to come",
+    }
+    for line, reason in wrong.items():
+        reading = language.read(f"{line}\nOtherwise, nothing.")
+        assert reading.rules.otherwise == Conclusion("nothing")
+        assert not reading.rules.lines, line
+        assert len(reading.problems) == 1
+        assert reason in reading.problems[0], reading.problems
+        assert reading.problems[0].startswith("line 1 is no rule")
+    late = language.read("Otherwise, nothing.\nIf verb is pour, then grown.")
+    assert "after the line that always applies" in late.problems[0]
+
+
+def test_the_first_line_that_applies_decides_what_may_follow() -> None:
+    statistician = Statistician(GardenView(), Symbolic(noise=0.1))
+    poured, took, held = map(np.exp, statistician.of_candidates(RULES, [POURED, TOOK, HELD]))
+    assert poured == pytest.approx([0.47, 0.47, 0.02, 0.02, 0.02])  # which one is left open
+    assert took == pytest.approx([0.02, 0.02, 0.47, 0.47, 0.02])  # a field that is a fact
+    assert held == pytest.approx([0.02, 0.02, 0.02, 0.02, 0.92])  # the first of two that apply
+    assert statistician.log_likelihoods(RULES, [POURED, TOOK, HELD]) == pytest.approx(
+        np.log([0.47, 0.47, 0.92])
+    )
+
+
+def test_where_rules_say_nothing_or_what_cannot_be_all_is_as_likely() -> None:
+    statistician = Statistician(GardenView(), Symbolic())
+    impossible = "Always, taken with object pea."
+    for rules in ("", "Plants grow.", "If verb is pour, then grown.", impossible):
+        (weights,) = statistician.of_candidates(rules, [TOOK])
+        assert np.exp(weights) == pytest.approx([0.2] * 5), rules
+
+
+def test_a_fact_that_a_transition_lacks_has_no_value_and_equals_no_other() -> None:
+    bare = TOOK._replace(facts={"verb": "take"})
+    statistician = Statistician(GardenView(), Symbolic(noise=0.5))
+    for rules, likely in (
+        ("If plant is the same as in the hand, then grown.", 0.2),
+        ("If plant is not pea, then nothing.", 0.1),
+        ("If plant is not the same as in the hand, then nothing.", 0.1),
+    ):
+        assert np.exp(statistician.log_likelihoods(rules, [bare])) == pytest.approx([likely])
+
+
+def test_what_is_weighed_does_not_depend_on_what_is_weighed_with_it() -> None:
+    few = TOOK._replace(candidates=(TAKEN, NOTHING))
+    asked = [POURED, few, HELD, TOOK, few]
+    statistician = Statistician(GardenView(), Symbolic())
+    together = statistician.of_candidates(RULES, asked)
+    for alone, among in zip(asked, together, strict=True):
+        (again,) = Statistician(GardenView(), Symbolic()).of_candidates(RULES, [alone])
+        assert again.tolist() == among.tolist()
+        assert np.exp(among).sum() == pytest.approx(1)
+
+
+def test_what_cannot_be_weighed_is_said_in_one_line() -> None:
+    statistician = Statistician(GardenView(), Symbolic())
+    with pytest.raises(CwmError, match="is no candidate of what may follow"):
+        statistician.log_likelihoods("", [TOOK._replace(change=Change("?", "taken"))])
+    with pytest.raises(CwmError, match="no candidates of what may follow are known"):
+        statistician.log_likelihoods("", [TOOK._replace(candidates=())])
+    with pytest.raises(CwmError, match="name another backend"):
+        Symbolic().score([ScoreRequest((), "a plant")])
+    with pytest.raises(CwmError, match="leave out --model"):
+        Symbolic(model="large")
+
+
+def test_a_reference_is_read_where_it_stands(language: RuleLanguage) -> None:
+    line = language.read(RULES).rules.lines[1]
+    assert line.conclusion.fields == (("object", Reference("plant")),)
