@@ -17,17 +17,9 @@ from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.planning.model import EpisodeHistory, close
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import (
-    Plan,
-    PlannedWith,
-    Planning,
-    PlanningSession,
-    Predictions,
-    WorldModel,
-)
+from cwm_cli.worlds.model import Planning, Predictions, TrustedSession, WorldModel
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -230,27 +222,15 @@ class _Drawn:
         return [rows[place % len(rows)] for place in range(width)]
 
 
-class EnvironmentSession(PlanningSession):
+class EnvironmentSession(TrustedSession):
     """Plans in the true environment, from its saved states."""
 
     def __init__(
         self, simulator: Simulator | Remembering, planners: Sequence[Planning], seed: int
     ) -> None:
-        self._names = [planner.name for planner in planners]
+        super().__init__(simulator, planners, seed, form="simulator")
         self._simulator = simulator
-        made = [find_planner(each.sought)(**each.options) for each in planners]
-        self._decider = Decider(made, simulator, seed=seed)
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
         """Save where the environment stands."""
         return self._simulator.state_of(env, history.observations[-1])
-
-    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return the next actions at each moment."""
-        plans = self._decider.plan(moments)
-        self.steps = self._simulator.counter[0]
-        reasons = self._decider.passed_over
-        pairs = zip(self._names, reasons, strict=False)
-        notes = [f"not {name}: it {reason}" for name, reason in pairs]
-        self.report = PlannedWith(self._names[len(reasons)], ("simulator",), "; ".join(notes))
-        return [Plan(actions, None) for actions in plans]

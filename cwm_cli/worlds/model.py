@@ -11,8 +11,8 @@ import numpy as np
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Moment
-from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.planning import Decider, Moment, find_planner
+from cwm_cli.planning.model import EpisodeHistory, Model
 from cwm_cli.sandbox.failures import Failure
 
 if TYPE_CHECKING:
@@ -212,6 +212,27 @@ class PlanningSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class TrustedSession(PlanningSession):
+    """Plans on the trusted side, with a model that runs nobody's code; `form` says what it is."""
+
+    def __init__(self, model: Model, planners: Sequence[Planning], seed: int, *, form: str) -> None:
+        self._names = [planner.name for planner in planners]
+        self._form = form
+        self._model = model
+        made = [find_planner(each.sought)(**each.options) for each in planners]
+        self._decider = Decider(made, model, seed=seed)
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return the next actions at each moment."""
+        plans = self._decider.plan(moments)
+        self.steps = self._model.counter[0]
+        reasons = self._decider.passed_over
+        pairs = zip(self._names, reasons, strict=False)
+        notes = [f"not {name}: it {reason}" for name, reason in pairs]
+        self.report = PlannedWith(self._names[len(reasons)], (self._form,), "; ".join(notes))
+        return [Plan(actions, None) for actions in plans]
 
 
 class WorldModel:

@@ -1,0 +1,276 @@
+"""Rules in words as a world model: a statistician says how likely each candidate is under them.
+
+What may follow is what the text view of an environment lists, and what that means is what the view
+says of it. Nobody's code runs here, so that plans are made on the trusted side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from cwm_cli.data.dataset import VALID, Dataset, Transition
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.text_view import Change, Consequence, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.planning.model import Counter, Model, PossibleStep, Step, copied, key
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.worlds.model import (
+    Planning,
+    PlanningSession,
+    Predictions,
+    TrustedSession,
+    WorldModel,
+)
+from cwm_cli.worlds.statistician import Statistician, TextTransition, normalised
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.tasks import Task
+    from cwm_cli.testing.conftest import Material
+
+UNTOLD = "the words of the environment do not tell what is observed next"
+
+LARGEST = 20_000
+"""Situations whose candidates are kept weighed; with more they are begun anew, so that memory
+stays bounded."""
+
+GUESSING = 1 - 1e-9
+"""Of the share of a candidate by guessing, what it takes to be as likely: but for rounding."""
+
+Situation = tuple[Any, Any]
+"""An observation and an action."""
+
+
+class Outcome(NamedTuple):
+    """What may follow an action, how likely it is under the rules, and what its words mean."""
+
+    probability: float
+    change: Change
+    meaning: Consequence
+
+
+class WeighedCandidates(NamedTuple):
+    """What may follow in a situation, and the probability of each under the rules."""
+
+    candidates: Sequence[Change]
+    probabilities: np.ndarray
+
+
+@dataclass(frozen=True)
+class Theory(WorldModel):
+    """Rules in words, and the statistician that predicts by them.
+
+    The probability of a candidate is its weight, normalised over all that may follow; those whose
+    words do not tell what is observed next give theirs to the others. A statistician leaves a
+    little to every candidate: plans are made by those that are as likely as by guessing, and with
+    `plausible` no others are predicted.
+    """
+
+    kind: ClassVar[str] = "theory"
+
+    rules: str
+    statistician: Statistician
+    name: str = "the rules"
+    plausible: bool = False
+    _known: dict[Any, WeighedCandidates] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def example(cls, material: Material) -> Self:
+        """Make one without rules, in words for what was recorded: for tests of what plugs in."""
+        return cls("", material.statistician)
+
+    @property
+    def view(self) -> TextView:
+        """The words that it predicts in."""
+        return self.statistician.view
+
+    @property
+    def digest(self) -> str:
+        """The hash of the rules and of who reads them."""
+        return sha256(f"{self.statistician.backend!r}\0{self.rules}".encode()).hexdigest()
+
+    def describe(self) -> str:
+        """Say what it is, in a few words."""
+        return f"{self.name}, in words"
+
+    def weights(self, transitions: Sequence[TextTransition]) -> list[np.ndarray]:
+        """Return the weight of each candidate of each transition, a logarithm.
+
+        All of them count as discovered.
+        """
+        found: set[str] = set()
+        if self.view.lists_discovered:
+            found = {each.text for row in transitions for each in row.candidates}
+        return self.statistician.of_candidates(self.rules, transitions, tuple(sorted(found)))
+
+    def weigh(self, situations: Sequence[Situation]) -> list[WeighedCandidates]:
+        """Return what may follow in each of some situations, and how likely it is."""
+        keys = [key(situation) for situation in situations]
+        missing = {k: s for k, s in zip(keys, situations, strict=True) if k not in self._known}
+        if len(self._known) + len(missing) > LARGEST:
+            self._known.clear()
+            missing = dict(zip(keys, situations, strict=True))
+        asked = [self._in_words(*situation) for situation in missing.values()]
+        shares = normalised(self.weights(asked)) if asked else []
+        for each, row, own in zip(missing, asked, shares, strict=True):
+            self._known[each] = WeighedCandidates(row.candidates, np.exp(own))
+        return [self._known[each] for each in keys]
+
+    def outcomes(self, situation: Situation, *, plausible: bool = False) -> list[Outcome]:
+        """Return what may follow, the likeliest first; nothing where no words tell what that is.
+
+        With `plausible` that is only what is as likely as by guessing.
+        """
+        [(candidates, probabilities)] = self.weigh([situation])
+        least = GUESSING / len(candidates) if plausible else 0.0
+        found = [
+            Outcome(float(probabilities[place]), candidates[place], meaning)
+            for place in np.argsort(-probabilities, kind="stable")
+            if probabilities[place] >= least
+            and (meaning := self.view.consequence(*situation, candidates[place])) is not None
+        ]
+        total = sum(each.probability for each in found)
+        return [each._replace(probability=each.probability / total) for each in found if total]
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Say what follows each row: the likeliest outcome, or all of them where draws are asked.
+
+        There is no answer to rows of which no candidate tells what is observed next.
+        """
+        every = list(rows)
+        self.weigh([(row.observation, row.action) for row in every])
+        found = [
+            self.outcomes((row.observation, row.action), plausible=self.plausible) for row in every
+        ]
+        answered = np.array([bool(each) for each in found])
+        if not answered.any():
+            return Predictions({}, Failure(kind="wrong_output", message=UNTOLD))
+        width = 1 if draws == 1 else max(map(len, found))
+        told = [
+            each
+            for row, own in zip(every, found, strict=True)
+            for each in self._spread(row, own[:width], width)
+        ]
+        columns = _columns(told, rows)
+        if draws == 1:
+            return Predictions(columns, answered=answered)
+        chances = np.zeros((len(every), width))
+        for place, own in enumerate(found):
+            chances[place, : max(len(own), 1)] = [each.probability for each in own] or 1.0
+        shaped = {
+            name: column.reshape(len(every), width, *column.shape[1:])
+            for name, column in columns.items()
+        }
+        return Predictions(shaped, None, "outcomes", chances, answered)
+
+    def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
+        """Begin to plan by the rules; `CwmError` where nothing tells what may be observed next."""
+        with closing(task.make()) as env:
+            observation, _ = env.reset(seed=task.seed)
+            space = space_of(env.action_space, "actions")
+        legal = self.view.legal(observation)
+        if not any(self.outcomes((observation, action)) for action in legal):
+            raise CwmError(
+                f"{self.describe()} cannot be planned with ({UNTOLD}): choose another world model"
+            )
+        return TrustedSession(TheorySteps(self, space), planners, task.seed, form="rules")
+
+    def _in_words(self, observation: Any, action: Any) -> TextTransition:
+        """Put a situation into words; what followed is not known."""
+        view = self.view
+        candidates = tuple(view.candidates(observation))
+        return TextTransition(
+            view.state(observation),
+            view.action(observation, action),
+            candidates[0],
+            candidates,
+            view.facts(observation, action),
+        )
+
+    def _spread(self, row: Transition, found: Sequence[Outcome], width: int) -> list[Transition]:
+        """Return so many transitions: what may follow a row, and the first of it again."""
+        told = [self._followed(row, each.meaning) for each in found] or [row]
+        return told + told[:1] * (width - len(told))
+
+    def _followed(self, row: Transition, meaning: Consequence) -> Transition:
+        """Return a row as it is predicted."""
+        observation, reward, terminated = meaning
+        valid = None if row.valid is None else tuple(map(int, self.view.legal(observation)))
+        return Transition(row.observation, row.action, observation, reward, terminated, valid=valid)
+
+
+def _columns(told: Sequence[Transition], rows: Dataset) -> Columns:
+    """Return the columns of what follows."""
+    made = Dataset.of(
+        told, observation_space=rows.observation_space, action_space=rows.action_space
+    )
+    return made.select("next_observations", "rewards", "terminations", VALID)
+
+
+class TheorySteps(Model):
+    """Steps by rules from observation to observation, which are its states.
+
+    Where nothing tells what follows an action, nothing changes.
+    """
+
+    deterministic = False
+
+    def __init__(self, theory: Theory, action_space: Space) -> None:
+        self.action_space = action_space
+        self.counter: Counter = [0]
+        self._theory = theory
+        self._here: Any = None
+        self._told: dict[Any, list[PossibleStep]] = {}
+        self._rng = np.random.default_rng(0)
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self._here = state
+
+    def here(self) -> Any:
+        """Return the observation."""
+        return self._here
+
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what chance decides follow from a key."""
+        super().draw_from(key)
+        self._rng = np.random.default_rng(key)
+
+    def step(self, action: Any) -> Step:
+        """Take an action; what follows is drawn from all that plausibly may."""
+        found = self.outcomes(action)
+        chances = np.cumsum([each.probability for each in found])
+        place = int(np.searchsorted(chances, self._rng.random() * chances[-1], side="right"))
+        self._here = found[min(place, len(found) - 1)].state
+        return found[min(place, len(found) - 1)].step
+
+    def outcomes(self, action: Any) -> list[PossibleStep]:
+        """Return all that plausibly follows; all legal actions of a state are weighed at once."""
+        self.counter[0] += 1
+        here, view = self._here, self._theory.view
+        place = key((here, action))
+        if place not in self._told:
+            if len(self._told) > LARGEST:
+                self._told.clear()
+            self._theory.weigh([(here, each) for each in {*view.legal(here), int(action)}])
+            found = self._theory.outcomes((here, action), plausible=True)
+            self._told[place] = [self._possible(each) for each in found] or [
+                PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)
+            ]
+        return self._told[place]
+
+    def _possible(self, outcome: Outcome) -> PossibleStep:
+        observation, reward, terminated = outcome.meaning
+        step = Step(observation, reward, terminated, self._valid(observation))
+        return PossibleStep(outcome.probability, step, copied(observation))
+
+    def _valid(self, observation: Any) -> tuple[int, ...] | None:
+        """Return the actions that may follow, None where all may."""
+        legal = tuple(map(int, self._theory.view.legal(observation)))
+        return legal if 0 < len(legal) < self.action_space.count else None
