@@ -23,11 +23,8 @@ def start(call: Call) -> None:
     calls.put(call)
 
 
-def waited(work: Callable[[], T], seconds: float | None = None) -> T:
-    """Return what work returns or raise what it raises; an interrupt ends the wait at once.
-
-    After so many seconds it is a `TimeoutError`, and the work goes on unheard.
-    """
+def begun(work: Callable[[], T]) -> Future[T]:
+    """Begin work, and return what will hold what it returns or raises."""
     done: Future[T] = Future()
 
     def attempt() -> None:
@@ -37,7 +34,15 @@ def waited(work: Callable[[], T], seconds: float | None = None) -> T:
             done.set_exception(error)
 
     start(attempt)
-    return done.result(seconds)
+    return done
+
+
+def waited(work: Callable[[], T], seconds: float | None = None) -> T:
+    """Return what work returns or raise what it raises; an interrupt ends the wait at once.
+
+    After so many seconds it is a `TimeoutError`, and the work goes on unheard.
+    """
+    return begun(work).result(seconds)
 
 
 def _work(calls: SimpleQueue[Call]) -> None:

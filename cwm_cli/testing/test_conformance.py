@@ -202,7 +202,7 @@ def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) 
     except CwmError:
         return
     messages = (Message(role="user", content="What is one and one?"),)
-    if not factory.can_score:
+    if not backend.can_score:
         with pytest.raises(CwmError, match="log-probabilities"):
             backend.score([ScoreRequest(messages, "two")])
         return

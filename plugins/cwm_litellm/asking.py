@@ -146,7 +146,7 @@ class Question:
             response = attempts(self._attempt, seed)
         finally:
             self._attempts = attempts.statistics["attempt_number"]
-        usage = _usage(self.model, response)
+        usage = usage_of(self.model, response)
         self._usages.append(usage)
         self._spent += self._worst() if usage.cost is None else usage.cost
         answer = read(response)
@@ -281,7 +281,7 @@ def most_output(model: str) -> int | None:
     return int(most) if most else None
 
 
-def _usage(model: str, response: Any) -> Usage:
+def usage_of(model: str, response: Any) -> Usage:
     """Return what a response took; a server that counts no tokens leaves the cost unknown."""
     counts = response.usage
     cost: float | None = None

@@ -5,19 +5,24 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Backend, Completion, Request
+from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, Usage
 from cwm_litellm.models import check_model, check_price
+
+if TYPE_CHECKING:
+    from cwm_litellm.scoring import Weigher
 
 OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
 LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
 _lock = threading.Lock()
+_probing = threading.Lock()
 
 
 def check() -> None:
@@ -74,6 +79,19 @@ class ModelLimits:
     """Whether the server answers piece by piece where that is wanted."""
 
 
+@dataclass
+class Weighing:
+    """What is known of a server that texts are weighed by, and what that took so far."""
+
+    can: bool | None = None
+    """Whether it echoes log-probabilities; None before it was asked."""
+    generated: int = 0
+    """Tokens that it writes after each prompt: some do not take 0."""
+    format: Any = None
+    """How it words conversations."""
+    usage: Usage = field(default_factory=Usage)
+
+
 NOT_IDENTITY = {"identity": False}
 """A run may be continued with another value of such a field."""
 
@@ -109,7 +127,15 @@ class LiteLLM(Backend):
     """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
     """Most seconds between two attempts."""
+    template: str = ""
+    """Chat template that texts are weighed with, where a server echoes log-probabilities: a file in
+    Jinja, a tokenizer's JSON, or `plain`; without it the server's own, or a plain one."""
+    batch: int = field(default=16, metadata=NOT_IDENTITY)
+    """How many texts one request weighs at most."""
+    in_flight: int = field(default=4, metadata=NOT_IDENTITY)
+    """How many such requests are in flight."""
     _fit: ModelLimits = field(default_factory=ModelLimits, init=False, repr=False, compare=False)
+    _weighing: Weighing = field(default_factory=Weighing, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check()
@@ -146,6 +172,44 @@ class LiteLLM(Backend):
             return None
         usual = min(most_output(self.model) or USUAL_TOKENS, USUAL_TOKENS)
         return cost.prompt + cost.token * (self.max_tokens or usual)
+
+    @property
+    def can_score(self) -> bool:  # type: ignore[override]  # a server has to be asked
+        """Whether the server echoes log-probabilities; it is asked once."""
+        with _probing:
+            if self._weighing.can is None:
+                self._weighing.can = self._weigher().find_out(self.template)
+            return self._weighing.can
+
+    @property
+    def weighed(self) -> Usage:
+        """What weighing texts took so far."""
+        return self._weighing.usage
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Weigh texts by what the server echoes, many at a time."""
+        if not self.can_score:
+            raise CwmError(
+                f"{self.model} tells no log-probabilities of a prompt: give the --api-base of a "
+                "server that echoes them, such as vLLM"
+            )
+        return self._weigher().weighed(requests)
+
+    def _weigher(self) -> "Weigher":
+        """Return what weighs texts with the server."""
+        load()
+        from cwm_litellm.failures import Patience
+        from cwm_litellm.scoring import Weigher
+
+        return Weigher(
+            self.model,
+            settings={"api_base": self.api_base, "max_retries": 0, "num_retries": 0},
+            patience=Patience(self.retries, self.backoff, self.longest_wait),
+            known=self._weighing,
+            timeout=self.timeout,
+            batch=self.batch,
+            in_flight=self.in_flight,
+        )
 
     def _settings(self) -> dict[str, Any]:
         """Return the arguments of LiteLLM's `completion` that all questions share."""

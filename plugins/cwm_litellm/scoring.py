@@ -1,0 +1,331 @@
+"""How likely texts are as answers: log-probabilities that a server echoes with the prompt.
+
+A chat endpoint tells log-probabilities of what it wrote itself, and of nothing else. A completions
+endpoint that echoes its prompt tells those of any text: the conversation and the answer are worded
+as one prompt, nothing is generated, and the tokens of the answer are cut out by their offsets.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import httpx
+import litellm
+from openai import OpenAIError
+
+from cwm_cli.errors import CwmError
+from cwm_cli.search import threads
+from cwm_cli.search.contracts import Message, ScoreRequest, Usage, total
+from cwm_litellm.asking import usage_of
+from cwm_litellm.backend import Weighing
+from cwm_litellm.failures import Kind, Patience, classify, explain
+from cwm_litellm.transport import until
+
+PLAIN = "plain"
+"""The name of the format without any marks."""
+
+MOST_CHARACTERS = 60_000
+"""Of the prompts of one request: of each token some 120 bytes come back, and 4 MB are taken."""
+
+SHORT_TIMEOUT = 10.0
+"""Seconds for a server to word a few messages, which no model is asked for."""
+
+SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answered)"
+"""Contents that a format is learned from: found again in what a template made of them."""
+
+NO_ECHO = re.compile(r"\b(?:echo|log_?probs?)\b", re.IGNORECASE)
+"""What a refusal names where a server cannot echo; llama.cpp gives it the status of a crash."""
+
+_lock = threading.Lock()
+
+
+class NoEchoError(Exception):
+    """The server tells no log-probabilities of what it did not write."""
+
+
+class Format(NamedTuple):
+    """What a chat template puts around the parts of a conversation.
+
+    What counts as the answer begins with `header`, that of an assistant's turn, and ends with
+    `closing`, the mark of its end: that a text ends here has its likelihood, too. Where the
+    template knows no system message, `middle` is None, and the user says both. `complete` says that
+    it has the mark that every prompt begins with.
+    """
+
+    opening: str = ""
+    middle: str | None = "\n\n"
+    asked: str = "\n\n"
+    header: str = ""
+    closing: str = "\n"
+    complete: bool = False
+
+    def prompt(self, messages: Sequence[Message]) -> str:
+        """Word a conversation; more turns than a system's and a user's are told in one."""
+        first = messages[0].role == "system" and len(messages) > 1
+        system = messages[0].content.strip() if first else ""
+        user = "\n\n".join(message.content.strip() for message in messages[first:])
+        if self.middle is None:
+            return f"{self.opening}{system}\n\n{user}{self.asked}"
+        return f"{self.opening}{system}{self.middle}{user}{self.asked}"
+
+    def answer(self, text: str) -> str:
+        """Word an answer."""
+        return f"{self.header}{text.strip()}{self.closing}"
+
+    @classmethod
+    def learned(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
+        """Find out what a template does by what it makes of known messages."""
+        said = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": USER},
+            {"role": "assistant", "content": ANSWER},
+        ]
+        try:
+            asked, whole = word(said[:2]), word(said)
+        except CwmError:  # Gemma's has no system message
+            asked, whole = word(said[1:2]), word(said[1:])
+        opening, known, rest = whole.rpartition(SYSTEM)
+        middle, _, rest = rest.partition(USER)
+        between, found, closing = rest.partition(ANSWER)
+        if not found:
+            raise CwmError("the chat template leaves messages out: give -o template=plain")
+        end = asked.rpartition(USER)[2]  # of the user's turn; what follows is the header
+        end = end if between.startswith(end) else between
+        header = between[len(end) :]
+        if not known:
+            return cls(middle, None, end, header, closing, complete=True)
+        return cls(opening, middle, end, header, closing, complete=True)
+
+
+@dataclass
+class Weigher:
+    """Weighs texts with a server, in batches, some of which are in flight at once."""
+
+    model: str
+    settings: Mapping[str, Any]
+    patience: Patience
+    known: Weighing
+    timeout: float
+    batch: int
+    in_flight: int
+
+    def find_out(self, template: str) -> bool:
+        """Return whether the server echoes log-probabilities; learn how it words conversations."""
+        known, api_base = self.known, self.settings.get("api_base")
+        if completions_model(self.model, api_base) is None:
+            return False
+        known.format = format_of(template, api_base, self.model)
+        messages = (Message(role="user", content="Say that the door opens."),)
+        probe = [ScoreRequest(messages, "The door opens.")]
+        for known.generated in (0, 1):
+            try:
+                self.weighed(probe)
+            except NoEchoError:
+                continue
+            return True
+        return False
+
+    def weighed(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
+        """Return the log-probability of each token of each text, each prompt being sent once."""
+        worded = self.known.format
+        asked = [(worded.prompt(each.messages), worded.answer(each.text)) for each in requests]
+        found: dict[tuple[str, str], list[float]] = {}
+        for pairs, said in self._each(self._batches(dict.fromkeys(asked))):
+            found.update(zip(pairs, said, strict=True))
+        return [found[pair] for pair in asked]
+
+    def _batches(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+        """Cut what is to be weighed into requests of a size that a server and we can take."""
+        batch: list[tuple[str, str]] = []
+        size = 0
+        for pair in pairs:
+            length = sum(map(len, pair))
+            if batch and (len(batch) >= self.batch or size + length > MOST_CHARACTERS):
+                yield batch
+                batch, size = [], 0
+            batch.append(pair)
+            size += length
+        if batch:
+            yield batch
+
+    def _each(
+        self, batches: Iterator[list[tuple[str, str]]]
+    ) -> Iterator[tuple[list[tuple[str, str]], list[list[float]]]]:
+        """Yield batches in their order with what came back, so many being in flight at once."""
+        flying: list[tuple[list[tuple[str, str]], Future[list[list[float]]]]] = []
+        for batch in batches:
+            flying.append((batch, threads.begun(partial(self._weighed, batch))))
+            if len(flying) >= self.in_flight:
+                first, future = flying.pop(0)
+                yield first, future.result()
+        for batch, future in flying:
+            yield batch, future.result()
+
+    def _weighed(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        """Send one request, again after failures that may pass."""
+        prompts = [prompt + answer for prompt, answer in pairs]
+        attempts = self.patience.attempts()
+        start = time.perf_counter()
+        try:
+            response = attempts(self._asked, prompts)
+        except (OpenAIError, TimeoutError) as error:
+            raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
+        if response is None:
+            raise NoEchoError
+        usage = usage_of(self.model, response)
+        self._count(usage, time.perf_counter() - start)
+        choices = sorted(response.choices, key=lambda choice: choice.index)
+        if len(choices) != len(pairs):
+            raise NoEchoError
+        made = min(usage.completion_tokens // len(pairs), self.known.generated)
+        return [
+            window(choice.logprobs, prompt, answer, made)
+            for choice, (prompt, answer) in zip(choices, pairs, strict=True)
+        ]
+
+    def _asked(self, prompts: list[str]) -> Any:
+        """Ask once; what cannot be asked of this server is told apart from what may pass."""
+        more = {"extra_body": {"add_special_tokens": False}} if self.known.format.complete else {}
+        asked = {
+            **self.settings,
+            **more,
+            "model": completions_model(self.model, self.settings.get("api_base")),
+            "prompt": prompts,
+            "echo": True,
+            "logprobs": 1,
+            "max_tokens": self.known.generated,
+            "timeout": self.timeout,
+        }
+
+        def ask() -> Any:
+            until(time.monotonic() + self.timeout)
+            return litellm.text_completion(**asked)
+
+        try:
+            return threads.waited(ask, self.timeout)
+        except OpenAIError as error:
+            if self.known.can is None and _cannot(error):
+                return None
+            raise
+
+    def _count(self, usage: Usage, seconds: float) -> None:
+        """Add what a request took; several threads do."""
+        took = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cost, seconds)
+        with _lock:
+            self.known.usage = total([self.known.usage, took])
+
+
+def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
+    """Return the log-probabilities of the tokens that an answer has a part in.
+
+    Of what is told the last tokens were generated. Offsets may count a mark that the server put
+    before the prompt, so that it is their end that agrees with ours.
+    """
+    tokens = list(getattr(told, "tokens", None) or ())
+    said = list(getattr(told, "token_logprobs", None) or ())
+    if len(said) != len(tokens) or len(tokens) <= made:
+        raise NoEchoError
+    lengths = [len(token) for token in tokens]
+    starts = getattr(told, "text_offset", None) or [*accumulate(lengths, initial=0)][:-1]
+    last = len(tokens) - made
+    shift = starts[last - 1] + lengths[last - 1] - len(prompt) - len(answer)
+    ends = [*starts[1:last], len(prompt) + len(answer) + shift]
+    found = [said[i] for i in range(last) if ends[i] - shift > len(prompt)]
+    if not found or any(each is None for each in found) or len("".join(tokens)) < len(answer):
+        raise NoEchoError
+    return [float(each) for each in found]
+
+
+def completions_model(model: str, api_base: str | None) -> str | None:
+    """Return the name by which LiteLLM asks for completions of prompts, None where it has none.
+
+    It would word a prompt for any other as a chat, which is paid for and tells nothing.
+    """
+    try:
+        name, provider, *_ = litellm.get_llm_provider(model, api_base=api_base)
+    except litellm.BadRequestError:
+        return None
+    if provider == "openai":  # a server of one's own, which may call its model what it likes
+        hosted = api_base is None and name in litellm.open_ai_chat_completion_models
+        return None if hosted else f"text-completion-openai/{name}"
+    compatible = (*litellm.openai_text_completion_compatible_providers, "text-completion-openai")
+    return model if provider in compatible else None
+
+
+def format_of(template: str, api_base: str | None, model: str) -> Format:
+    """Return how conversations are worded: as the user says, as the server does, or plainly."""
+    if template == PLAIN:
+        return Format()
+    if template:
+        return Format.learned(_rendering(Path(template)))
+    if api_base is None:
+        return Format()
+    try:
+        return Format.learned(_serving(api_base.rstrip("/").removesuffix("/v1"), model))
+    except (CwmError, httpx.HTTPError, ValueError, KeyError, TypeError):
+        return Format()
+
+
+def _serving(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
+    """Return what has a server word a conversation, as vLLM does: into tokens, which are text."""
+    name = model.partition("/")[2] or model
+
+    def ask(path: str, **body: Any) -> Any:
+        until(time.monotonic() + SHORT_TIMEOUT)
+        response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
+        if response.status_code == httpx.codes.BAD_REQUEST:
+            raise CwmError("the server does not word this conversation")
+        return response.raise_for_status().json()
+
+    def word(messages: list[dict[str, str]]) -> str:
+        found = ask("/tokenize", model=name, messages=messages, add_generation_prompt=False)
+        return str(ask("/detokenize", model=name, tokens=found["tokens"])["prompt"])
+
+    return word
+
+
+def _rendering(file: Path) -> Callable[[list[dict[str, str]]], str]:
+    """Return what words a conversation by a template: one of Jinja, or a tokenizer's settings."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    marks = {"bos_token": "", "eos_token": ""}
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            settings = json.loads(text)
+            text = settings["chat_template"]
+            for name in marks:
+                mark = settings.get(name) or ""
+                marks[name] = mark["content"] if isinstance(mark, dict) else mark
+        template = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        ).from_string(text)
+    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+        raise CwmError(f"{file} is no chat template ({error}): give one in Jinja") from None
+
+    def refuse(words: str) -> None:
+        raise CwmError(f"{file} refuses a conversation ({words}): give -o template=plain")
+
+    def word(messages: list[dict[str, str]]) -> str:
+        try:
+            said = {"messages": messages, "add_generation_prompt": False, **marks}
+            return template.render(raise_exception=refuse, **said)
+        except TemplateError as error:
+            raise CwmError(f"{file} is no chat template ({error}): give one in Jinja") from None
+
+    return word
+
+
+def _cannot(error: OpenAIError) -> bool:
+    """Whether a server refuses what is asked of it, rather than whom it is asked by."""
+    kind = classify(error)
+    return kind in (Kind.REFUSED, Kind.NO_MODEL) or bool(NO_ECHO.search(str(error)))

@@ -1,0 +1,148 @@
+"""A server on the loopback that speaks OpenAI's completions with a real, small language model.
+
+It echoes the log-probabilities of its prompt as vLLM does, or fails to in the ways of others.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import log
+from typing import Any, Protocol
+
+from openai_server import Behaviour, Handler, OpenAIServer, answer, error
+
+BOS = "<s>"
+
+
+class Speaker(Protocol):
+    """A language model: pieces of text, and how likely each is after those before it."""
+
+    def tokens(self, text: str) -> Sequence[str]:
+        """Cut a text into tokens."""
+
+    def log_probabilities(self, tokens: Sequence[str]) -> Sequence[float | None]:
+        """Weigh each token but the first after those before it."""
+
+
+class Trigrams:
+    """Words and what is between them, three in a row counted, over what a text is made of."""
+
+    def __init__(self, text: str) -> None:
+        words = self.tokens(text)
+        self.words = len(set(words)) + 1  # and any other
+        self.pairs = Counter(pairwise(words))
+        self.triples = Counter(zip(words, words[1:], words[2:], strict=False))
+
+    def tokens(self, text: str) -> list[str]:
+        return re.findall(r"<[^<> ]+>| ?\w+|\s|[^\w\s]", text)
+
+    def log_probabilities(self, tokens: Sequence[str]) -> list[float | None]:
+        said: list[float | None] = [None]
+        for i in range(1, len(tokens)):
+            before = (tokens[i - 2] if i > 1 else "", tokens[i - 1])
+            count = self.triples[*before, tokens[i]] + 0.1
+            said.append(log(count / (self.pairs[before] + 0.1 * self.words)))
+        return said
+
+
+@dataclass
+class Echoes:
+    """How a server echoes: whether at all, whether it takes `max_tokens=0`, what else it adds.
+
+    `begins` is what it puts before every prompt, `special` what it generates but does not say,
+    `offsets` whether it tells where tokens begin.
+    """
+
+    echo: str = "echoed"
+    """Or "refused", in the words of llama.cpp, or "ignored", as it is by those who know no echo."""
+    nothing: bool = True
+    begins: str = ""
+    special: str = ""
+    offsets: bool = True
+    reversed: bool = False
+    """Whether the choices come in another order than the prompts."""
+
+
+@dataclass
+class LanguageServer(OpenAIServer):
+    """Weighs prompts with a model at `/completions`; chat goes by the script."""
+
+    script: Any = field(default_factory=lambda: [answer("none")])
+    speaker: Speaker = field(default_factory=lambda: Trigrams("the red door opens\n" * 9))
+    echoes: Echoes = field(default_factory=Echoes)
+    template: Callable[[list[dict[str, str]], bool], str] | None = None
+    """Words a conversation, and the header of an answer if asked to; offered as vLLM does."""
+
+    @property
+    def root(self) -> str:
+        """The address without the version."""
+        return self.url.removesuffix("/v1")
+
+    @property
+    def weighings(self) -> list[list[str]]:
+        """The prompts of each request that had some; LiteLLM sends a single one as it is."""
+        sent = [each.body["prompt"] for each in self.requests if "prompt" in each.body]
+        return [[each] if isinstance(each, str) else each for each in sent]
+
+    def respond(self, request: Any) -> Behaviour:
+        if "prompt" in request.body:
+            self.requests.append(request)
+            return self._weighed
+        if "messages" in request.body and "model" in request.body and "seed" in request.body:
+            return super().respond(request)
+        self.requests.append(request)
+        return self._tokenized
+
+    def _tokenized(self, handler: Handler) -> None:
+        """Word a conversation as tokens, or tokens as text; their numbers are characters'."""
+        body = handler.request_body
+        if self.template is None:
+            error(404, "Not Found")(handler)
+        elif handler.path == "/tokenize":
+            try:
+                text = self.template(body["messages"], body.get("add_generation_prompt", True))
+            except ValueError as refusal:
+                return error(400, str(refusal))(handler)
+            handler.reply(200, json.dumps({"tokens": [*map(ord, text)]}).encode())
+        elif handler.path == "/detokenize":
+            handler.reply(200, json.dumps({"prompt": "".join(map(chr, body["tokens"]))}).encode())
+        else:
+            error(404, "Not Found")(handler)
+
+    def _weighed(self, handler: Handler) -> None:
+        body, echoes = handler.request_body, self.echoes
+        if handler.path != "/v1/completions":
+            return error(404, "Not Found")(handler)
+        if body.get("echo") and echoes.echo == "refused":
+            return error(500, "Only no echo is supported", "server_error")(handler)
+        if not body["max_tokens"] and not echoes.nothing:
+            return error(400, "max_tokens must be at least 1, got 0.", "BadRequestError")(handler)
+        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        choices = [self._choice(i, p, body) for i, p in enumerate(prompts)]
+        counts = sum(len(self.speaker.tokens(prompt)) for prompt in prompts)
+        made = len(prompts) * body["max_tokens"]
+        usage = {"prompt_tokens": counts, "completion_tokens": made, "total_tokens": counts + made}
+        reply = {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000}
+        reply |= {"model": body["model"], "usage": usage}
+        reply["choices"] = choices[::-1] if echoes.reversed else choices
+        handler.reply(200, json.dumps(reply).encode())
+
+    def _choice(self, index: int, prompt: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return what is said of one prompt; the token that is generated is always the same."""
+        echoes = self.echoes
+        begins = echoes.begins if body.get("add_special_tokens", True) else ""
+        tokens = [*self.speaker.tokens(begins + prompt)]
+        said = [*self.speaker.log_probabilities(tokens)]
+        made = [echoes.special or " the"] * body["max_tokens"]
+        said += [-0.25] * len(made)
+        text = prompt + "".join(made if not echoes.special else [])
+        if echoes.echo == "ignored":
+            tokens, said, text = [], said[len(tokens) :], "".join(made)
+        tokens += made
+        places = [*accumulate(map(len, tokens), initial=0)][:-1]
+        found = {"tokens": tokens, "token_logprobs": said, "top_logprobs": None}
+        found["text_offset"] = places if echoes.offsets else None
+        return {"index": index, "text": text, "logprobs": found, "finish_reason": "length"}

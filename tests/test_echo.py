@@ -1,0 +1,170 @@
+"""Texts weighed by language models: echoed over HTTP, in this process, or chosen among."""
+
+import json
+
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.search.contracts import Message, ScoreRequest
+from cwm_litellm.backend import LiteLLM
+from language_server import BOS, Echoes, LanguageServer, Trigrams
+from openai_server import WRONG_KEY, error
+
+MODEL = "openai/some-local-model"
+CORPUS = (
+    "The red door opens.\nThe blue door stays closed.\nYou hold the small key.\n"
+    "What follows? You hold the red key. The blue door opens.\n"
+) * 5
+ASKED = (
+    Message(role="system", content="You predict."),
+    Message(role="user", content="You hold the small key. What follows?"),
+)
+SENTENCES = ("The red door opens.", "The blue door opens.", "The green door stays closed.")
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-very-secret-key")
+
+
+def asked(*sentences):
+    return [ScoreRequest(ASKED, each) for each in sentences or SENTENCES]
+
+
+def weigher(server, model=MODEL, **options):
+    quick = {"api_base": server.url, "timeout": 20, "retries": 2, "backoff": 0.01}
+    return LiteLLM(model, **quick | options)
+
+
+def alone(speaker, prompt, said):
+    """Weigh a text in this process."""
+    before, whole = speaker.tokens(prompt), speaker.tokens(prompt + said)
+    assert whole[: len(before)] == before
+    return speaker.log_probabilities(whole)[len(before) :]
+
+
+class TestEchoes:
+    speaker = Trigrams(CORPUS)
+    prompt = "You predict.\n\nYou hold the small key. What follows?\n\n"
+
+    def test_over_http_a_text_weighs_what_it_weighs_in_process(self):
+        wanted = [alone(self.speaker, self.prompt, f"{each}\n") for each in SENTENCES]
+        variants = [
+            Echoes(),
+            Echoes(nothing=False),
+            Echoes(nothing=False, special="</s>"),
+            Echoes(offsets=False),
+            Echoes(reversed=True),
+        ]
+        for echoes in variants:
+            with LanguageServer(speaker=self.speaker, echoes=echoes) as server:
+                for model in (MODEL, "hosted_vllm/one", "openai/gpt-4o-mini"):
+                    found = weigher(server, model).score(asked())
+                    assert found == [pytest.approx(each, abs=1e-6) for each in wanted], echoes
+
+    def test_a_mark_that_the_server_puts_before_a_prompt_moves_nothing(self):
+        for offsets in (True, False):
+            echoes = Echoes(begins=BOS, offsets=offsets)
+            with LanguageServer(speaker=self.speaker, echoes=echoes) as server:
+                found = weigher(server).score(asked())
+            wanted = [alone(self.speaker, BOS + self.prompt, f"{each}\n") for each in SENTENCES]
+            assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
+
+    def test_texts_travel_in_batches_each_prompt_once_and_come_back_in_order(self):
+        many = [f"The {each} door opens." for each in range(50)] * 2
+        with LanguageServer(speaker=self.speaker) as server:
+            model = weigher(server, batch=8, in_flight=3)
+            assert model.can_score
+            found = model.score(asked(*many))
+            sent = [len(prompts) for prompts in server.weighings][1:]
+        assert (len(sent), sum(sent), max(sent)) == (7, 50, 8)
+        wanted = [alone(self.speaker, self.prompt, f"{each}\n") for each in many]
+        assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
+        assert model.weighed.prompt_tokens > 50 * 10
+
+    @pytest.mark.parametrize("echo", ["refused", "ignored"])
+    def test_a_server_that_echoes_nothing_is_found_out_once(self, echo):
+        with LanguageServer(echoes=Echoes(echo=echo)) as server:
+            model = weigher(server)
+            assert not model.can_score
+            count = len(server.requests)
+            assert not model.can_score
+            with pytest.raises(CwmError, match="tells no log-probabilities of a prompt"):
+                model.score(asked())
+            assert len(server.requests) == count <= 5
+
+    def test_a_chat_model_of_a_provider_is_not_asked_at_all(self):
+        for model in ("openai/gpt-4o-mini", "anthropic/claude-3-5-haiku-20241022"):
+            assert not LiteLLM(model).can_score
+
+    def test_failures_are_told_as_those_of_completions(self):
+        with LanguageServer(speaker=self.speaker) as server:
+            server._weighed = WRONG_KEY
+            with pytest.raises(CwmError, match="refused the key: check OPENAI_API_KEY"):
+                _ = weigher(server).can_score
+        with LanguageServer(speaker=self.speaker) as server:
+            model, well = weigher(server), server._weighed
+            assert model.can_score
+            failures = [error(503, "busy"), error(429, "slow down")]
+            server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
+            assert len(model.score(asked())) == 3
+            assert not failures
+
+
+class TestTemplates:
+    speaker = Trigrams(CORPUS)
+
+    @staticmethod
+    def chatml(messages, header):
+        said = [f"<|im_start|>{m['role']}\n{m['content'].strip()}<|im_end|>\n" for m in messages]
+        return BOS + "".join(said) + ("<|im_start|>assistant\n" if header else "")
+
+    @staticmethod
+    def without_system(messages, header):
+        if messages[0]["role"] == "system":
+            raise ValueError("no system message")
+        said = [f"<|{m['role']}|>{m['content']}<|end|>" for m in messages]
+        return "".join(said) + ("<|assistant|>" if header else "")
+
+    def test_the_servers_template_words_what_is_weighed_with_its_marks(self):
+        with LanguageServer(
+            speaker=self.speaker, template=self.chatml, echoes=Echoes(begins=BOS)
+        ) as server:
+            found = weigher(server).score(asked(SENTENCES[0]))[0]
+            sent = server.weighings[-1][0]
+        turns = [*map(Message.model_dump, ASKED), {"role": "assistant", "content": SENTENCES[0]}]
+        assert sent == self.chatml(turns, False)
+        header, end = "<|im_start|>assistant\n", "<|im_end|>\n"
+        before = self.chatml(turns[:2], False)
+        wanted = alone(self.speaker, before, f"{header}{SENTENCES[0]}{end}")
+        assert found == pytest.approx(wanted, abs=1e-6)
+
+    def test_where_a_template_has_no_system_message_the_user_says_all(self):
+        with LanguageServer(speaker=self.speaker, template=self.without_system) as server:
+            model = weigher(server)
+            assert model.can_score
+            model.score(asked(SENTENCES[0]))
+            sent = server.weighings[-1][0]
+        said = "\n\n".join(message.content for message in ASKED)
+        assert sent == f"<|user|>{said}<|end|><|assistant|>{SENTENCES[0]}<|end|>"
+
+    def test_a_template_may_be_given_in_jinja_or_as_a_tokenizer_has_it(self, tmp_path):
+        text = (
+            "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n"
+            "{% endfor %}"
+        )
+        (tmp_path / "template.jinja").write_text(text)
+        marks = {"bos_token": BOS, "eos_token": {"content": "</s>"}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"chat_template": text, **marks}))
+        (tmp_path / "broken.jinja").write_text("{% for m in messages %}")
+        asks = "[system] You predict.\n[user] You hold the small key. What follows?\n"
+        with LanguageServer(speaker=self.speaker) as server:
+            for name, end in (("template.jinja", ""), ("tokenizer.json", "</s>")):
+                model = weigher(server, template=str(tmp_path / name))
+                model.score(asked(SENTENCES[0]))
+                wanted = f"{asks}[assistant] {SENTENCES[0]}\n".replace("\n", f"{end}\n")
+                begin = BOS if end else ""
+                assert server.weighings[-1] == [begin + wanted]
+            for name in ("broken.jinja", "none.jinja"):
+                with pytest.raises(CwmError, match="is no chat template"):
+                    _ = weigher(server, template=str(tmp_path / name)).can_score
