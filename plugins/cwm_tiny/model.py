@@ -1,0 +1,255 @@
+"""A small decoder that reads rules: its words, its file, and what it finds likely.
+
+`read` is the whole network, written once: NumPy reads with it, torch learns with it. A text is
+read in stretches, each of which remembers the one before, so that what many texts begin with is
+read once: the rules for all transitions, a transition for all that may follow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from os.path import commonprefix
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.errors import CwmError
+
+NOTHING, UNKNOWN = 0, 1
+"""Tokens that stand for no word (the end of a shorter text in a batch) and for any other word."""
+
+RULES, STATE, ACTION, CHANGE = "<rules>", "<state>", "<action>", "<change>"
+MARKS = (RULES, STATE, ACTION, CHANGE)
+"""What each part of a question begins with; a question without rules has none of the first."""
+
+HEADS = 4
+BASE = 1000.0
+"""Of the rotary positions: texts are some hundreds of words long at most."""
+FORMAT = 1
+AT_ONCE = 8192
+"""Tokens that are read at once: their activations stay within some tens of megabytes."""
+
+_WORD = re.compile(r"<\w+>|\w+|[^\w\s]")
+
+
+def question_text(rules: str, state: str, action: str) -> str:
+    """Put a question the way the model has learned to read it."""
+    known = f"{RULES} {rules} " if rules.strip() else ""
+    return f"{known}{STATE} {state} {ACTION} {action} {CHANGE}"
+
+
+def words_of(text: str) -> list[str]:
+    """Cut a text into words and signs; capital letters make no other word."""
+    return _WORD.findall(text.lower())
+
+
+class Memory(NamedTuple):
+    """What was read before: keys and values (m, heads, past, size) of each layer.
+
+    `there` (m, past) says which of it is text, `length` (m,) how much of it that is.
+    """
+
+    layers: Sequence[tuple[Any, Any]]
+    there: Any
+    length: Any
+
+
+def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None = None) -> Any:
+    """Read texts (m, c, t), c of them after each of m memories; pads are `NOTHING`, at the end.
+
+    Returns what was understood at each token, (m, c, t, width), and each layer's keys and values,
+    (m, heads, c, t, size). `xp` is numpy or torch. Pre-norm blocks, rotary positions, squared
+    rectifiers.
+    """
+    many, each, long = tokens.shape
+    x = weights["embedding"][tokens]
+    width = x.shape[-1]
+    size = width // HEADS
+    position = xp.arange(long)[None] + (0 if past is None else past.length[:, None])
+    turns = xp.asarray(BASE ** (-np.arange(size // 2) / (size // 2)), dtype=x.dtype)
+    angle = position[:, None, None, :, None] * turns
+    cos, sin = xp.cos(angle), xp.sin(angle)
+
+    def normed(values: Any, gain: Any) -> Any:
+        return values * (gain / xp.sqrt((values * values).mean(-1)[..., None] + 1e-6))
+
+    def turned(values: Any) -> Any:
+        one, other = values[..., : size // 2], values[..., size // 2 :]
+        return xp.concatenate([one * cos - other * sin, one * sin + other * cos], -1)
+
+    hidden = xp.arange(long)[None, :] > xp.arange(long)[:, None]
+    own = []
+    for n in range(len(weights["qkv"])):
+        parts = normed(x, weights["before_attention"][n]) @ weights["qkv"][n]
+        parts = parts.reshape(many, each, long, 3, HEADS, size)
+        q, k, v = (xp.moveaxis(parts[:, :, :, i], 3, 1) for i in range(3))
+        q, k = turned(q) * size**-0.5, turned(k)
+        own.append((k, v))
+        weight = xp.where(hidden, -1e9, q @ xp.swapaxes(k, -1, -2))
+        if past is not None:
+            keys, values = past.layers[n]
+            flat = q.reshape(many, HEADS, each * long, size)
+            before = (flat @ xp.swapaxes(keys, -1, -2)).reshape(many, HEADS, each, long, -1)
+            before = xp.where(past.there[:, None, None, None], before, -1e9)
+            weight = xp.concatenate([before, weight], -1)
+        weight = xp.exp(weight - xp.amax(weight, -1)[..., None])
+        weight = weight / weight.sum(-1)[..., None]
+        seen = weight[..., -long:] @ v
+        if past is not None:
+            flat = weight[..., :-long].reshape(many, HEADS, each * long, -1)
+            seen = seen + (flat @ values).reshape(many, HEADS, each, long, size)
+        x = x + xp.moveaxis(seen, 1, 3).reshape(many, each, long, width) @ weights["out"][n]
+        inner = normed(x, weights["before_inner"][n]) @ weights["up"][n]
+        inner = inner * (inner > 0)
+        x = x + (inner * inner) @ weights["down"][n]
+    return normed(x, weights["last"]), own
+
+
+def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
+    """Remember texts (m, c, t) that were read after m memories, as memories of their own (m c)."""
+    there = tokens.reshape(-1, tokens.shape[-1]) != NOTHING
+    each = tokens.shape[1]
+    layers = [
+        tuple(xp.swapaxes(part, 1, 2).reshape(-1, HEADS, part.shape[3], part.shape[4]) for part in pair)
+        for pair in own
+    ]
+    length = there.sum(-1)
+    if past is not None:
+        rows = np.repeat(np.arange(len(past.length)), each)
+        layers = [
+            tuple(
+                xp.concatenate([old[rows], new], 2) for old, new in zip(before, pair, strict=True)
+            )
+            for before, pair in zip(past.layers, layers, strict=True)
+        ]
+        length = length + past.length[rows]
+        there = xp.concatenate([past.there[rows], there], 1)
+    return Memory(layers, there, length)
+
+
+def padded(texts: Sequence[Sequence[int]], least: int = 0) -> np.ndarray:
+    """Put texts of several lengths into one array, `NOTHING` after their ends."""
+    rows = np.full((len(texts), max([least, *map(len, texts)])), NOTHING)
+    for row, text in zip(rows, texts, strict=True):
+        row[: len(text)] = text
+    return rows
+
+
+class TinyModel:
+    """A decoder over whole words, read with NumPy in double precision.
+
+    A score is then the same, but for the last digits, in whatever batch it is computed. `about`
+    tells how the model was trained.
+    """
+
+    def __init__(
+        self, words: Sequence[str], weights: Mapping[str, np.ndarray], about: Mapping[str, Any]
+    ) -> None:
+        self.words, self.about = tuple(words), dict(about)
+        self.weights = {name: np.asarray(each, np.float64) for name, each in weights.items()}
+        number = {word: n for n, word in enumerate(self.words)}
+        self._number = {**number, "": UNKNOWN}
+        self.tokens = lru_cache(100_000)(self._tokens)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TinyModel:
+        """Read a model from its file."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                if about["format"] != FORMAT:
+                    raise CwmError(f"{path} is of another version: train it again")
+                words = json.loads(str(file["words"]))
+                weights = {name: file[name] for name in set(file.files) - {"about", "words"}}
+        except (OSError, ValueError, KeyError) as error:
+            raise CwmError(f"{path} holds no tiny language model: {error}") from error
+        return cls(words, weights, about)
+
+    def save(self, path: Path) -> None:
+        """Write the model down, whole or not at all; weights in half precision."""
+        partial = path.with_name(f".{path.name}.part")
+        about = {**self.about, "format": FORMAT}
+        with partial.open("wb") as file:
+            np.savez_compressed(
+                file,
+                about=np.array(json.dumps(about)),
+                words=np.array(json.dumps(self.words)),
+                **{name: each.astype(np.float16) for name, each in self.weights.items()},
+            )
+        partial.replace(path)
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(self._number.get(word, UNKNOWN) for word in words_of(text))
+
+    def log_probabilities(self, tokens: Sequence[int]) -> np.ndarray:
+        """Return the log-probability of each token after those before it; of the first, 0."""
+        if len(tokens) < 2:
+            return np.zeros(len(tokens))
+        return np.concatenate([[0.0], self.of_answers([tokens[:1]], [[tokens[1:]]])[0][0]])
+
+    def of_answers(
+        self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
+    ) -> list[list[np.ndarray]]:
+        """Return, for each prompt, of each answer to it the log-probability of each token."""
+        found: list[list[np.ndarray]] = [[] for _ in prompts]
+        order = sorted(range(len(prompts)), key=lambda n: tuple(prompts[n]))
+        for these in _shares(order, prompts, answers):
+            texts = [tuple(prompts[n]) for n in these]
+            for n, scores in zip(these, self._of(texts, [answers[n] for n in these]), strict=True):
+                found[n] = scores
+        return found
+
+    def _of(
+        self, prompts: list[tuple[int, ...]], answers: Sequence[Sequence[Sequence[int]]]
+    ) -> Iterable[list[np.ndarray]]:
+        """Read what all prompts begin with, then the rest of each, then the answers to each."""
+        shared = commonprefix(prompts)[: min(map(len, prompts)) - 1]
+        past = None
+        if shared:
+            tokens = np.array([[shared]])
+            past = grown(np, None, read(np, self.weights, tokens)[1], tokens)
+        rest = padded([prompt[len(shared) :] for prompt in prompts])[None]
+        understood, own = read(np, self.weights, rest, past)
+        last = (rest[0] != NOTHING).sum(-1) - 1
+        end = understood[0, np.arange(len(prompts)), last]
+        flat = padded([answer for each in answers for answer in each], least=1)
+        most = max(map(len, answers))
+        tokens = np.full((len(prompts), most, flat.shape[1]), NOTHING)
+        row = 0
+        for n, each in enumerate(answers):
+            tokens[n, : len(each)] = flat[row : row + len(each)]
+            row += len(each)
+        before = np.broadcast_to(end[:, None, None], (len(prompts), most, 1, end.shape[-1]))
+        if flat.shape[1] > 1:
+            memory = grown(np, past, own, rest)
+            within, _ = read(np, self.weights, tokens[..., :-1], memory)
+            before = np.concatenate([before, within], 2)
+        logits = before @ self.weights["embedding"].T
+        logits -= logits.max(-1, keepdims=True)
+        chosen = np.take_along_axis(logits, tokens[..., None], -1)[..., 0]
+        scores = chosen - np.log(np.exp(logits).sum(-1))
+        for n, each in enumerate(answers):
+            yield [scores[n, i, : len(answer)] for i, answer in enumerate(each)]
+
+
+def _shares(
+    order: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[Sequence[int]]],
+) -> Iterable[list[int]]:
+    """Cut prompts, in an order in which neighbours begin alike, into what is read at once."""
+    share: list[int] = []
+    size = 0
+    for n in order:
+        cost = len(prompts[n]) + sum(map(len, answers[n]))
+        if share and size + cost > AT_ONCE:
+            yield share
+            share, size = [], 0
+        share.append(n)
+        size += cost
+    if share:
+        yield share
