@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +113,10 @@ def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
     there = tokens.reshape(-1, tokens.shape[-1]) != NOTHING
     each = tokens.shape[1]
     layers = [
-        tuple(xp.swapaxes(part, 1, 2).reshape(-1, HEADS, part.shape[3], part.shape[4]) for part in pair)
+        tuple(
+            xp.swapaxes(part, 1, 2).reshape(-1, HEADS, part.shape[3], part.shape[4])
+            for part in pair
+        )
         for pair in own
     ]
     length = there.sum(-1)
@@ -174,12 +176,10 @@ class TinyModel:
         partial = path.with_name(f".{path.name}.part")
         about = {**self.about, "format": FORMAT}
         with partial.open("wb") as file:
-            np.savez_compressed(
-                file,
-                about=np.array(json.dumps(about)),
-                words=np.array(json.dumps(self.words)),
-                **{name: each.astype(np.float16) for name, each in self.weights.items()},
-            )
+            halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
+            texts = {"about": json.dumps(about), "words": json.dumps(self.words)}
+            arrays: dict[str, Any] = {**halves, **{key: np.array(texts[key]) for key in texts}}
+            np.savez_compressed(file, **arrays)
         partial.replace(path)
 
     def _tokens(self, text: str) -> tuple[int, ...]:
@@ -207,7 +207,9 @@ class TinyModel:
         self, prompts: list[tuple[int, ...]], answers: Sequence[Sequence[Sequence[int]]]
     ) -> Iterable[list[np.ndarray]]:
         """Read what all prompts begin with, then the rest of each, then the answers to each."""
-        shared = commonprefix(prompts)[: min(map(len, prompts)) - 1]
+        pairs = zip(prompts[0], prompts[-1], strict=False)  # the first and the last in order
+        same = next((n for n, (one, other) in enumerate(pairs) if one != other), len(prompts[0]))
+        shared = prompts[0][: min(same, min(map(len, prompts)) - 1)]
         past = None
         if shared:
             tokens = np.array([[shared]])

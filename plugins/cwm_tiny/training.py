@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_tiny.model import NOTHING, TinyModel, grown, padded, read
+from cwm_cli.search.contracts import unheard
+from cwm_tiny.model import TinyModel, grown, padded, read
 
 
 class Lesson(NamedTuple):
@@ -22,29 +23,36 @@ class Lesson(NamedTuple):
     asked: Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
+class Course(NamedTuple):
+    """How a model is trained: for so many steps, or seconds if those are over first."""
+
+    steps: int = 2000
+    seconds: float = 600.0
+    width: int = 96
+    layers: int = 3
+    rate: float = 2e-3
+    seed: int = 0
+
+
 def train(
     words: Sequence[str],
     lessons: Callable[[], list[Lesson]],
-    *,
-    steps: int,
-    seconds: float,
-    width: int = 96,
-    layers: int = 3,
-    rate: float = 2e-3,
-    seed: int = 0,
-    tell: Callable[[str], None] = lambda words: None,
+    course: Course,
+    tell: Callable[[str], None] = unheard,
 ) -> TinyModel:
-    """Train a model on batches of lessons for so many steps, or seconds if those are over first."""
+    """Train a model that knows these words on batches of lessons."""
     import torch
 
-    torch.manual_seed(seed)
-    weights = _first(torch, len(words), width, layers)
-    optimizer = torch.optim.AdamW(weights.values(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    torch.manual_seed(course.seed)
+    weights = _first(torch, len(words), course)
+    optimizer = torch.optim.AdamW(
+        weights.values(), lr=course.rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     start, loss, step = time.monotonic(), math.nan, 0
-    for step in range(1, steps + 1):
-        done = max(step / steps, (time.monotonic() - start) / seconds)
+    for step in range(1, course.steps + 1):
+        done = max(step / course.steps, (time.monotonic() - start) / course.seconds)
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, step / 100) * max(0.02, 1 - done)
+            group["lr"] = course.rate * min(1.0, step / 100) * max(0.02, 1 - done)
         batch = _loss(torch, weights, lessons())
         optimizer.zero_grad(set_to_none=True)
         batch.backward()
@@ -52,17 +60,22 @@ def train(
         optimizer.step()
         loss = batch.item() if math.isnan(loss) else 0.98 * loss + 0.02 * batch.item()
         if step % 50 == 0:
-            tell(f"step {step} of {steps}, loss {loss:.3f}")
+            tell(f"step {step} of {course.steps}, loss {loss:.3f}")
         if done >= 1:
             break
     taken = time.monotonic() - start
-    about = {"steps": step, "seconds": round(taken, 1), "loss": round(loss, 4), "seed": seed,
-             "capped": step < steps}
+    about = {
+        "steps": step,
+        "seconds": round(taken, 1),
+        "loss": round(loss, 4),
+        "capped": step < course.steps,
+    }
     return TinyModel(words, {name: each.detach().numpy() for name, each in weights.items()}, about)
 
 
-def _first(torch: Any, words: int, width: int, layers: int) -> dict[str, Any]:
-    inner = 4 * width
+def _first(torch: Any, words: int, course: Course) -> dict[str, Any]:
+    """Draw the weights that training begins with."""
+    width, layers, inner = course.width, course.layers, 4 * course.width
 
     def normal(*shape: int, scale: float) -> Any:
         return (torch.randn(*shape) * scale).requires_grad_()
