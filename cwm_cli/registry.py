@@ -97,7 +97,10 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
         "join": "cwm_cli.problems.refining.joining:Join",
     },
-    "problem": {"world-model": "cwm_cli.problems.world_model:WorldModelProblem"},
+    "problem": {
+        "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
+        "theory": "cwm_cli.problems.theory:TheoryProblem",
+    },
     "planner": "cwm_cli.planning:PLANNERS",
     "world model": "cwm_cli.worlds:WORLD_MODELS",
     "contract": "cwm_cli.worlds:CONTRACTS",

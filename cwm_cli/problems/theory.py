@@ -301,7 +301,7 @@ class _Evidence:
         return self._words[tokens]
 
     def _fitting(self, room: int | None) -> Iterator[str]:
-        """Yield the newest trajectories that there is room for; of one too long, its first steps."""
+        """Yield the newest trajectories that there is room for; of a long one its first steps."""
         for count, steps in enumerate(dict.fromkeys(reversed(self.trajectories))):
             text = self.worded(steps)
             if room is not None:
