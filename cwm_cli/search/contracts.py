@@ -302,7 +302,9 @@ class Strategy(WithPresets):
       and `corrects` that of the way back as well (`Node.backward`): a backend that cannot tell is
       refused.
     - `held` names the nodes that it builds on. Where the problem came to know more they are judged
-      again, each as a node whose action is `EVIDENCE` and whose parent is the old one.
+      again, each as a node whose action is `EVIDENCE` and whose parent is the old one; so is the
+      best of before, unless the strategy `forgets` it.
+    - `accepted` counts the answers that it moved on to, where it may also stay where it is.
 
     Example::
 
@@ -322,6 +324,7 @@ class Strategy(WithPresets):
     """
 
     moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
+    accepted: int | None = None
 
     @property
     def repeats(self) -> bool:
@@ -336,6 +339,11 @@ class Strategy(WithPresets):
     @property
     def corrects(self) -> bool:
         """Whether it needs the log-probability of the way back as well."""
+        return False
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the best node of before does not compete when the problem knows more."""
         return False
 
     def held(self) -> Sequence[int]:

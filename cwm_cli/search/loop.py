@@ -259,7 +259,8 @@ class Search:
         Nothing may be in flight. Each becomes a node with the action `EVIDENCE` that nobody was
         asked for, in the order of their ids; those that a run has already are not made again.
         """
-        held = {*self.strategy.held(), *([self._former.id] if self._former else [])}
+        former = None if self.strategy.forgets else self._former
+        held = {*self.strategy.held(), *([former.id] if former else [])}
         known = {node.parent for node in self.nodes[self._outdated :] if node.action == EVIDENCE}
         for place in sorted(each for each in held - known if each < self._outdated):
             node = self.nodes[place]

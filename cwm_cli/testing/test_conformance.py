@@ -122,7 +122,8 @@ class LengthWriter(Backend):
     def complete(self, request: Request) -> Completion:
         """Answer."""
         lines = "\n".join(f"x = {digit}" for digit in str(request.seed))
-        return Completion(f"```python\n{request.move.prefix}{lines}\n```", Usage(1, 1))
+        text = f"```python\n{request.move.prefix}{lines}\n```"
+        return Completion(text, Usage(1, 1), log_probability=-1.0)
 
 
 def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...] = ()) -> Search:

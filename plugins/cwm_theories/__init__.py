@@ -15,3 +15,13 @@ def cwm_backends() -> Mapping[str, str]:
 def cwm_defaults() -> Mapping[str, str]:
     """Weigh rules by reading them where no statistician is named."""
     return {"statistician": "symbolic"}
+
+
+@hookimpl
+def cwm_strategies() -> Mapping[str, str]:
+    """Offer searches by likelihood."""
+    return {
+        "metropolis": "cwm_theories.strategies:Metropolis",
+        "importance": "cwm_theories.strategies:Importance",
+        "best-of": "cwm_theories.strategies:BestOf",
+    }
