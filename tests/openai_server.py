@@ -144,16 +144,21 @@ def answer(
     prompt_tokens: int = 100,
     completion_tokens: int = 10,
     finish: str = "stop",
+    tokens: Sequence[tuple[str, float]] = (),
     **more: str,
 ) -> Behaviour:
     """Answer with a text, or with a content of null, in one piece or in several as was asked.
 
-    A message may hold `more`, such as a refusal.
+    A message may hold `more`, such as a refusal. The log-probabilities of its `tokens` are told
+    where they are wanted.
     """
 
     def behave(handler: Handler) -> None:
         message = {"role": "assistant", "content": text, **more}
-        choice = {"index": 0, "message": message, "finish_reason": finish}
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
+        if handler.request_body.get("logprobs") and tokens:
+            told = [{"token": token, "logprob": p, "top_logprobs": []} for token, p in tokens]
+            choice["logprobs"] = {"content": told, "refusal": None}
         if handler.request_body.get("stream"):
             handler.stream(message, finish, prompt_tokens, completion_tokens)
         else:

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Message, ScoreRequest
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
 from cwm_litellm.backend import LiteLLM
 from language_server import BOS, Echoes, LanguageServer, Trigrams
-from openai_server import WRONG_KEY, error
+from openai_server import WRONG_KEY, OpenAIServer, answer, error
 
 MODEL = "openai/some-local-model"
 CORPUS = (
@@ -168,3 +168,18 @@ class TestTemplates:
             for name in ("broken.jinja", "none.jinja"):
                 with pytest.raises(CwmError, match="is no chat template"):
                     _ = weigher(server, template=str(tmp_path / name)).can_score
+
+
+class TestProposals:
+    def test_how_likely_an_answer_was_is_told_where_it_is_wanted(self):
+        behaviour = answer("It is blue.", tokens=[("It is", -0.25), (" blue.", -1.5)])
+        request = Request(ASKED, 7, Move(GENERATE), problem=None)
+        with OpenAIServer([behaviour]) as server:
+            for options in ({}, {"stream": True}):
+                model = weigher(server, **options)
+                assert model.complete(request).log_probability is None
+                assert model.complete(request._replace(weighed=True)).log_probability == -1.75
+            with pytest.raises(CwmError, match="at temperature 1"):
+                weigher(server, temperature=0.5).complete(request._replace(weighed=True))
+        with OpenAIServer([answer("It is blue.")]) as server:
+            assert weigher(server).complete(request._replace(weighed=True)).log_probability is None

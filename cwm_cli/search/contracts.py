@@ -136,7 +136,8 @@ class Request(NamedTuple):
     often the search asked the same messages before. A backend may `tell` in a
     few words what it is doing, from any thread. Where the messages are too
     long for it, `shorter` says the same in about so many characters. All that
-    is done to answer may cost `allowance` US dollars, None being no limit.
+    is done to answer may cost `allowance` US dollars, None being no limit. It is `weighed` where
+    the log-probability of the answer is wanted as well.
     """
 
     messages: tuple[Message, ...]
@@ -148,6 +149,7 @@ class Request(NamedTuple):
     tell: Callable[[str], None] = unheard
     shorter: Callable[[int], tuple[Message, ...]] | None = None
     allowance: float | None = None
+    weighed: bool = False
 
     @property
     def key(self) -> str:

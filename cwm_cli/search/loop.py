@@ -291,6 +291,7 @@ class Search:
             occurrence=self._asked[request.key],
             tell=partial(self.doing.__setitem__, step),
             shorter=partial(self.problem.shorter, move),
+            weighed=self.strategy.weighs_proposals,
         )
 
     def _remarked(self, move: Move) -> Move:

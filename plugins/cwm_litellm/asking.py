@@ -73,11 +73,12 @@ class Prices(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a response says; `lacking` says why that is nothing, or not all."""
+    """What a response says, and how likely; `lacking` says why that is nothing, or not all."""
 
     text: str = ""
     lacking: str = ""
     cut: bool = False
+    log_probability: float | None = None
 
 
 @dataclass
@@ -137,7 +138,13 @@ class Question:
             cost=used.cost if self.request.allowance is None else self._spent,
             seconds=time.perf_counter() - start,
         )
-        return Completion(best.text, usage, lacking=best.lacking, note=self._note)
+        return Completion(
+            best.text,
+            usage,
+            lacking=best.lacking,
+            note=self._note,
+            log_probability=best.log_probability,
+        )
 
     def _asked(self, seed: int) -> Answer:
         """Return what the model answers, after failures that may pass."""
@@ -166,10 +173,12 @@ class Question:
         }
         if self._limit is not None:
             asked["max_tokens"] = self._limit
+        if self.request.weighed:
+            asked["logprobs"] = True
 
         def ask() -> Any:
             until(time.monotonic() + self.timeout)
-            if not (self.stream and self.fit.streams):
+            if self.request.weighed or not (self.stream and self.fit.streams):
                 return litellm.completion(**asked)
             counted = {"stream": True, "stream_options": {"include_usage": True}}
             pieces = list(litellm.completion(**asked, **counted))
@@ -250,11 +259,18 @@ def read(response: Any) -> Answer:
     if choice.finish_reason == "content_filter":
         return Answer(text, "the provider's content filter withheld the answer")
     if text.strip():
-        return Answer(text, Kind.OVERSIZED.value if len(whole) > len(text) else "")
+        lacking = Kind.OVERSIZED.value if len(whole) > len(text) else ""
+        return Answer(text, lacking, log_probability=_log_probability(choice))
     fields = getattr(choice.message, "provider_specific_fields", None) or {}
     if refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):
         return Answer(lacking=f"the model refuses to answer ({clean(refusal, limit=160)})")
     return Answer(lacking="the answer was empty")
+
+
+def _log_probability(choice: Any) -> float | None:
+    """Return the sum over the tokens of an answer, None where they are not told."""
+    tokens = getattr(getattr(choice, "logprobs", None), "content", None)
+    return float(sum(token.logprob for token in tokens)) if tokens else None
 
 
 def prices(model: str, messages: Sequence[Message]) -> Prices | None:

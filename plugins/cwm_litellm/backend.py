@@ -148,6 +148,15 @@ class LiteLLM(Backend):
 
     def complete(self, request: Request) -> Completion:
         """Ask the model, again after failures that may pass."""
+        if request.weighed and (self.temperature, self.top_p or 1.0, self.top_k) != (
+            1.0,
+            1.0,
+            None,
+        ):
+            raise CwmError(
+                "servers tell how likely an answer is at temperature 1, and proposals are weighed "
+                "by that: leave out --temperature, top_p and top_k"
+            )
         load()
         from cwm_litellm.asking import Question
         from cwm_litellm.failures import Patience
