@@ -516,7 +516,7 @@ class Backend:
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
-    - `score`, where `can_score`, weighs texts, many at a time.
+    - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far.
 
     Example::
 
@@ -554,6 +554,11 @@ class Backend:
     def recorded(self) -> Sequence[Turn]:
         """Return when each node and remark was learned, in that order; here any order will do."""
         return ()
+
+    @property
+    def weighed(self) -> Usage:
+        """What scoring took so far; here nobody counts it."""
+        return Usage()
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return, for each request, the log-probability of each token of its text as the answer."""

@@ -134,6 +134,8 @@ class LiteLLM(Backend):
     """How many texts one request weighs at most."""
     in_flight: int = field(default=4, metadata=NOT_IDENTITY)
     """How many such requests are in flight."""
+    votes: int = 3
+    """How often it chooses among what may follow, where the server echoes no log-probabilities."""
     _fit: ModelLimits = field(default_factory=ModelLimits, init=False, repr=False, compare=False)
     _weighing: Weighing = field(default_factory=Weighing, init=False, repr=False, compare=False)
 
