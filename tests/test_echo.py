@@ -1,12 +1,20 @@
 """Texts weighed by language models: echoed over HTTP, in this process, or chosen among."""
 
 import json
+import re
+from functools import partial
+from math import log
 
 import pytest
 
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import find
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
+from cwm_cli.worlds import choosing
+from cwm_cli.worlds.choosing import chosen
+from cwm_cli.worlds.statistician import Statistician, TextTransition
 from cwm_litellm.backend import LiteLLM
+from cwm_playground.door import CHANGES, Door, DoorWords
 from language_server import BOS, Echoes, LanguageServer, Trigrams
 from openai_server import WRONG_KEY, OpenAIServer, answer, error
 
@@ -20,6 +28,17 @@ ASKED = (
     Message(role="user", content="You hold the small key. What follows?"),
 )
 SENTENCES = ("The red door opens.", "The blue door opens.", "The green door stays closed.")
+
+DOOR = DoorWords(Door(rule="not blue"))
+
+
+def held(item, change):
+    """Hold an item before the door, and find that."""
+    words, facts = DOOR.action(0, item), DOOR.facts(0, item)
+    return TextTransition(DOOR.state(0), words, change, CHANGES, facts)
+
+
+HELD = (held(0, CHANGES[1]), held(6, CHANGES[0]), held(3, CHANGES[1]))
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +202,69 @@ class TestProposals:
                 weigher(server, temperature=0.5).complete(request._replace(weighed=True))
         with OpenAIServer([answer("It is blue.")]) as server:
             assert weigher(server).complete(request._replace(weighed=True)).log_probability is None
+
+
+class TestChoosing:
+    @staticmethod
+    def votes(listed, body):
+        """Answer that doors stay closed to what is blue, and open to all else."""
+        text = body["messages"][-1]["content"]
+        options = {words: number for number, words in re.findall(r"^(\d+)\. (.+)$", text, re.M)}
+        listed.append(options)
+        action = re.search(r"^Action: (.*)$", text, re.M)[1]
+        return options["The door stays closed." if "blue" in action else "The door opens."]
+
+    def test_a_model_that_only_answers_chooses_among_the_candidates(self):
+        said, listed = [], []
+        with LanguageServer(partial(self.votes, listed), echoes=Echoes("refused")) as server:
+            model = weigher(server)
+            chooser = choosing.weigher(model, said.append)
+            statistician = Statistician(DOOR, chooser)
+            assert statistician.normalises
+            found = statistician.of_candidates("", HELD)
+            again = statistician.log_likelihoods("", HELD)
+        assert said == [
+            f"{MODEL} tells no log-probabilities of a prompt: it chooses among the candidates, "
+            "3 times for each question"
+        ]
+        likely, unlikely = log(3.5 / 4), log(0.5 / 4)
+        assert [each.tolist() for each in found] == [
+            pytest.approx(each)
+            for each in ([unlikely, likely], [likely, unlikely], [unlikely, likely])
+        ]
+        assert again.tolist() == pytest.approx([likely] * 3)
+        assert (chooser.completions, chooser.weighed.prompt_tokens) == (9, 900)
+        assert len({*map(tuple, listed)}) > 1, "the sentences stand in several orders"
+
+    def test_answers_name_a_candidate_by_its_number_or_in_full_or_not_at_all(self):
+        listed = ["The door opens.", "The door opens. Twice.", "It stays closed."]
+        named = {
+            "3": 2,
+            " 2. The door": 1,
+            "**1**": 0,
+            "It is blue, and there are 27 items, so 3": 2,
+            "It stays closed.": 2,
+            "I say: The door opens. Twice.": 1,
+            "4": None,
+            "none": None,
+            "": None,
+        }
+        assert {answer: chosen(answer, listed) for answer in named} == named
+
+    def test_who_names_no_candidate_has_no_vote(self):
+        with LanguageServer([answer("I cannot tell.")], echoes=Echoes("ignored")) as server:
+            chooser = choosing.weigher(weigher(server, votes=2), lambda words: None)
+            (found,) = Statistician(DOOR, chooser).of_candidates("", HELD[:1])
+            assert len(server.requests) < 10
+        assert found.tolist() == pytest.approx([log(0.5)] * 2)
+
+    def test_what_cannot_be_listed_cannot_be_chosen_and_what_is_no_language_model_does_not(self):
+        endless = HELD[0]._replace(candidates=())
+        with LanguageServer(echoes=Echoes("refused")) as server:
+            chooser = choosing.weigher(weigher(server), lambda words: None)
+            with pytest.raises(CwmError, match="nothing to choose among"):
+                Statistician(DOOR, chooser).log_likelihoods("", [endless])
+            with pytest.raises(CwmError, match="cannot weigh proposals"):
+                chooser.score(asked())
+        with pytest.raises(CwmError, match="choose another --statistician"):
+            choosing.weigher(find("backend", "induction")(), lambda words: None)
