@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 Act = Callable[[Any, int], Any]
-"""Chooses an action, given the observation and the number of steps before."""
+"""Chooses an action, given the observation and the number of steps before.
+
+After the first step it may choose None, which ends the episode there.
+"""
 
 Aim = Literal["reward", "extremes"]
 

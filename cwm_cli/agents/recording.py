@@ -431,11 +431,13 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
     """Yield the transitions of one episode; environments may reuse the arrays they give."""
     env = stage.env
     observation = deepcopy(env.reset(seed=episode.reset_seed)[0])
-    for step in range(stage.max_steps):
-        action = act(observation, step)
+    action = act(observation, 0)
+    for step in range(1, stage.max_steps + 1):
         following, reward, terminated, truncated, _ = env.step(deepcopy(action))
         following = deepcopy(following)
-        cut = step + 1 == stage.max_steps and not terminated
+        over = terminated or truncated or step == stage.max_steps
+        after = None if over else act(following, step)
+        cut = after is None and not terminated
         yield Transition(
             observation,
             action,
@@ -447,9 +449,9 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
             split=episode.split,
             valid=_valid(stage),
         )
-        if terminated or truncated:
+        if after is None:
             return
-        observation = following
+        observation, action = following, after
 
 
 def _valid(stage: Stage) -> tuple[int, ...] | None:
