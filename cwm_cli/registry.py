@@ -92,6 +92,9 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "random": "cwm_cli.agents.policies:RandomPolicy",
         "planner": "cwm_cli.agents.policies:PlannerPolicy",
         "curated": "cwm_cli.agents.policies:CuratedPolicy",
+        "oracle": "cwm_cli.agents.theorizing.experimenters:OraclePolicy",
+        "enumerate": "cwm_cli.agents.theorizing.experimenters:EnumeratePolicy",
+        "llm": "cwm_cli.agents.theorizing.experimenters:LlmPolicy",
     },
     "refiner": {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",

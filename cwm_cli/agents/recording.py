@@ -378,13 +378,13 @@ def _play(
                 other = episode._replace(place=place)
                 if other.part == episode.part and other.key in known:
                     earlier += known[other.key].rows
-        for event in _recorded(stage, policy, episode, earlier):
+        for event in record_episode(stage, policy, episode, earlier):
             if isinstance(event, Recorded):
                 known[event.key] = event
             yield event
 
 
-def _recorded(
+def record_episode(
     stage: Stage, policy: Policy, episode: EpisodeRequest, earlier: Sequence[Transition]
 ) -> Events:
     """Record an episode: from the first start, or from that of several which is worth most."""

@@ -59,7 +59,12 @@ def collect(
         int, typer.Option("--max-steps", min=1, help="Steps after which an episode is cut.")
     ] = 100,
     policy: Annotated[
-        str, typer.Option("--policy", help="How actions are chosen: curated, planner or random.")
+        str,
+        typer.Option(
+            "--policy",
+            help="How actions are chosen: curated, planner, random; "
+            "oracle or enumerate where there are words for them.",
+        ),
     ] = "curated",
     option: OptionsOption = None,
     seed: SeedOption = 0,

@@ -1,0 +1,325 @@
+"""Experimenters collect what rules in words are weighed by."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.agents.policies import Policy, RandomPolicy, Stage
+from cwm_cli.agents.recording import record
+from cwm_cli.agents.theorizing.experimenters import (
+    Discoveries,
+    EnumeratePolicy,
+    Experimenter,
+    LlmPolicy,
+    OraclePolicy,
+    PhaseContext,
+    SideBySide,
+    gather,
+)
+from cwm_cli.agents.theorizing.ppo import Played, Ppo
+from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.text_view import Change, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.search.contracts import Backend, ScoreRequest
+from cwm_cli.worlds.statistician import Statistician
+
+ROOMS = 7
+LEFT, RIGHT, OPEN = range(3)
+
+
+class Rooms(gym.Env[int, int]):
+    """Rooms in a row; in the last one is a chest, which ends the episode when it is opened."""
+
+    observation_space = gym.spaces.Discrete(ROOMS + 1)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.room = 0
+        return self.room, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        if action == OPEN and self.room == ROOMS - 1:
+            self.room = ROOMS
+        elif action != OPEN:
+            self.room = min(max(self.room + (1 if action == RIGHT else -1), 0), ROOMS - 1)
+        return self.room, 0.0, self.room == ROOMS, False, {}
+
+
+class RoomsView(TextView):
+    """The rooms in words."""
+
+    kinds = ("moved", "stayed", "opened")
+    goals = ("the second room", "the third room", "the open chest")
+
+    def guide(self) -> str:
+        return "There are rooms in a row."
+
+    def state(self, observation: int) -> str:
+        return f"You are in room {observation}."
+
+    def legal(self, observation: int) -> Sequence[int]:
+        return (RIGHT, OPEN) if observation == 0 else (LEFT, RIGHT, OPEN)
+
+    def action(self, observation: int, action: int) -> str:
+        return ("You go left.", "You go right.", "You open the chest.")[action]
+
+    def facts(self, observation: int, action: int) -> Mapping[str, str]:
+        return {"room": str(observation), "action": str(action)}
+
+    def change(self, row: Transition) -> Change:
+        return self._found(row.observation, row.next_observation)
+
+    def candidates(self, observation: int) -> Sequence[Change]:
+        return [self._found(observation, after) for after in range(ROOMS + 1)]
+
+    def _found(self, before: int, after: int) -> Change:
+        kind = "opened" if after == ROOMS else "stayed" if before == after else "moved"
+        return Change(f"You {kind} and are in {after}.", kind)
+
+    def features(self, observation: int) -> np.ndarray:
+        return np.eye(ROOMS + 1)[observation]
+
+    def solution(self, observation: int, goal: str) -> Sequence[int]:
+        target = {"the second room": 1, "the third room": 2}.get(goal, ROOMS - 1)
+        way = [RIGHT] * (target - observation)
+        return [*way, OPEN] if goal == self.goals[-1] else way
+
+
+def rooms() -> EnvironmentSpec:
+    return EnvironmentSpec(
+        id="Rooms-v0",
+        make=Rooms,
+        describe=lambda env: "rooms",
+        versions=dict,
+        valid_actions=lambda env: RoomsView().legal(env.room),
+        text=lambda env: RoomsView(),
+    )
+
+
+def stage(max_steps: int = 30) -> Stage:
+    return Stage(rooms(), {}, 0, max_steps)
+
+
+@dataclass
+class Wishes(Backend):
+    """Finds every text as likely as it is told, and remembers what it read."""
+
+    can_score = True
+    wishes: Mapping[str, float] = field(default_factory=dict)
+    read: list[ScoreRequest] = field(default_factory=list)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        self.read += requests
+        return [(self.wishes.get(each.text, 0.0) / 2,) * 2 for each in requests]
+
+
+def context(backend: Backend, **known: Any) -> PhaseContext:
+    view = RoomsView()
+    found = {"phase": 0, "progress": 0.0, "rules": "", "previous": "", "goal": view.goals[-1]}
+    return PhaseContext(**(found | known), view=view, statistician=Statistician(view, backend))
+
+
+def episodes(rows: Sequence[Transition]) -> list[list[Transition]]:
+    found: dict[int, list[Transition]] = {}
+    for row in rows:
+        found.setdefault(row.episode, []).append(row)
+    return list(found.values())
+
+
+def test_phases_that_count_on_collect_what_collect_records() -> None:
+    policy = RandomPolicy()
+    first = gather(stage(), policy, 2, seed=4)
+    second = gather(stage(), policy, 3, seed=4, first=2, earlier=first)
+    recorded = record(rooms(), policy="random", episodes=5, test_episodes=2, seed=4, max_steps=30)
+    assert [row[:3] for row in first + second] == [row[:3] for row in recorded.train]
+    held_out = gather(stage(), policy, 2, seed=4, split=1)
+    assert [row[:3] for row in held_out] == [row[:3] for row in recorded.test]
+    assert {row.split for row in held_out} == {1}
+
+
+def test_all_actions_are_taken_in_turn() -> None:
+    rows = gather(stage(max_steps=1), EnumeratePolicy(), 4, seed=0)
+    assert [row.action for row in rows] == [RIGHT, OPEN, RIGHT, OPEN]
+    longer = gather(stage(max_steps=4), EnumeratePolicy(), 1, seed=0)
+    assert [row.action for row in longer] == [RIGHT, RIGHT, OPEN, LEFT]
+
+
+def test_an_oracle_goes_to_its_goal_and_ends_the_episode_there() -> None:
+    rows = gather(stage(), OraclePolicy(), 1, seed=0)
+    assert [row.action for row in rows] == [RIGHT] * (ROOMS - 1) + [OPEN]
+    assert rows[-1].terminated
+    policy = OraclePolicy(plan="curriculum")
+    lengths = []
+    for progress in (0.0, 0.33, 0.34, 0.67, 1.0):
+        policy.inquire(context(Wishes(), progress=progress))
+        rows = gather(stage(), policy, 1, seed=0)
+        lengths.append(len(rows))
+        assert rows[-1].terminated != rows[-1].truncated
+    assert lengths == [1, 1, 2, ROOMS, ROOMS]
+
+
+def test_the_ideal_oracle_mixes_its_two_hardest_goals_with_random_actions() -> None:
+    rows = gather(stage(max_steps=9), OraclePolicy(plan="ideal"), 6, seed=1)
+    lengths = [len(each) for each in episodes(rows)]
+    assert lengths[0::3] == [2, 2]
+    assert lengths[1::3] == [ROOMS, ROOMS]
+    assert lengths[2::3] == [9, 9]
+
+
+def test_an_oracle_is_recorded_by_collect_too() -> None:
+    data = record(rooms(), policy="oracle", episodes=2, test_episodes=1, seed=0)
+    assert data.metadata["policies"] == ["oracle: the open chest"] * 3
+    assert len(data) == 3 * ROOMS
+
+
+def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
+    for name in ("oracle", "enumerate"):
+        with pytest.raises(CwmError, match="CartPole-v1 has no text view"):
+            record(environment("CartPole-v1"), policy=name, episodes=1, test_episodes=0)
+    with pytest.raises(CwmError, match="cwm theorize"):
+        record(rooms(), policy="llm", episodes=1, test_episodes=0)
+
+    class Normalising(Wishes):
+        normalises = True
+
+    class Mute(Wishes):
+        can_score = False
+
+    for backend in (Normalising(), Mute()):
+        with pytest.raises(CwmError, match=f"{type(backend).__name__} cannot weigh sentences"):
+            LlmPolicy().inquire(context(backend))
+
+
+def test_a_language_model_draws_actions_by_how_likely_it_finds_their_sentences() -> None:
+    backend = Wishes({"You go right.": np.log(4.0)})
+    policy = LlmPolicy()
+    policy.inquire(context(backend, rules="Doors are never locked."))
+    rows = gather(stage(max_steps=1), policy, 300, seed=0)
+    share = np.mean([row.action == RIGHT for row in rows])
+    assert share == pytest.approx(4 / 5, abs=0.06)
+    words = backend.read[0].messages[-1].content
+    for told in ("Doors are never locked.", "the open chest", "You are in room 0."):
+        assert told in words
+
+
+def test_environments_side_by_side_give_their_steps_and_rows_in_the_order_of_ends() -> None:
+    @dataclass
+    class Several(Experimenter):
+        environments = SideBySide(3, 25)
+
+        def begin(self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]) -> Any:
+            return RandomPolicy().begin(stage, place, seed, earlier)
+
+    rows = gather(stage(max_steps=10), Several(), 6, seed=0, first=5)
+    assert len(rows) == 75
+    played = episodes(rows)
+    assert [each[0].episode for each in played] == list(range(5, 5 + len(played)))
+    assert all(each[-1].truncated or each[-1].terminated for each in played)
+    assert [len(each) for each in played] == [10] * 6 + [5] * 3
+    assert len({tuple(row.action for row in each) for each in played[:6]}) > 3
+
+
+def test_discoveries_count_kinds_and_tell_when_each_was_first_met() -> None:
+    found = Discoveries()
+    found.add(["moved", "moved", "stayed"])
+    found.add(["opened", "moved"])
+    assert (found.steps, found.first) == (5, {"moved": 1, "stayed": 3, "opened": 4})
+    assert Counter(found.counts) == {"moved": 3, "stayed": 1, "opened": 1}
+
+
+def walked(ppo: Ppo, rng: np.random.Generator) -> Played:
+    """Play the rooms with rewards for the chest, by what was learned."""
+    view, room = RoomsView(), 0
+    features, masks, actions, rewards = [view.features(0)], [], [], []
+    while room < ROOMS and len(actions) < 25:
+        mask = np.isin(range(3), view.legal(room))
+        chances = ppo.probabilities(features[-1][None], mask[None])[0]
+        assert chances[~mask].sum() == 0
+        action = rng.choice(3, p=chances / chances.sum())
+        opened = action == OPEN and room == ROOMS - 1
+        step = {LEFT: -1, RIGHT: 1}.get(int(action), 0)
+        room = ROOMS if opened else min(room + step, ROOMS - 1)
+        features.append(view.features(room))
+        masks.append(mask)
+        actions.append(action)
+        rewards.append(float(opened))
+    return Played(
+        np.array(features), np.array(masks), np.array(actions), np.array(rewards), room == ROOMS
+    )
+
+
+def test_a_masked_policy_learns_the_way_to_a_reward_that_was_rare() -> None:
+    ppo, rng = Ppo(ROOMS + 1, 3, seed=1), np.random.default_rng(1)
+    lengths = []
+    for phase in range(10):
+        played = [walked(ppo, rng) for _ in range(30)]
+        lengths.append(np.mean([len(each.actions) for each in played]))
+        ppo.learn(played, np.random.default_rng([1, phase]))
+    assert lengths[0] > 20
+    assert lengths[-1] < ROOMS + 2
+
+
+def test_what_a_policy_learned_is_restored_exactly() -> None:
+    rng = np.random.default_rng(0)
+    ppo = Ppo(ROOMS + 1, 3, epochs=2)
+    played = [walked(ppo, rng) for _ in range(4)]
+    ppo.learn(played, np.random.default_rng(0))
+    other = Ppo(ROOMS + 1, 3, epochs=2)
+    other.restore(ppo.state())
+    for each in (ppo, other):
+        each.learn(played, np.random.default_rng(1))
+    for name, array in ppo.state().items():
+        assert np.array_equal(array, other.state()[name]), name
+    with pytest.raises(ValueError, match="another size"):
+        Ppo(ROOMS, 3).restore(ppo.state())
+
+
+def test_gradients_are_those_of_the_loss() -> None:
+    """Central differences of the loss, written here from its definition."""
+    rng = np.random.default_rng(3)
+    ppo = Ppo(5, 4, norm=np.inf)
+    features = rng.standard_normal((6, 5)).astype(np.float32)
+    masks = np.array([[True, True, False, True]] * 6)
+    actions, advantages, returns = np.array([0, 1, 3, 0, 1, 3]), rng.normal(size=6), np.ones(6)
+    before = np.log(ppo.probabilities(features, masks)[np.arange(6), actions])
+    before = before + rng.choice([0.0, 0.5, -0.5], 6)
+    weights = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+    def loss(vector: np.ndarray) -> float:
+        ppo._parameters = vector
+        chances = ppo.probabilities(features, masks)
+        ratio = np.exp(np.log(chances[np.arange(6), actions]) - before)
+        surrogate = np.minimum(ratio * weights, np.clip(ratio, 0.8, 1.2) * weights).mean()
+        allowed = chances[masks].reshape(6, 3)
+        entropy = -(allowed * np.log(allowed)).sum(axis=1).mean()
+        hidden = features.astype(np.float64)
+        layers = ppo._networks(vector)[1]
+        for matrix, bias in layers[:-1]:
+            hidden = np.tanh(hidden @ matrix + bias)
+        values = (hidden @ layers[-1][0] + layers[-1][1])[:, 0]
+        return float(-surrogate - 0.01 * entropy + 0.5 * ((values - returns) ** 2).mean())
+
+    start = ppo._parameters.astype(np.float64)
+    ppo._parameters = start
+    found = ppo._gradient(features, masks, actions, before, advantages, returns)
+    for place in rng.choice(len(start), 40, replace=False):
+        step = np.zeros_like(start)
+        step[place] = 1e-5
+        expected = (loss(start + step) - loss(start - step)) / 2e-5
+        assert found[place] == pytest.approx(expected, abs=1e-4), place
+
+
+def test_any_policy_serves_as_an_experimenter() -> None:
+    class Right(Policy):
+        def begin(self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]) -> Any:
+            return "right", lambda observation, before: RIGHT
+
+    assert {row.action for row in gather(stage(), Right(), 1, seed=0)} == {RIGHT}
