@@ -95,6 +95,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "oracle": "cwm_cli.agents.theorizing.experimenters:OraclePolicy",
         "enumerate": "cwm_cli.agents.theorizing.experimenters:EnumeratePolicy",
         "llm": "cwm_cli.agents.theorizing.experimenters:LlmPolicy",
+        "curiosity": "cwm_cli.agents.theorizing.curiosity:CuriousPolicy",
     },
     "refiner": {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",

@@ -61,8 +61,8 @@ class Experimenter(Policy):
     - `prepare`, as of any policy, before anything else.
     - `restore`, where a run goes on, with the `state` after its last phase.
     - `inquire` tells it what is known before a phase.
-    - `environments` says that it plays several side by side for so many steps a phase, however
-      many episodes that takes.
+    - `beside` says that it plays several environments side by side for so many steps a phase,
+      however many episodes that takes.
     - `begin`, as of any policy, for every episode.
     - `learn` gives it all rows of the phase once they were weighed. It draws from a generator
       of the phase, so that its `state` and the rows say all.
@@ -71,7 +71,7 @@ class Experimenter(Policy):
     context: PhaseContext | None = field(default=None, init=False, repr=False)
 
     @property
-    def environments(self) -> SideBySide | None:
+    def beside(self) -> SideBySide | None:
         """The environments that it plays side by side; None where episodes are counted."""
         return None
 
@@ -125,7 +125,7 @@ def gather(
     does with this policy and seed. `earlier` are the rows of the phases before. Episodes come, and
     are numbered, in the order in which they ended, counted in the steps of their environment.
     """
-    beside = policy.environments if isinstance(policy, Experimenter) else None
+    beside = policy.beside if isinstance(policy, Experimenter) else None
     if beside is None:
         rows: list[Transition] = []
         for place in range(first, first + episodes):
