@@ -128,8 +128,8 @@ class CuriousPolicy(Experimenter):
         before = now if same else _weighed(context, context.previous, transitions)
         gains: np.ndarray = np.abs(now - before)
         if self.reward == "alpll":
-            return np.multiply(surprise, gains)
-        if self.reward == "alp":
+            gains = surprise * gains
+        if self.reward != "alpexp":
             return gains
         known = np.array([self._averages[kind] for kind in kinds.tolist()])
         for kind, average in self._averages.items():
