@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_environments() -> Mapping[str, Callable[[], EnvironmentSpec]]:
-    """Offer the door; what it takes is imported when it is asked for."""
-    return {"Door-v0": _door}
+    """Offer the door and the playground; what they take is imported when they are asked for."""
+    return {"Door-v0": _door, "PlaygroundText-v0": _playground}
 
 
 def _door() -> EnvironmentSpec:
     from cwm_playground.door import specify
 
     return specify("Door-v0")
+
+
+def _playground() -> EnvironmentSpec:
+    from cwm_playground.words import specify
+
+    return specify("PlaygroundText-v0")

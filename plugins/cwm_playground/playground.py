@@ -1,0 +1,321 @@
+"""A playground in which things grow out of each other, by rules that nobody is told.
+
+Seeds, plants, water and animals lie on the ground. Whoever is there goes to one of them, grasps
+it, and releases what it holds where something comes of it (Levy et al., 2025, after Playground by
+Colas et al., 2020). Where things lie does not matter, so that places have no coordinates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from cwm_cli.errors import CwmError, UnknownNameError
+
+REVISION = "1"
+"""Raised whenever the playground goes another way."""
+
+MOST_STEPS = 30
+"""Steps after which an episode is cut off; the longest goal takes 19."""
+
+SPECIES = {
+    "water": ("water",),
+    "plant": ("carrot", "potato", "beet", "berry", "pea"),
+    "small": ("pig", "cow", "sheep"),
+    "big": ("elephant", "giraffe", "rhinoceros"),
+}
+"""What there is, by category; plants begin as seeds and animals as babies."""
+
+NOTHING = 0
+TYPES = ("nothing", *(species for of in SPECIES.values() for species in of))
+GROWN = len(TYPES)
+"""A thing is a number: that of its type, and so much more when it is grown, as water always is."""
+
+CATEGORIES = tuple(next((c for c, of in SPECIES.items() if name in of), "") for name in TYPES)
+"""The category of each type; nothing has none."""
+
+WATER = GROWN + TYPES.index("water")
+THINGS = tuple(thing for thing in range(2 * GROWN) if thing % GROWN and thing != WATER - GROWN)
+"""All things that there can be, by their numbers."""
+
+GRASP, RELEASE_FIRST, RELEASE_SECOND, RELEASE_ALL = range(2 * GROWN, 2 * GROWN + 4)
+"""The actions that come after those of going to each thing, which have its number."""
+
+HANDS = 2
+"""Things that can be held at a time."""
+
+DRAWN = (("plant", 3), ("small", 1), ("big", 1))
+"""What of each category is there at the start of an episode, beside as much water as seeds."""
+
+MOST_ALIKE = 3
+"""Things of one name that there are at most: water, and the plants, where all are alike."""
+
+GOALS = {
+    "plant": frozenset({"plant"}),
+    "small": frozenset({"small"}),
+    "big": frozenset({"small", "big"}),
+}
+"""What has to be grown for a goal, by its name, the easiest first."""
+
+_YOUNG = {"plant": "{} seed", "small": "baby {}", "big": "baby {}"}
+
+
+def name_of(thing: int) -> str:
+    """Return what a thing is called: "carrot seed", "carrot", "water", "baby pig"."""
+    grown, kind = divmod(thing, GROWN)
+    return TYPES[kind] if grown or not kind else _YOUNG[CATEGORIES[kind]].format(TYPES[kind])
+
+
+NAMES = tuple(name_of(thing) if thing in THINGS else "nothing" for thing in range(2 * GROWN))
+ACTIONS = (
+    *(f"go to the {name}" if name != "nothing" else "go to nothing" for name in NAMES),
+    "grasp",
+    "release the first",
+    "release the second",
+    "release all",
+)
+"""What the actions are called; of those that go to nothing none is ever valid."""
+
+
+def kind_of(thing: int) -> tuple[str, bool]:
+    """Return the category of a thing, and whether it is grown."""
+    grown, kind = divmod(thing, GROWN)
+    return CATEGORIES[kind], bool(grown)
+
+
+_KINDS = tuple(kind_of(thing) for thing in range(2 * GROWN))
+_PLANT, _SEED, _BABY, _BIG_BABY = (
+    ("plant", True),
+    ("plant", False),
+    ("small", False),
+    ("big", False),
+)
+
+
+_FIRST = {kind: _KINDS.index(kind) for kind in _KINDS}
+"""The first thing of each kind."""
+
+
+@cache
+def product(*things: int) -> int:
+    """Return what comes of things that are brought together, in any order, or nothing.
+
+    A seed and water give the plant, a plant and a baby of a small animal give that animal, and
+    two plants and a baby of a big one give that.
+    """
+    kinds = sorted(_KINDS[thing] for thing in things)
+    recipes: tuple[tuple[list[tuple[str, bool]], tuple[str, bool]], ...] = (
+        ([_SEED, ("water", True)], _SEED),
+        ([_PLANT, _BABY], _BABY),
+        ([_BIG_BABY, _PLANT, _PLANT], _BIG_BABY),
+    )
+    for needed, growing in recipes:
+        if kinds == needed:
+            return GROWN + next(thing for thing in things if _KINDS[thing] == growing)
+    return NOTHING
+
+
+class Scene(NamedTuple):
+    """How a playground stands: what lies on the ground, in order, what is under foot, and held."""
+
+    ground: tuple[int, ...]
+    foot: int = NOTHING
+    held: tuple[int, ...] = ()
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - scenes are values; each is asked several times a step
+    def legal(self) -> tuple[int, ...]:
+        """Return the actions that can be carried out, in their order."""
+        actions = sorted({*self.ground})
+        foot, held = self.foot, self.held
+        if foot and len(held) < HANDS:
+            actions.append(GRASP)
+        actions += [RELEASE_FIRST + slot for slot, one in enumerate(held) if product(one, foot)]
+        if len(held) == HANDS and product(*held, foot):
+            actions.append(RELEASE_ALL)
+        return tuple(actions)
+
+    def after(self, action: int) -> Scene:
+        """Return where an action leads that can be carried out."""
+        if action < GRASP:
+            return self._replace(foot=action)
+        if action == GRASP:
+            return Scene(_without(self.ground, self.foot), NOTHING, (*self.held, self.foot))
+        return self.growing(action, product(*self.released(action), self.foot))
+
+    def released(self, action: int) -> tuple[int, ...]:
+        """Return what an action lets go."""
+        if action == RELEASE_ALL:
+            return self.held
+        slot = action - RELEASE_FIRST
+        return self.held[slot : slot + 1] if slot >= 0 else ()
+
+    def growing(self, action: int, grown: int) -> Scene:
+        """Return where it leads that something grows of what is released and what is under foot."""
+        kept = [*self.held]
+        for thing in self.released(action):
+            kept.remove(thing)
+        ground = (*_without(self.ground, self.foot), grown)
+        return Scene(tuple(sorted(ground)), grown, tuple(kept))
+
+    def products(self) -> Iterator[int]:
+        """Yield, each once, what can come of the things that there are."""
+        there = sorted({*self.ground, *self.held})
+        kinds = Counter(_KINDS[thing] for thing in (*self.ground, *self.held))
+        enough = {
+            _SEED: kinds["water", True] > 0,
+            _BABY: kinds[_PLANT] > 0,
+            _BIG_BABY: kinds[_PLANT] > 1,
+        }
+        yield from (GROWN + thing for thing in there if enough.get(_KINDS[thing]))
+
+    def reached(self, goal: str) -> bool:
+        """Whether all is grown that a goal asks for."""
+        grown = {category for category, old in map(kind_of, (*self.ground, *self.held)) if old}
+        return grown >= GOALS[goal]
+
+    def numbers(self) -> np.ndarray:
+        """Return how many of each thing lie there, what is under foot, and what is held."""
+        counts = np.bincount(self.ground, minlength=2 * GROWN)
+        hands = (*self.held, NOTHING, NOTHING)[:HANDS]
+        return np.array([*counts, self.foot, *hands], np.int64)
+
+
+def solution(scene: Scene, goal: str) -> list[int]:
+    """Return the fewest actions that reach a goal; `CwmError` where none do.
+
+    They are looked for among scenes in which every thing is the first of its kind, because what
+    comes of things depends on their kinds alone.
+    """
+    plain = _solution(_plain(scene), goal)
+    if plain is None:
+        raise CwmError(f"nothing leads to {goal!r} from here: what it takes is held or gone")
+    actions = []
+    for action in plain:
+        if action < GRASP:  # a thing of that kind that is not the one that is stood upon
+            wanted = _KINDS[action]
+            action = next(thing for thing in scene.ground if _KINDS[thing] == wanted)
+        actions.append(action)
+        scene = scene.after(action)
+    return actions
+
+
+@cache
+def _solution(start: Scene, goal: str) -> tuple[int, ...] | None:
+    """Search the shortest way, and of these one that seldom has both hands full."""
+    waiting: list[tuple[int, int, tuple[int, ...], Scene]] = [(0, 0, (), start)]
+    seen = set[Scene]()
+    while waiting:
+        steps, full, actions, here = heappop(waiting)
+        if here.reached(goal):
+            return actions
+        if here in seen:
+            continue
+        seen.add(here)
+        for action in here.legal():
+            there = here.after(action)
+            burden = full + (len(there.held) == HANDS)
+            heappush(waiting, (steps + 1, burden, (*actions, action), there))
+    return None
+
+
+def _plain(scene: Scene) -> Scene:
+    """Take every thing for the first of its kind."""
+    ground = tuple(sorted(_FIRST[_KINDS[thing]] for thing in scene.ground))
+    held = tuple(_FIRST[_KINDS[thing]] for thing in scene.held)
+    return Scene(ground, _FIRST[_KINDS[scene.foot]], held)
+
+
+def _without(ground: tuple[int, ...], thing: int) -> tuple[int, ...]:
+    place = ground.index(thing)
+    return ground[:place] + ground[place + 1 :]
+
+
+def scene_of(numbers: Any) -> Scene:
+    """Return the scene that `Scene.numbers` has told."""
+    *counts, foot, first, second = np.asarray(numbers).tolist()
+    ground = tuple(thing for thing, count in enumerate(counts) for _ in range(count))
+    return Scene(ground, foot, tuple(thing for thing in (first, second) if thing))
+
+
+class Playground(gym.Env[Any, Any]):
+    """Grow plants and animals, in a scene that is drawn anew for each episode.
+
+    The `goal` is one of `GOALS`: the step that reaches it rewards 1 and ends the episode.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 2}  # noqa: RUF012
+
+    def __init__(self, *, goal: str = "big", render_mode: str | None = None) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+        if goal not in GOALS:
+            raise UnknownNameError("goal of the playground", str(goal), GOALS)
+        self.goal = goal
+        self.render_mode = render_mode
+        lying = np.full(2 * GROWN, 1 + MOST_ALIKE)
+        self.observation_space = spaces.MultiDiscrete([*lying, *[2 * GROWN] * (1 + HANDS)])
+        self.action_space = spaces.Discrete(len(ACTIONS))
+        self.scene = Scene(())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Draw what there is."""
+        super().reset(seed=seed)
+        ground = [
+            TYPES.index(SPECIES[category][number])
+            for category, count in DRAWN
+            for number in self.np_random.permutation(len(SPECIES[category]))[:count]
+        ]
+        ground += [WATER] * DRAWN[0][1]
+        self.scene = Scene(tuple(sorted(ground)))
+        return self.scene.numbers(), self._info()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Do what can be done; anything else changes nothing."""
+        if not self.action_space.contains(action):
+            raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
+        if self.scene == Scene(()):
+            raise gym.error.ResetNeeded("reset the environment before its first step")
+        if action in self.valid_actions():
+            self.scene = self.scene.after(int(action))
+        done = self.scene.reached(self.goal)
+        return self.scene.numbers(), float(done), done, False, self._info()
+
+    def valid_actions(self) -> tuple[int, ...]:
+        """Return the actions that can be carried out."""
+        return self.scene.legal()
+
+    def restore(self, observation: Any) -> bool:
+        """Stand at an observation; False where it is none of the playground."""
+        if not self.observation_space.contains(observation):
+            return False
+        scene = scene_of(observation)
+        held_after_nothing = len(scene.held) < HANDS and observation[-1] != NOTHING
+        there = {*scene.ground, *scene.held} <= {*THINGS}
+        if not there or held_after_nothing or scene.foot not in (NOTHING, *scene.ground):
+            return False
+        self.scene = scene
+        return True
+
+    def render(self) -> str | None:
+        """Say in words what there is."""
+        return None if self.render_mode is None else in_words(self.scene)
+
+    def _info(self) -> dict[str, Any]:
+        return {"valid_actions": self.valid_actions()}
+
+
+def in_words(scene: Scene) -> str:
+    """Say what lies there, what is under foot, and what is held."""
+    lying = ", ".join(f"the {NAMES[thing]}" for thing in scene.ground) or "nothing"
+    held = " and ".join(f"the {NAMES[thing]}" for thing in scene.held) or "nothing"
+    under = f"the {NAMES[scene.foot]}" if scene.foot else "nothing"
+    return f"You see {lying}. You are standing on {under}. You are holding {held}."
