@@ -1,29 +1,34 @@
-"""Score a program on recorded transitions: what `cwm evaluate` does."""
+"""Score a program, or rules, on recorded transitions: what `cwm evaluate` does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
+from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
+from cwm_cli.evaluation.ranking import RankSummary
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.programs import ProgramRun
+from cwm_cli.runs.programs import ModelRun
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.theory import Theory
 
 Part = Literal["train", "test"]
 """A part of the recorded transitions: what a search may see, and what is held out."""
@@ -36,7 +41,8 @@ class EvaluationResult:
     `scores.test.accuracy` says how right the program is on held-out rows (None for a part without
     rows, or not asked for), `failure` why it could not be judged. `rows` and `found` hold, for
     each part, the transitions and what the
-    program predicts for them; `metric` is what they were scored by.
+    program predicts for them; `metric` is what they were scored by. Of rules `ranks` say where
+    what followed stands among all that might have.
     """
 
     scores: Scores
@@ -45,6 +51,7 @@ class EvaluationResult:
     metric: Metric = field(repr=False)
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
+    ranks: Mapping[Part, RankSummary] = field(default_factory=dict, repr=False)
 
     @property
     def wrong(self) -> Part | None:
@@ -76,11 +83,13 @@ class EvaluationResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm evaluate --json` prints."""
+        ranks = {part: each.model_dump(mode="json") for part, each in self.ranks.items()}
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
             "failure": asdict(self.failure) if self.failure else None,
             "rollouts": [rollout._asdict() for rollout in self.rollouts],
+            **({"ranks": ranks} if ranks else {}),
         } | self._calibrations()
 
     def _calibrations(self) -> dict[str, Any]:
@@ -106,12 +115,12 @@ def evaluate(
     seed: int = 0,
     observer: Observer = SILENT,
 ) -> EvaluationResult:
-    """Score a program of `env`, or the best one of a run, which knows its environment.
+    """Score a program of `env`, or what a run came to, which knows its environment.
 
     It is asked for the transitions of the run, those of `dataset`, or the default ones of the
     environment. With a `rollout_count` it is also rolled out so many times, on held-out rows
     where some were scored. Where no `metric` is named, a program of chance or memory is scored
-    by its skill, and any other by its accuracy.
+    by its skill, and any other by its accuracy; rules by that of what they hold to be likeliest.
     """
     run = _run(subject)
     about = find_subject(
@@ -119,6 +128,7 @@ def evaluate(
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
+        programs_only=False,
         observer=observer,
     )
     limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
@@ -130,14 +140,14 @@ def evaluate(
     measure = kind.of(data.train).knowing(truth, seed=seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
-    guard = protected(
-        Limits.chosen({**about.limits, **limits}),
-        tools=[*about.tools, *tools],
-        accepted=allow_gap,
-        observer=observer,
-    )
-    with guard as sandbox:
-        model = ProgramModel(about.text or "", sandbox, about.name)
+    bounds = Limits.chosen({**about.limits, **limits})
+    with ExitStack() as stack:
+        model = about.model
+        if model is None:
+            guard = protected(
+                bounds, tools=[*about.tools, *tools], accepted=allow_gap, observer=observer
+            )
+            model = ProgramModel(about.text or "", stack.enter_context(guard), about.name)
         found: dict[Part, Evaluation] = {}
         failure = None
         for part, rows in chosen.items():
@@ -149,16 +159,23 @@ def evaluate(
         rolled: list[Rollout] = []
         if rollout_count and chosen and not failure:
             rows = chosen.get("test", next(iter(chosen.values())))
-            rolled = rollouts(
-                model, rows, rollout_count, seed=seed, seconds=sandbox.limits.wall_seconds
-            )
+            rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=bounds.wall_seconds)
     train, test = (found[part].score if part in found else None for part in parts)
-    return EvaluationResult(Scores(train, test, None), failure, rolled, measure, chosen, found)
+    scores = Scores(train, test, None)
+    ranks = _ranks(model, chosen)
+    return EvaluationResult(scores, failure, rolled, measure, chosen, found, ranks)
+
+
+def _ranks(model: WorldModel, rows: Mapping[Part, Dataset]) -> dict[Part, RankSummary]:
+    """Say where what followed stands among its candidates, for a model that has any."""
+    if not isinstance(model, Theory):
+        return {}
+    return {part: ranking(model, some).summary() for part, some in rows.items()}
 
 
 def _run(subject: ProgramSource | RunSource) -> RunSource | None:
     """Return the subject if it is a run: one that was read, or a folder."""
-    if isinstance(subject, ProgramRun):
+    if isinstance(subject, ModelRun):
         return subject
     is_text = isinstance(subject, str) and "\n" in subject
     return subject if not is_text and Path(subject).is_dir() else None

@@ -99,7 +99,13 @@ def plan(
     The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
     """
     subject = find_subject(
-        run, program=program, env=env, env_args=env_args, real_env=real_env, observer=observer
+        run,
+        program=program,
+        env=env,
+        env_args=env_args,
+        real_env=real_env,
+        programs_only=False,
+        observer=observer,
     )
     check_access(tools, allow_gap)
     with closing(subject.spec.make(**subject.env_args)) as made:
@@ -112,7 +118,7 @@ def plan(
         film.check()
     setting = Setting(subject.env, subject.env_args, seed, limit)
     truth = EnvironmentModel(subject.spec, subject.env_args)
-    asked: SideName = "oracle" if subject.text is None else "model"
+    asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
     sides = _sides(asked, truth, oracle=oracle, observer=observer)
     used = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
@@ -339,9 +345,9 @@ def _model(
     rows: Dataset | None,
     doubt: Mode,
 ) -> tuple[WorldModel | None, str]:
-    """Return the program to plan with, none for the true environment, and what is doubted."""
+    """Return the model to plan with, none for the true environment, and what is doubted."""
     if sandbox is None:
-        return None, ""
+        return subject.model and subject.model.planned, ""
     plain = ProgramModel(subject.text or "", sandbox, subject.name)
     if rows is None:
         return plain, "none: no data to go by (name some: --dataset FILE)"

@@ -1,4 +1,4 @@
-"""What work is about: a program, a run, or an environment itself, and all that comes with it."""
+"""What work is about: a program, rules, a run, or an environment, and all that comes with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.programs import ProgramRun, program_run
+from cwm_cli.runs.programs import ModelRun, ProgramRun, model_run, program_run
 from cwm_cli.runs.store import RUNS
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds.model import WorldModel
 
 PLANS = "plans"
 """The folder, of a run or of all runs, with what was played."""
@@ -25,14 +26,15 @@ PLANS = "plans"
 ProgramSource = Path | str
 """A file with a program, or, in several lines, its text."""
 
-RunSource = Path | str | ProgramRun[Any, Any]
-"""The folder of a run that came to a program, or the run that was read from it."""
+RunSource = Path | str | ModelRun[Any, Any]
+"""The folder of a run that came to a world model, or the run that was read from it."""
 
 
 class Subject(NamedTuple):
-    """A program, or none for the environment itself, and all that comes with it.
+    """A program, another world model, or the environment itself, and all that comes with it.
 
-    `env` is the name under which the environment is found. `tools` are what the program may
+    The environment has neither a `text`, which is that of a program, nor a `model`, which is one
+    that runs nobody's code. `env` is the name under which the environment is found. `tools` are what the program may
     import, `limits` what it may use up, and in `folder` what is played with it is written
     down; `run` is where it comes from, if from one.
     """
@@ -45,11 +47,14 @@ class Subject(NamedTuple):
     tools: tuple[str, ...] = ()
     limits: Mapping[str, Any] = {}
     folder: Path = RUNS / PLANS
-    run: ProgramRun[Any, Any] | None = None
+    run: ModelRun[Any, Any] | None = None
+    model: WorldModel | None = None
 
     @property
     def digest(self) -> str:
-        """The hash of the program, empty if there is none."""
+        """The hash of the program or model, empty for the environment itself."""
+        if self.model is not None:
+            return self.model.digest
         return "" if self.text is None else sha256(self.text.encode()).hexdigest()
 
     def transitions(
@@ -70,17 +75,19 @@ def find_subject(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
     real_env: bool | None = None,
+    programs_only: bool = True,
     observer: Observer = SILENT,
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
-    With `real_env` it is the environment itself; None where that is no choice.
+    With `real_env` it is the environment itself; None where that is no choice. Runs that came to
+    no program are refused, unless work can be about any world model.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
         instead = "" if real_env is None else "; with --real-env there is none"
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
     if run is not None:
-        return _of_run(run, env, env_args, observer)
+        return _of_run(run, env, env_args, observer, programs_only=programs_only)
     if env is None:
         raise CwmError("a program does not say what it is a model of: name --env ID")
     spec = find_environment(env, observer)
@@ -91,28 +98,37 @@ def find_subject(
 
 
 def _of_run(
-    run: RunSource, env: str | None, env_args: Mapping[str, Any] | None, observer: Observer
+    run: RunSource,
+    env: str | None,
+    env_args: Mapping[str, Any] | None,
+    observer: Observer,
+    *,
+    programs_only: bool,
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
-    if not isinstance(run, ProgramRun) and Path(run).is_file():
+    if not isinstance(run, ModelRun) and Path(run).is_file():
         raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
-    found = run if isinstance(run, ProgramRun) else program_run(Path(run))
+    place = run.folder if isinstance(run, ModelRun) else Path(run)
+    found = program_run(place) if programs_only else model_run(place)
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
         raise CwmError(f"{folder} is a run of {config.env}: leave --env out")
     if env_args and dict(env_args) != config.env_args:
         raise CwmError(f"{folder} was started with other environment arguments: leave them out")
-    return Subject(
+    subject = Subject(
         name=str(folder),
         spec=spec,
         env=config.env,
         env_args=config.env_args,
-        text=found.best_program(),
-        tools=tuple(config.tools),
-        limits=found.limits,
+        text=None,
         folder=folder / PLANS,
         run=found,
+    )
+    if not isinstance(found, ProgramRun):
+        return subject._replace(model=found.trusted_model())
+    return subject._replace(
+        text=found.best_program(), tools=tuple(config.tools), limits=found.limits
     )
 
 

@@ -1,10 +1,10 @@
-"""Runs whose folder holds the best program of an environment: what others go on from."""
+"""Runs that came to a world model of an environment, most of them to a program."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -15,13 +15,27 @@ from cwm_cli.runs.listing import load
 from cwm_cli.runs.store import Run, RunHeader
 from cwm_cli.text import clean
 
+if TYPE_CHECKING:
+    from cwm_cli.worlds.model import WorldModel
+
 BEST = "best.py"
 
 H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
 
 
-class ProgramRun(Run[H, R]):
+class ModelRun(Run[H, R]):
+    """A run that came to a world model of an environment, and has transitions of it.
+
+    Its choices name the environment (`env`, `env_args`).
+    """
+
+    def trusted_model(self) -> WorldModel:
+        """Return the world model, where it runs nobody's code."""
+        raise NotImplementedError
+
+
+class ProgramRun(ModelRun[H, R]):
     """A run that came to a program of an environment, in `best.py`, and has transitions of it.
 
     Its choices name the environment (`env`, `env_args`), the `tools` that the program may import
@@ -66,4 +80,13 @@ def program_run(folder: Path) -> ProgramRun[Any, Any]:
     if not isinstance(run, ProgramRun):
         words = f"{folder} is a run of kind {run.kind!r}, which has no program"
         raise CwmError(f"{words}: name one of `cwm synthesize` or `cwm learn`")
+    return run
+
+
+def model_run(folder: Path) -> ModelRun[Any, Any]:
+    """Return the run of a folder, which has to have come to a world model of any kind."""
+    run = load(folder)
+    if not isinstance(run, ModelRun):
+        words = f"{folder} is a run of kind {run.kind!r}, which has no program or rules"
+        raise CwmError(f"{words}: name one of `cwm synthesize`, `cwm learn` or `cwm theorize`")
     return run

@@ -264,6 +264,16 @@ class WorldModel:
         """Whether what it says to a row depends on those before it in the episode."""
         return False
 
+    @property
+    def digest(self) -> str:
+        """The hash of all that it predicts by, empty where there is none."""
+        return ""
+
+    @property
+    def planned(self) -> WorldModel:
+        """The model as plans are made with it, to compare with what comes about."""
+        return self
+
     def describe(self) -> str:
         """Say what it is, in a few words."""
         return self.kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -94,6 +94,11 @@ class Theory(WorldModel):
     def digest(self) -> str:
         """The hash of the rules and of who reads them."""
         return sha256(f"{self.statistician.backend!r}\0{self.rules}".encode()).hexdigest()
+
+    @property
+    def planned(self) -> Theory:
+        """The rules without what no plan reckons with."""
+        return replace(self, plausible=True)
 
     def describe(self) -> str:
         """Say what it is, in a few words."""
