@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.learning.learn import learn
     from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
+    from cwm_cli.agents.theorizing.scoring import score
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.errors import CwmError
@@ -46,6 +47,7 @@ __all__ = [
     "learn",
     "load",
     "plan",
+    "score",
     "synthesize",
 ]
 
@@ -60,6 +62,7 @@ _HOMES = {
     "evaluate": "agents.evaluating",
     "learn": "agents.learning.learn",
     "plan": "agents.playing",
+    "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
 }
 """Where the public names are defined."""

@@ -34,9 +34,9 @@ class Subject(NamedTuple):
     """A program, another world model, or the environment itself, and all that comes with it.
 
     The environment has neither a `text`, which is that of a program, nor a `model`, which is one
-    that runs nobody's code. `env` is the name under which the environment is found. `tools` are what the program may
-    import, `limits` what it may use up, and in `folder` what is played with it is written
-    down; `run` is where it comes from, if from one.
+    that runs nobody's code. `env` is the name under which the environment is found. `tools` are
+    what the program may import, `limits` what it may use up, and in `folder` what is played with
+    it is written down; `run` is where it comes from, if from one.
     """
 
     name: str

@@ -22,6 +22,7 @@ from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
+from cwm_cli.cli.score import score
 from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.text import wanted_instead
@@ -54,6 +55,7 @@ COMMANDS = (
     collect,
     synthesize,
     evaluate,
+    score,
     calibrate,
     learn,
     plan,

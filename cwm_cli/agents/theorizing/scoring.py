@@ -1,0 +1,199 @@
+"""How well rules in words predict recorded transitions: what `cwm score` does.
+
+Among all that might have followed, what did follow is ranked by how likely the statistician holds
+it to be under the rules, and beside that under no rules and by guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm_cli.agents.collecting import find_environment, load_transitions, recorded_args
+from cwm_cli.agents.synthesizing import check_flags
+from cwm_cli.agents.theorizing.parts import answers, view_of
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_text
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.ranking import TOP, Ranking, RankSummary
+from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.report import Grid
+from cwm_cli.worlds.choosing import weigher
+from cwm_cli.worlds.statistician import Statistician, text_transitions
+from cwm_cli.worlds.theory import Theory
+
+RULES, NO_RULES, GUESSING = "rules", "no rules", "guessing"
+"""Who is compared, as the tables name them."""
+
+
+@dataclass(frozen=True)
+class RuleScores:
+    """What `score` came to: where what followed stands by the rules, without any, by guessing.
+
+    `source` says where the transitions are from, `statistician` who weighed them. It
+    `normalises` if log-likelihoods are those among the candidates, and so can be compared with
+    those of others. `notes` is what is to be said of all that.
+    """
+
+    env: str
+    rules: str
+    statistician: str
+    normalises: bool
+    source: str
+    ranks: RankSummary
+    without_rules: RankSummary
+    guessing: RankSummary
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm score --json` prints."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            name: value.model_dump(mode="json") if isinstance(value, RankSummary) else value
+            for name, value in facts.items()
+        }
+
+    def grids(self) -> list[Grid]:
+        """Return the tables: all transitions by rules, no rules and guessing, and each kind."""
+        sides = {RULES: self.ranks, NO_RULES: self.without_rules, GUESSING: self.guessing}
+        return [rank_grid(sides), kinds_grid(self.ranks)]
+
+
+def score(
+    env: str,
+    *,
+    rules: Path | str,
+    env_args: Mapping[str, Any] | None = None,
+    dataset: Dataset | Path | str | None = None,
+    top: Sequence[int] = TOP,
+    statistician: str | None = None,
+    model: str | None = None,
+    api_base: str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    observer: Observer = SILENT,
+) -> RuleScores:
+    """Rank what followed transitions of `env` among all that might have, under rules in words.
+
+    `rules` is a file, or in several lines the text itself. The transitions are the held-out ones
+    of the `dataset` where it has some, or of the default one. The `statistician` is a backend, or
+    PROVIDER/NAME for a language model, whose `options` these are. Raises `CwmError` for what the
+    user can mend.
+    """
+    text, asked = read_rules_file(rules), answers("statistician", statistician, model)
+    if min(top, default=0) < 1:
+        raise CwmError("ranks are counted from 1: name some, such as --topk 1,3,5,10")
+    flags = {"api_base": api_base} if api_base else {}
+    check_flags(asked.backend, flags)
+    chosen = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
+    backend = asked.made(chosen | flags)
+    backend.ready()
+    spec = find_environment(env, observer)
+    rows, source = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
+    with closing(spec.make(**recorded_args(rows, env_args))) as made:
+        view = view_of(spec, made)
+    weighing = Statistician(view, weigher(backend, observer.note))
+    held_out = rows.test
+    transitions = text_transitions(view, held_out if len(held_out) else rows)
+    theories = [Theory(each, weighing) for each in (text, "")]
+    ranked, bare = (Ranking.of(transitions, each.weights(transitions)) for each in theories)
+    return RuleScores(
+        env=spec.id,
+        rules=text,
+        statistician=str(asked),
+        normalises=weighing.normalises,
+        source=f"{source}, {'held-out' if len(held_out) else 'all'} transitions",
+        ranks=ranked.summary(top),
+        without_rules=bare.summary(top),
+        guessing=Ranking.uniform(transitions).summary(top),
+        notes=tuple(_notes(ranked, bare)),
+    )
+
+
+def _notes(ranked: Ranking, bare: Ranking) -> list[str]:
+    """Say what is not to be averaged over."""
+    if not ranked.distinguishes:
+        return [
+            "under these rules the statistician gives the same weight to every candidate: "
+            "ranks are those of guessing"
+        ]
+    if ranked.places == bare.places:
+        return ["the statistician makes nothing of these rules: it weighs as without any"]
+    return []
+
+
+def read_rules_file(source: Path | str) -> str:
+    """Return the rules of a file, or those of a text in several lines."""
+    if isinstance(source, str) and "\n" in source:
+        name, text = "the text", source
+    else:
+        name = str(source)
+        try:
+            text = read_text(Path(source))
+        except UnreadableError as error:
+            hint = "name a text file with a rule on each line"
+            raise UnreadableError(
+                error.file, error.reason, hint, is_missing=error.is_missing
+            ) from error
+    text = "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    if not text:
+        raise CwmError(f"{name} has no rules: write one on each line")
+    if len(text) > TheoryProblem.longest:
+        most = f"{len(text):,} characters, and rules have {TheoryProblem.longest:,} at most"
+        raise CwmError(f"{name} has {most}: shorten them")
+    if not text.replace("\n", " ").isprintable():
+        raise CwmError(f"{name} is no text: write a rule on each line")
+    return text
+
+
+def ranking(theory: Theory, rows: Dataset) -> Ranking:
+    """Rank what followed rows by rules."""
+    transitions = text_transitions(theory.view, rows)
+    return Ranking.of(transitions, theory.weights(transitions))
+
+
+def rank_grid(sides: Mapping[str, RankSummary]) -> Grid:
+    """Compare ranks and likelihoods over all transitions, a column for each side."""
+    every = list(sides.values())
+    lines = [
+        ["transitions", *(f"{each.all.transitions:,}" for each in every)],
+        *(
+            [f"top {k}", *(f"{each.all.top[k]:.3f}" for each in every)]
+            for k in every[0].all.top
+        ),
+        *(
+            [f"top {k}, mean of kinds", *(f"{each.mean.top[k]:.3f}" for each in every)]
+            for k in every[0].all.top
+        ),
+        *(
+            [f"top {k}, as published", *(f"{each.all.top_published[k]:.3f}" for each in every)]
+            for k in every[0].all.top
+        ),
+        ["mean rank", *(f"{each.all.rank:.2f}" for each in every)],
+        ["-log p, mean", *(f"{each.all.nll:.3f}" for each in every)],
+        ["log-likelihood", *(f"{each.all.log_likelihood:.2f}" for each in every)],
+    ]
+    return Grid("What followed among all that might have", ["", *sides], lines)
+
+
+def kinds_grid(ranks: RankSummary) -> Grid:
+    """Tell each kind of change apart."""
+    top = list(ranks.all.top)
+    lines = [
+        [
+            kind,
+            f"{each.transitions:,}",
+            f"{each.log_likelihood:.2f}",
+            f"{each.nll:.3f}",
+            *(f"{each.top[k]:.3f}" for k in top),
+        ]
+        for kind, each in ranks.kinds.items()
+    ]
+    heads = ["kind of change", "transitions", "log-likelihood", "-log p", *(f"top {k}" for k in top)]
+    return Grid("By kind of change", heads, lines)
+
+
