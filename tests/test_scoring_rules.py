@@ -1,6 +1,9 @@
 """Rules in words as a world model: what followed is ranked, predicted and planned by them."""
 
+import json
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from math import log
 
 import gymnasium as gym
@@ -8,7 +11,10 @@ import numpy as np
 import pytest
 
 import cwm_cli
+from cwm_cli import registry
 from cwm_cli.agents.playing import choose_planners
+from cwm_cli.agents.theorizing import scoring
+from cwm_cli.cli.score import ranks
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
@@ -202,3 +208,112 @@ def test_plans_are_made_by_rules(planner) -> None:
             steps[rules] = seen
             assert session.report.forms == ("rules",)
     assert steps == {TRUE: PLACES - 1, WRONG: 0}
+
+
+DOOR = "If colour is not blue, then opened.\nOtherwise, closed."
+
+
+@pytest.fixture(scope="module")
+def door() -> Dataset:
+    """Hold every item before a door that opens to what is not blue."""
+    spec = registry.environment("Door-v0")
+    rows = []
+    with closing(spec.make(rule="not blue")) as env:
+        spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+        for action in range(27):
+            before, _ = env.reset()
+            seen, reward, terminated, *_ = env.step(action)
+            rows.append(Transition(before, action, seen, reward, terminated, episode=action))
+    about = {"env": "Door-v0", "env_args": {"rule": "not blue"}}
+    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1], metadata=about)
+
+
+def test_rules_are_scored_beside_no_rules_and_guessing(door) -> None:
+    found = cwm_cli.score("Door-v0", rules=DOOR, dataset=door)
+    assert found.statistician == "symbolic"
+    assert found.normalises
+    assert found.ranks.all.transitions == 27
+    assert {kind: each.transitions for kind, each in found.ranks.kinds.items()} == {
+        "opened": 18,
+        "closed": 9,
+    }
+    assert found.ranks.all.top[1] == found.ranks.mean.top[1] == 1.0
+    assert found.ranks.all.log_likelihood == pytest.approx(27 * log(0.95 + 0.05 / 2))
+    assert found.without_rules.all.top == {1: 0.5, 3: 1.0, 5: 1.0, 10: 1.0}
+    assert found.without_rules.all.top_published[1] == 1.0
+    assert found.guessing.all.nll == pytest.approx(log(2))
+    assert found.notes == ()
+    told = json.loads(json.dumps(found.as_json()))
+    assert told["ranks"]["all"]["top"]["1"] == 1.0
+    [ranks, kinds] = found.grids()
+    assert [line[:3] for line in ranks.cells][:2] == [
+        ["rules", "transitions", "1.000"],
+        ["rules", "kinds of change", "1.000"],
+    ]
+    assert [line[:2] for line in kinds.cells] == [["opened", "18"], ["closed", "9"]]
+
+
+def test_a_statistician_that_makes_nothing_of_rules_is_said_to(door) -> None:
+    nothing = cwm_cli.score("Door-v0", rules="Hold on\nto your hat", dataset=door)
+    assert "the same weight to every candidate" in nothing.notes[0]
+    assert nothing.ranks.all.top[1] == 0.5
+    rows = walked()
+    transitions = text_transitions(CorridorWords(), rows)
+    alike = [
+        Ranking.of(transitions, [np.arange(PLACES, dtype=float)] * len(rows)) for _ in range(2)
+    ]
+    assert "makes nothing of these rules" in scoring._notes(*alike)[0]
+
+
+def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch) -> None:
+    rules, empty, binary, long = (tmp_path / name for name in ("r.txt", "e.txt", "b.txt", "l.txt"))
+    rules.write_text(DOOR)
+    empty.write_text(" \n\n")
+    binary.write_bytes(bytes(range(256)))
+    long.write_text("If colour is blue, then closed.\n" * 1000)
+    other = replace(door, metadata={"env": "CartPole-v1"})
+    cases = {
+        "there is no ": {"rules": tmp_path / "nowhere"},
+        "it is a folder": {"rules": tmp_path},
+        "e.txt has no rules": {"rules": empty},
+        "b.txt cannot be read": {"rules": binary},
+        "l.txt has 31,999 characters, and rules have 4,000": {"rules": long},
+        "holds transitions of CartPole-v1": {"dataset": other},
+        "ranks are counted from 1": {"top": [0]},
+        "knows no log-probabilities": {"statistician": "induction"},
+        "unknown backend": {"statistician": "nobody"},
+        "noise=2 is refused": {"options": ["noise=2"]},
+        "nothing puts what happens in CartPole-v1 into words: choose Door-v0": {
+            "env": "CartPole-v1",
+            "dataset": other,
+        },
+    }
+    monkeypatch.delenv("CWM_MODEL", raising=False)
+    wrong = {}
+    for words, asked in cases.items():
+        try:
+            wrong[words] = cwm_cli.score(
+                **{"env": "Door-v0", "rules": rules, "dataset": door} | asked
+            )
+        except cwm_cli.CwmError as error:
+            if words not in str(error) or len(str(error).splitlines()) > 1:
+                wrong[words] = error
+    assert wrong == {}
+    view = TextView()
+    with pytest.raises(cwm_cli.CwmError, match="lists no candidates"):
+        view.candidates(0)
+
+
+def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
+    door.save(tmp_path / "door.npz")
+    (tmp_path / "rules.txt").write_text(DOOR)
+    asked = ["--rules", tmp_path / "rules.txt", "--dataset", tmp_path / "door.npz", "--topk", "1,2"]
+    shown = cwm("score", "--env", "Door-v0", *map(str, asked), "--json")
+    told = json.loads(shown.stdout)["ranks"]["all"]
+    assert (told["rank"], told["top"]) == (1.0, {"1": 1.0, "2": 1.0})
+    assert "top 2" in shown.stderr
+    assert "as published" in shown.stderr
+    assert ranks("10,1, 3") == [1, 3, 10]
+    for odd in ("", "0", "1,x", "1.5", "-1", "1,,2", "9" * 9):
+        with pytest.raises(cwm_cli.CwmError, match="write ranks from 1 on"):
+            ranks(odd)

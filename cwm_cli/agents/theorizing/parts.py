@@ -1,4 +1,4 @@
-"""Who proposes rules and who weighs them, and the words for an environment, as a user names them."""
+"""Who proposes rules and who weighs them, and the words for an environment, as users name them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cwm_cli.agents.synthesizing import MODEL_VARIABLE
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, default, find, names
+from cwm_cli.registry import default, find, names
 from cwm_cli.search.contracts import Backend
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def answers(
 def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
     """Return the words for a made environment, or say which environments have any."""
     if spec.text is None:
-        having = [name for name in names("environment") if _has_words(name)]
+        having = [name for name in names("environment") if find("environment", name)().text]
         raise CwmError(
             f"nothing puts what happens in {spec.id} into words: choose {', '.join(having)}"
         )

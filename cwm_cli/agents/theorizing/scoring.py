@@ -18,11 +18,12 @@ from cwm_cli.agents.theorizing.parts import answers, view_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.ranking import TOP, Ranking, RankSummary
+from cwm_cli.evaluation.ranking import TOP, Ranking, RankMeans, RankSummary
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import Grid
+from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.choosing import weigher
 from cwm_cli.worlds.statistician import Statistician, text_transitions
 from cwm_cli.worlds.theory import Theory
@@ -157,27 +158,22 @@ def ranking(theory: Theory, rows: Dataset) -> Ranking:
 
 
 def rank_grid(sides: Mapping[str, RankSummary]) -> Grid:
-    """Compare ranks and likelihoods over all transitions, a column for each side."""
-    every = list(sides.values())
-    lines = [
-        ["transitions", *(f"{each.all.transitions:,}" for each in every)],
-        *(
-            [f"top {k}", *(f"{each.all.top[k]:.3f}" for each in every)]
-            for k in every[0].all.top
-        ),
-        *(
-            [f"top {k}, mean of kinds", *(f"{each.mean.top[k]:.3f}" for each in every)]
-            for k in every[0].all.top
-        ),
-        *(
-            [f"top {k}, as published", *(f"{each.all.top_published[k]:.3f}" for each in every)]
-            for k in every[0].all.top
-        ),
-        ["mean rank", *(f"{each.all.rank:.2f}" for each in every)],
-        ["-log p, mean", *(f"{each.all.nll:.3f}" for each in every)],
-        ["log-likelihood", *(f"{each.all.log_likelihood:.2f}" for each in every)],
-    ]
-    return Grid("What followed among all that might have", ["", *sides], lines)
+    """Compare ranks and likelihoods of several sides: over transitions, over kinds, as published.
+
+    As published ties count in favour of what followed.
+    """
+    lines = []
+    for side, ranks in sides.items():
+        every, mean = ranks.all, ranks.mean
+        total = f"{every.log_likelihood:.2f}"
+        lines += [
+            [side, "transitions", *_shares(every.top), *_means(every), total],
+            [side, "kinds of change", *_shares(mean.top), *_means(mean), UNKNOWN],
+            [side, "as published", *_shares(every.top_published), UNKNOWN, UNKNOWN, UNKNOWN],
+        ]
+    top = next(iter(sides.values())).all.top
+    heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p", "log-likelihood"]
+    return Grid("What followed among all that might have", heads, lines, words=2)
 
 
 def kinds_grid(ranks: RankSummary) -> Grid:
@@ -189,11 +185,23 @@ def kinds_grid(ranks: RankSummary) -> Grid:
             f"{each.transitions:,}",
             f"{each.log_likelihood:.2f}",
             f"{each.nll:.3f}",
-            *(f"{each.top[k]:.3f}" for k in top),
+            *_shares(each.top),
         ]
         for kind, each in ranks.kinds.items()
     ]
-    heads = ["kind of change", "transitions", "log-likelihood", "-log p", *(f"top {k}" for k in top)]
+    heads = [
+        "kind of change",
+        "transitions",
+        "log-likelihood",
+        "-log p",
+        *(f"top {k}" for k in top),
+    ]
     return Grid("By kind of change", heads, lines)
 
 
+def _shares(top: Mapping[int, float]) -> list[str]:
+    return [f"{share:.3f}" for share in top.values()]
+
+
+def _means(ranks: RankMeans) -> list[str]:
+    return [f"{ranks.rank:.2f}", f"{ranks.nll:.3f}"]
