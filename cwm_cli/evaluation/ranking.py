@@ -61,7 +61,7 @@ class RankSummary(BaseModel):
     mean: RankMeans
 
 
-class Place(NamedTuple):
+class RankedChange(NamedTuple):
     """Where what followed a transition stands.
 
     `weight` is what it was given, `share` that normalised over the candidates; `above` counts the
@@ -86,7 +86,7 @@ class Ranking:
     """
 
     kinds: Sequence[str]
-    places: Sequence[Place]
+    places: Sequence[RankedChange]
     distinguishes: bool
 
     @classmethod
@@ -108,7 +108,7 @@ class Ranking:
 
     def summary(self, top: Sequence[int] = TOP) -> RankSummary:
         """Average over all transitions, those of each kind, and the kinds."""
-        named: dict[str, list[Place]] = {}
+        named: dict[str, list[RankedChange]] = {}
         for kind, place in zip(self.kinds, self.places, strict=True):
             named.setdefault(kind, []).append(place)
         kinds = {kind: _averaged(places, top) for kind, places in named.items()}
@@ -122,7 +122,7 @@ class Ranking:
         return RankSummary(all=_averaged(self.places, top), kinds=kinds, mean=mean)
 
 
-def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray) -> Place:
+def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray) -> RankedChange:
     """Find what followed among the candidates."""
     sentences = [each.text for each in transition.candidates]
     if transition.change.text not in sentences:
@@ -134,10 +134,10 @@ def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray)
     own = weights[place]
     tied = np.abs(weights - own) <= TIED
     above = int(np.sum((weights > own) & ~tied))
-    return Place(float(own), float(shares[place]), above, int(np.sum(tied)) - 1)
+    return RankedChange(float(own), float(shares[place]), above, int(np.sum(tied)) - 1)
 
 
-def _averaged(places: Sequence[Place], top: Sequence[int]) -> RankScore:
+def _averaged(places: Sequence[RankedChange], top: Sequence[int]) -> RankScore:
     """Average over transitions, of which there is at least one."""
     return RankScore(
         transitions=len(places),
