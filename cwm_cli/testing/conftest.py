@@ -32,6 +32,7 @@ class CartWords(TextView):
     kinds = ("faster",)
     vocabulary: Mapping[str, tuple[str, ...]] = {"push": SIDES}  # read only
     conclusions: Mapping[str, Mapping[str, tuple[str, ...]]] = {"faster": {"side": SIDES}}
+    goals = ("a push to the right",)
 
     def guide(self) -> str:
         """Describe the cart."""
@@ -66,6 +67,14 @@ class CartWords(TextView):
         after = np.array(observation)
         after[1] += 0.2 * (2 * SIDES.index(change.fields["side"]) - 1)
         return Consequence(after, 1.0, False)
+
+    def features(self, observation: Any) -> np.ndarray:
+        """Return what is observed."""
+        return np.asarray(observation)
+
+    def solution(self, observation: Any, goal: str) -> Sequence[int]:
+        """Push to the right."""
+        return (1,)
 
 
 class Pusher(Backend):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import is_dataclass, replace
 from inspect import getdoc, signature
@@ -16,11 +17,12 @@ from typer.testing import CliRunner
 
 from cwm_cli import registry
 from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
+from cwm_cli.agents.policies import Stage
 from cwm_cli.agents.recording import record
-from cwm_cli.agents.theorizing.experimenters import Experimenter
+from cwm_cli.agents.theorizing.experimenters import Experimenter, PhaseContext, gather
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
@@ -382,7 +384,7 @@ def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
 @every("policy")
 def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: Material) -> None:
     if issubclass(find("policy", name), Experimenter):
-        pytest.skip("it needs an environment in words")
+        pytest.skip("it needs an environment in words, as the next test has")
 
     def rows(seed: int) -> Dataset:
         return record(
@@ -393,6 +395,45 @@ def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: M
     assert first.digest == rows(5).digest
     assert len(first.train) > 0
     assert len(first.test) > 0
+
+
+class Terse(Backend):
+    """Finds every text the likelier the shorter it is."""
+
+    can_score = True
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Weigh texts by their lengths."""
+        return [[-0.1 * len(request.text)] for request in requests]
+
+
+@every("policy")
+def test_an_experimenter_goes_on_from_its_state_as_if_it_had_never_stopped(
+    name: str, material: Material
+) -> None:
+    if not issubclass(find("policy", name), Experimenter):
+        pytest.skip("it is told of no rules")
+    statistician = replace(material.statistician, backend=Terse())
+    view = statistician.view
+    stage = Stage(replace(material.spec, text=lambda env: view), {}, 3, 8)
+    found = []
+    for stopping in (False, True):
+        experimenter, rows = make("policy", name, material), list[Transition]()
+        for phase in range(3):
+            if stopping:
+                state, experimenter = experimenter.state(), make("policy", name, material)
+            if stopping or phase == 0:
+                experimenter.prepare(stage)
+            if stopping and phase > 0:
+                experimenter.restore(state)
+            context = PhaseContext(phase, phase / 3, "Push.", "Wait.", "", view, statistician)
+            experimenter.inquire(context)
+            added = gather(stage, experimenter, 2, seed=3, first=100 * phase)
+            experimenter.learn(context, added)
+            rows += added
+        found.append([(*row.observation.tolist(), row.action, row.episode) for row in rows])
+    assert found[0] == found[1]
+    assert len(found[0]) > 0
 
 
 @every("world model")
