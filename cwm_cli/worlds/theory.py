@@ -43,11 +43,11 @@ stays bounded."""
 GUESSING = 1 - 1e-9
 """Of the share of a candidate by guessing, what it takes to be as likely: but for rounding."""
 
-Situation = tuple[Any, Any]
+_Situation = tuple[Any, Any]
 """An observation and an action."""
 
 
-class Outcome(NamedTuple):
+class PossibleChange(NamedTuple):
     """What may follow an action, how likely it is under the rules, and what its words mean."""
 
     probability: float
@@ -114,7 +114,7 @@ class Theory(WorldModel):
             found = {each.text for row in transitions for each in row.candidates}
         return self.statistician.of_candidates(self.rules, transitions, tuple(sorted(found)))
 
-    def weigh(self, situations: Sequence[Situation]) -> list[WeighedCandidates]:
+    def weigh(self, situations: Sequence[_Situation]) -> list[WeighedCandidates]:
         """Return what may follow in each of some situations, and how likely it is."""
         keys = [key(situation) for situation in situations]
         missing = {k: s for k, s in zip(keys, situations, strict=True) if k not in self._known}
@@ -127,7 +127,7 @@ class Theory(WorldModel):
             self._known[each] = WeighedCandidates(row.candidates, np.exp(own))
         return [self._known[each] for each in keys]
 
-    def outcomes(self, situation: Situation, *, plausible: bool = False) -> list[Outcome]:
+    def outcomes(self, situation: _Situation, *, plausible: bool = False) -> list[PossibleChange]:
         """Return what may follow, the likeliest first; nothing where no words tell what that is.
 
         With `plausible` that is only what is as likely as by guessing.
@@ -135,7 +135,7 @@ class Theory(WorldModel):
         [(candidates, probabilities)] = self.weigh([situation])
         least = GUESSING / len(candidates) if plausible else 0.0
         found = [
-            Outcome(float(probabilities[place]), candidates[place], meaning)
+            PossibleChange(float(probabilities[place]), candidates[place], meaning)
             for place in np.argsort(-probabilities, kind="stable")
             if probabilities[place] >= least
             and (meaning := self.view.consequence(*situation, candidates[place])) is not None
@@ -198,7 +198,9 @@ class Theory(WorldModel):
             view.facts(observation, action),
         )
 
-    def _spread(self, row: Transition, found: Sequence[Outcome], width: int) -> list[Transition]:
+    def _spread(
+        self, row: Transition, found: Sequence[PossibleChange], width: int
+    ) -> list[Transition]:
         """Return so many transitions: what may follow a row, and the first of it again."""
         told = [self._followed(row, each.meaning) for each in found] or [row]
         return told + told[:1] * (width - len(told))
@@ -270,7 +272,7 @@ class TheorySteps(Model):
             ]
         return self._told[place]
 
-    def _possible(self, outcome: Outcome) -> PossibleStep:
+    def _possible(self, outcome: PossibleChange) -> PossibleStep:
         observation, reward, terminated = outcome.meaning
         step = Step(observation, reward, terminated, self._valid(observation))
         return PossibleStep(outcome.probability, step, copied(observation))
