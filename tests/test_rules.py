@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+
 import numpy as np
 import pytest
 
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import ScoreRequest
+from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.search.contracts import GENERATE, IMPROVE, Move, Request, ScoreRequest
 from cwm_cli.worlds.statistician import Statistician, TextTransition
-from cwm_theories.language import Conclusion, Reference, RuleLanguage, language_of
+from cwm_theories.drawing import Words
+from cwm_theories.grammar import Grammar
+from cwm_theories.language import (
+    Conclusion,
+    Reference,
+    RuleLanguage,
+    RuleLine,
+    Ruleset,
+    language_of,
+)
 from cwm_theories.symbolic import Symbolic
 
 
@@ -159,3 +173,93 @@ def test_what_cannot_be_weighed_is_said_in_one_line() -> None:
 def test_a_reference_is_read_where_it_stands(language: RuleLanguage) -> None:
     line = language.read(RULES).rules.lines[1]
     assert line.conclusion.fields == (("object", Reference("plant")),)
+
+
+class SwitchView(TextView):
+    """So few words that all rules of two lines can be counted."""
+
+    kinds = ("on", "off")
+    vocabulary = {"switch": ("up", "down"), "lamp": ("up", "broken")}  # noqa: RUF012
+
+
+ON, OFF = Change("It is on.", "on"), Change("It is off.", "off")
+SWITCHED = [
+    TextTransition("", "", change, (ON, OFF), {"switch": switch, "lamp": lamp})
+    for change, switch, lamp in (
+        (ON, "up", "up"),
+        (OFF, "up", "broken"),
+        (OFF, "down", "up"),
+    )
+]
+
+
+def all_rules(language: RuleLanguage) -> Iterator[Ruleset]:
+    """Yield all rules of at most one line, with and without what holds otherwise."""
+    comparisons = Words(language, 1.0).comparisons.values()
+    conclusions = [Conclusion(kind) for kind in language.fields]
+    yield from (Ruleset((), conclusion) for conclusion in conclusions)
+    for chosen in product(*([None, *each] for each in comparisons)):
+        conditions = language.ordered([each for each in chosen if each])
+        for conclusion, otherwise in product(conclusions, [None, *conclusions]):
+            if conditions:
+                yield Ruleset((RuleLine(conditions, conclusion),), otherwise)
+
+
+class Recorded(TheoryProblem):
+    """A problem whose evidence is given in words."""
+
+    evidence: list[TextTransition] = []  # type: ignore[assignment]  # noqa: RUF012
+
+
+def asked(view: TextView, evidence: list[TextTransition], rules: str | None) -> Request:
+    problem = Recorded(Statistician(view, Symbolic()))
+    problem.evidence = evidence
+    move = Move(GENERATE) if rules is None else Move(IMPROVE, 0, rules)
+    return Request((), 0, move, problem, weighed=True)
+
+
+@pytest.mark.parametrize("evidence", [[], SWITCHED])
+def test_the_chances_of_all_answers_of_the_grammar_add_up_to_one(
+    evidence: list[TextTransition],
+) -> None:
+    grammar = Grammar(lines=1, from_evidence=0.7)
+    rules = [str(each) for each in all_rules(language_of(SwitchView()))]
+    for given in (
+        None,
+        "",
+        "Always, off.",
+        "If switch is up, then on.",
+        "If switch is the same as lamp and lamp is not broken, then on.\nOtherwise, off.",
+    ):
+        request = asked(SwitchView(), evidence, given)
+        scores = grammar.score([ScoreRequest((), text, request) for text in rules])
+        assert np.exp([sum(each) for each in scores]).sum() == pytest.approx(1), given
+
+
+def test_an_answer_of_the_grammar_comes_as_often_as_its_chance_says() -> None:
+    grammar, draws = Grammar(lines=3), 1500
+    for view, evidence, rules in (
+        (GardenView(), [POURED, TOOK, HELD], RULES),
+        (SwitchView(), SWITCHED, "If lamp is up, then off.\nIf lamp is up, then off."),
+        (SwitchView(), SWITCHED, None),
+    ):
+        request = asked(view, evidence, rules)._replace(weighed=False)
+        answers = [grammar.complete(request._replace(seed=seed)) for seed in range(draws)]
+        counts = Counter(answer.text for answer in answers).most_common(25)
+        scores = grammar.score([ScoreRequest((), text, request) for text, _ in counts])
+        for (text, count), (score,) in zip(counts, scores, strict=True):
+            chance = np.exp(score)
+            assert abs(count / draws - chance) < 5 * np.sqrt(chance / draws), text
+        told = [grammar.complete(request._replace(seed=seed, weighed=True)) for seed in range(9)]
+        scores = grammar.score([ScoreRequest((), each.text, request) for each in told])
+        assert [[each.log_probability] for each in told] == scores
+        assert [each.text for each in told] == [each.text for each in answers[:9]]
+
+
+def test_the_grammar_proposes_nothing_but_rules_in_words() -> None:
+    with pytest.raises(CwmError, match="proposes rules in words, and nothing else"):
+        Grammar().complete(Request((), 0, Move(GENERATE), None))
+    with pytest.raises(CwmError, match="rules that it might have proposed"):
+        Grammar().score([ScoreRequest((), "rules")])
+    request = asked(SwitchView(), SWITCHED, None)
+    assert Grammar().score([ScoreRequest((), "Lamps shine.", request)]) == [[-np.inf]]

@@ -7,14 +7,17 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_backends() -> Mapping[str, str]:
-    """Offer who reads rules exactly."""
-    return {"symbolic": "cwm_theories.symbolic:Symbolic"}
+    """Offer who reads rules exactly, and who draws them from a grammar."""
+    return {
+        "grammar": "cwm_theories.grammar:Grammar",
+        "symbolic": "cwm_theories.symbolic:Symbolic",
+    }
 
 
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
-    """Weigh rules by reading them where no statistician is named."""
-    return {"statistician": "symbolic"}
+    """Need no model where none is named: draw rules, and weigh them by reading them."""
+    return {"statistician": "symbolic", "theorist": "grammar"}
 
 
 @hookimpl

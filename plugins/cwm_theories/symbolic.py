@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import Lock
 from typing import Annotated
 
 import numpy as np
@@ -50,7 +50,7 @@ class TransitionTable:
     `facts` are (transitions, facts), `kinds` (transitions, candidates) and `fields` (transitions,
     candidates, fields of a kind), each value having a number of its own; `sizes` count the
     candidates and `truth` is the place of the change among them. A transition is known by being
-    the same object. Rows stay what they are while the `lock` is held.
+    the same object, and stays in its row; a table that is `full` is to be left for another.
     """
 
     def __init__(self, language: RuleLanguage) -> None:
@@ -62,10 +62,7 @@ class TransitionTable:
             for kind, fields in language.fields.items()
         }
         self._widest = max((len(each) for each in self.slots.values()), default=0)
-        self.lock = RLock()
-        self._clear()
-
-    def _clear(self) -> None:
+        self._lock = Lock()
         self._known: dict[int, tuple[int, TextTransition, dict[str, int]]] = {}
         self.facts = np.empty((0, len(self.places)), dtype=np.int32)
         self.kinds = np.empty((0, 0), dtype=np.int32)
@@ -73,18 +70,21 @@ class TransitionTable:
         self.sizes = np.empty(0, dtype=np.int64)
         self.truth = np.empty(0, dtype=np.int64)
 
+    @property
+    def full(self) -> bool:
+        """Whether it holds more than is needed again."""
+        return len(self._known) > MOST
+
     def code(self, word: str) -> int:
         """Return the number of a word."""
         return self.codes.setdefault(word, len(self.codes))
 
     def rows(self, transitions: Sequence[TextTransition]) -> np.ndarray:
         """Return the rows (transitions,) of the table that these stand in."""
-        new = {id(each): each for each in transitions if id(each) not in self._known}
-        if new and len(self._known) + len(new) > MOST:
-            self._clear()
-            new = {id(each): each for each in transitions}
-        if new:
-            self._add(list(new.values()))
+        with self._lock:
+            new = {id(each): each for each in transitions if id(each) not in self._known}
+            if new:
+                self._add(list(new.values()))
         return np.array([self._known[id(each)][0] for each in transitions], dtype=np.int64)
 
     def column(self, transition: TextTransition, text: str) -> int:
@@ -251,15 +251,16 @@ class Symbolic(Backend):
     def _weighed(self, asked: Sequence[PredictionQuestion], texts: Sequence[str]) -> np.ndarray:
         """Weigh sentences that are asked for under the same rules."""
         language = language_of(asked[0].view)
-        table = self._tables.setdefault(language, TransitionTable(language))
+        table = self._tables.get(language)
+        if table is None or table.full:
+            table = self._tables[language] = TransitionTable(language)
         transitions = list({id(each.transition): each.transition for each in asked}.values())
         numbers = {id(each): number for number, each in enumerate(transitions)}
         found = [numbers[id(each.transition)] for each in asked]
-        with table.lock:
-            rows = table.rows(transitions)
-            columns = [
-                table.column(each.transition, text) for each, text in zip(asked, texts, strict=True)
-            ]
-            weights = table.probabilities(language.read(asked[0].rules).rules, rows, self.noise)
+        rules, rows = language.read(asked[0].rules).rules, table.rows(transitions)
+        weights = table.probabilities(rules, rows, self.noise)
+        columns = [
+            table.column(each.transition, text) for each, text in zip(asked, texts, strict=True)
+        ]
         logarithms: np.ndarray = np.log(weights[found, columns])
         return logarithms

@@ -1,0 +1,618 @@
+"""The backend `grammar`: a theorist that draws rules and edits of rules, each with a known chance.
+
+First rules are a few lines, each made from a transition of the evidence or from any words at all.
+Given rules are edited in one place: a line more or less, elsewhere, with other conditions or
+another conclusion. Most edits begin with a transition that the rules do not say. Several edits may
+lead to the same rules; their chance is the sum over all, so that a Markov chain that accepts by it
+has a known equilibrium (Hastings, 1970).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, log
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli.errors import CwmError
+from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.search.contracts import GENERATE, Backend, Completion, Request, ScoreRequest
+from cwm_cli.worlds.statistician import TextTransition
+from cwm_theories.drawing import Examples, Words, drawn, shares
+from cwm_theories.language import (
+    Comparison,
+    Conclusion,
+    RuleLanguage,
+    RuleLine,
+    Ruleset,
+    language_of,
+)
+from cwm_theories.symbolic import TransitionTable
+
+MORE = 0.6
+"""Chance of another line in first rules, so that they have two or three and can be understood."""
+
+MOST_KEPT = 100
+"""Rules that are kept ready to be edited: a chain returns to what it rejected proposals for."""
+
+SILENT = 0.25
+"""Chance that an edit of what holds otherwise leaves it unsaid."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Rules to edit, and what is drawn from.
+
+    `weights` say how often each example is the reason of an edit, and `deciding` which line
+    (examples,) decides it. Without examples both are empty.
+    """
+
+    rules: Ruleset
+    words: Words
+    examples: Examples | None
+    from_evidence: float
+    weights: np.ndarray = field(init=False)
+    deciding: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        weights, deciding = np.empty(0), np.empty(0, dtype=np.int64)
+        if self.examples is not None:
+            weights = self.examples.weights(self.rules if self.rules != Ruleset() else None)
+            deciding = self.examples.table.deciding(self.rules, self.examples.rows)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "deciding", deciding)
+
+    @property
+    def decided(self) -> np.ndarray:
+        """How often each example is the reason to edit the line that decides it."""
+        weights = self.weights * (self.deciding < len(self.rules.lines))
+        total = weights.sum()
+        return np.asarray(weights / total if total else weights)
+
+    def example(self, rng: np.random.Generator, weights: np.ndarray) -> int | None:
+        """Draw the reason of an edit, None for an edit without one."""
+        if not weights.any() or rng.random() >= self.from_evidence:
+            return None
+        return int(rng.choice(len(weights), p=weights))
+
+    def reasoned(self, weights: np.ndarray) -> float:
+        """Return the chance that an edit has a reason."""
+        return self.from_evidence if weights.any() else 0.0
+
+    def conclusion(self, rng: np.random.Generator) -> Conclusion:
+        """Draw a conclusion."""
+        row = self.example(rng, self.weights)
+        if row is None or self.examples is None:
+            return self.words.conclusion(rng)
+        return self.examples.conclusion(row, rng)
+
+    def conclusion_chance(self, conclusion: Conclusion) -> float:
+        """Return how likely a conclusion was to be drawn."""
+        share = self.reasoned(self.weights)
+        chance = (1 - share) * self.words.conclusion_chance(conclusion)
+        if share and self.examples is not None:
+            chance += share * float(self.weights @ self.examples.conclusion_chances(conclusion))
+        return chance
+
+    def line(self, rng: np.random.Generator) -> RuleLine:
+        """Draw a line."""
+        row = self.example(rng, self.weights)
+        if row is None or self.examples is None:
+            return self.words.line(rng)
+        return self.examples.line(row, rng)
+
+    def line_chance(self, line: RuleLine) -> float:
+        """Return how likely a line was to be drawn."""
+        share = self.reasoned(self.weights)
+        chance = (1 - share) * self.words.line_chance(line)
+        if share and self.examples is not None:
+            chance += share * float(self.weights @ self.examples.line_chances(line))
+        return chance
+
+    def with_line(self, place: int, line: RuleLine) -> Ruleset:
+        """Return the rules with another line in a place."""
+        lines = self.rules.lines
+        return self.rules._replace(lines=(*lines[:place], line, *lines[place + 1 :]))
+
+    def differing(self, to: Ruleset) -> list[int]:
+        """Return the lines by which alone the rules may have become others."""
+        lines, others = self.rules.lines, to.lines
+        if len(lines) != len(others) or self.rules.otherwise != to.otherwise:
+            return []
+        places = [
+            n for n, (one, other) in enumerate(zip(lines, others, strict=True)) if one != other
+        ]
+        return places if len(places) == 1 else [] if places else list(range(len(lines)))
+
+
+class RuleEdit:
+    """One way to change rules in one place: drawn by chance, with a chance that is known.
+
+    `weight` is how often it is taken, as against the others that apply.
+    """
+
+    weight = 1.0
+
+    def applies(self, draft: Draft) -> bool:
+        """Return whether there is anything to change."""
+        return bool(draft.rules.lines)
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Return changed rules, which may be the same."""
+        raise NotImplementedError
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Return the chance that these rules are drawn."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class AddLine(RuleEdit):
+    """Adds a line: one with a reason not after the line that decides that example."""
+
+    most: int
+    weight = 3.0
+
+    def applies(self, draft: Draft) -> bool:
+        """Not where there are as many lines as there may be."""
+        return len(draft.rules.lines) < self.most
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the line, then its place."""
+        row, last = draft.example(rng, draft.weights), len(draft.rules.lines)
+        if row is None or draft.examples is None:
+            line = draft.words.line(rng)
+        else:
+            line, last = draft.examples.line(row, rng), int(draft.deciding[row])
+        place, lines = int(rng.integers(last + 1)), draft.rules.lines
+        return draft.rules._replace(lines=(*lines[:place], line, *lines[place:]))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the places of the line that is new, and over its reasons."""
+        places = _removals(to, draft.rules)
+        if not places:
+            return 0.0
+        line, share = to.lines[places[0]], draft.reasoned(draft.weights)
+        anywhere = len(places) / len(to.lines)
+        chance = (1 - share) * draft.words.line_chance(line) * anywhere
+        if share and draft.examples is not None:
+            before = (np.array(places)[:, None] <= draft.deciding).sum(axis=0)
+            chances = draft.examples.line_chances(line) * before / (draft.deciding + 1)
+            chance += share * float(draft.weights @ chances)
+        return chance
+
+
+class DropLine(RuleEdit):
+    """Leaves a line out, so that lines that decide nothing leave as easily as they came."""
+
+    weight = 2.0
+
+    def applies(self, draft: Draft) -> bool:
+        """Not where nothing would be left."""
+        return bool(draft.rules.lines) and draft.rules != Ruleset(draft.rules.lines[:1])
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the line."""
+        place, lines = int(rng.integers(len(draft.rules.lines))), draft.rules.lines
+        return draft.rules._replace(lines=(*lines[:place], *lines[place + 1 :]))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Count the lines without which the rules are these."""
+        return len(_removals(draft.rules, to)) / len(draft.rules.lines)
+
+
+class MoveLine(RuleEdit):
+    """Puts a line elsewhere: the first that applies decides."""
+
+    weight = 0.5
+
+    def applies(self, draft: Draft) -> bool:
+        """Not where there is one line."""
+        return len(draft.rules.lines) > 1
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the line, then another place."""
+        first, second = map(int, rng.choice(len(draft.rules.lines), size=2, replace=False))
+        return draft.rules._replace(lines=_moved(draft.rules.lines, first, second))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Count the moves that lead there."""
+        lines, count = draft.rules.lines, len(draft.rules.lines)
+        if to.otherwise != draft.rules.otherwise or Counter(to.lines) != Counter(lines):
+            return 0.0
+        moves = [(n, m) for n in range(count) for m in range(count) if n != m]
+        return sum(_moved(lines, *move) == to.lines for move in moves) / len(moves)
+
+
+class SetOtherwise(RuleEdit):
+    """Says what follows where no line applies, or leaves it unsaid."""
+
+    def applies(self, draft: Draft) -> bool:
+        """Anything may be said where nothing is."""
+        return True
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the conclusion; rules are never left empty."""
+        if draft.rules.lines and rng.random() < SILENT:
+            return draft.rules._replace(otherwise=None)
+        return draft.rules._replace(otherwise=draft.conclusion(rng))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Look at what is said."""
+        if to.lines != draft.rules.lines:
+            return 0.0
+        silent = SILENT if draft.rules.lines else 0.0
+        if to.otherwise is None:
+            return silent
+        return (1 - silent) * draft.conclusion_chance(to.otherwise)
+
+
+class SetConclusion(RuleEdit):
+    """Gives a line another conclusion: what followed where it decided wrongly, or any."""
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the reason or the line, then the conclusion."""
+        row = draft.example(rng, draft.decided)
+        if row is None or draft.examples is None:
+            place = int(rng.integers(len(draft.rules.lines)))
+            conclusion = draft.words.conclusion(rng)
+        else:
+            place = int(draft.deciding[row])
+            conclusion = draft.examples.conclusion(row, rng)
+        line = draft.rules.lines[place]._replace(conclusion=conclusion)
+        return draft.with_line(place, line)
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the lines that differ in their conclusions alone, and over the reasons."""
+        decided, chance = draft.decided, 0.0
+        share = draft.reasoned(decided)
+        for place in draft.differing(to):
+            if to.lines[place].conditions != draft.rules.lines[place].conditions:
+                continue
+            conclusion = to.lines[place].conclusion
+            anything = draft.words.conclusion_chance(conclusion) / len(to.lines)
+            chance += (1 - share) * anything
+            if share and draft.examples is not None:
+                weights = decided * (draft.deciding == place)
+                chances = draft.examples.conclusion_chances(conclusion)
+                chance += share * float(weights @ chances)
+        return chance
+
+
+class AddCondition(RuleEdit):
+    """Restricts a line: by what is not so where it decided wrongly, or by any condition.
+
+    The condition is of a fact that the line does not speak of yet.
+    """
+
+    weight = 1.5
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the reason or the line, then the fact, then the condition."""
+        row = draft.example(rng, draft.decided)
+        if row is None or draft.examples is None:
+            place = int(rng.integers(len(draft.rules.lines)))
+            facts = _unsaid(draft, place)
+        else:
+            place = int(draft.deciding[row])
+            there = draft.examples.transitions[row].facts
+            facts = [fact for fact in _unsaid(draft, place) if fact in there]
+        if not facts:
+            return draft.rules
+        fact = facts[int(rng.integers(len(facts)))]
+        if row is None or draft.examples is None:
+            condition = drawn(draft.words.comparisons[fact], rng)
+        else:
+            condition = _negated(draft.examples.comparison(row, fact, rng))
+        line = draft.rules.lines[place]
+        conditions = draft.words.language.ordered([*line.conditions, condition])
+        return draft.with_line(place, line._replace(conditions=conditions))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the lines that may have got the condition, and over the reasons."""
+        decided, chance = draft.decided, 0.0
+        share = draft.reasoned(decided)
+        for place in draft.differing(to):
+            before, after, facts = draft.rules.lines[place], to.lines[place], _unsaid(draft, place)
+            if before.conclusion != after.conclusion or not {*before.conditions} <= {
+                *after.conditions
+            }:
+                continue
+            weights = decided * (draft.deciding == place)
+            if before == after:  # where there was no fact to speak of
+                chance += (1 - share) * (not facts) / len(to.lines)
+                if share and draft.examples is not None:
+                    chance += share * float(weights @ (draft.examples.there(facts) == 0))
+                continue
+            new = {*after.conditions} - {*before.conditions}
+            condition = new.pop()
+            if new or condition.fact not in facts:
+                continue
+            anything = draft.words.comparisons[condition.fact].get(condition, 0.0) / len(facts)
+            chance += (1 - share) * anything / len(to.lines)
+            if share and draft.examples is not None:
+                chances = draft.examples.comparison_chances(_negated(condition))
+                each = chances / np.maximum(draft.examples.there(facts), 1)
+                chance += share * float(weights @ each)
+        return chance
+
+
+class DropCondition(RuleEdit):
+    """Makes a line apply more often."""
+
+    weight = 2.0
+
+    def applies(self, draft: Draft) -> bool:
+        """Not where each line has one, which it keeps."""
+        return bool(_conditions(draft, least=2))
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the condition."""
+        found = _conditions(draft, least=2)
+        place, condition = found[int(rng.integers(len(found)))]
+        return draft.with_line(place, _without(draft.rules.lines[place], condition))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Count the conditions without which the rules are these."""
+        found, differing = _conditions(draft, least=2), draft.differing(to)
+        leading = [
+            _without(draft.rules.lines[place], condition) == to.lines[place]
+            for place, condition in found
+            if place in differing
+        ]
+        return sum(leading) / len(found)
+
+
+class ChangeCondition(RuleEdit):
+    """Says something else of the fact of a condition, the contrary as often as anything."""
+
+    weight = 1.5
+
+    def applies(self, draft: Draft) -> bool:
+        """Where there is a condition."""
+        return bool(_conditions(draft))
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw the condition, then what becomes of it."""
+        found = _conditions(draft)
+        place, condition = found[int(rng.integers(len(found)))]
+        line = _without(draft.rules.lines[place], condition)
+        contrary = rng.random() < 0.5
+        other = draft.words.comparisons[condition.fact]
+        new = _negated(condition) if contrary else drawn(other, rng)
+        conditions = draft.words.language.ordered([*line.conditions, new])
+        return draft.with_line(place, line._replace(conditions=conditions))
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Sum over the conditions that may have changed, and over what may become of them."""
+        found, differing, chance = _conditions(draft), draft.differing(to), 0.0
+        for place, condition in found:
+            if place not in differing:
+                continue
+            rest, after = _without(draft.rules.lines[place], condition), to.lines[place]
+            kept, had = {*rest.conditions}, {*after.conditions}
+            if rest.conclusion != after.conclusion or not kept <= had or len(had - kept) > 1:
+                continue
+            others = draft.words.comparisons[condition.fact]
+            for new in had - kept or kept:
+                chance += 0.5 * others.get(new, 0.0) + 0.5 * (new == _negated(condition))
+        return chance / len(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Afresh(RuleEdit):
+    """Begins again, so that no rules are out of reach."""
+
+    first: FirstRules
+    weight = 0.25
+
+    def applies(self, draft: Draft) -> bool:
+        """Not to be left out: all rules can be reached by it."""
+        return True
+
+    def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
+        """Draw first rules."""
+        return self.first.draw(rng)
+
+    def chance(self, draft: Draft, to: Ruleset) -> float:
+        """Return their chance."""
+        return self.first.chance(to)
+
+
+@dataclass(frozen=True)
+class FirstRules:
+    """Draws rules from nothing: lines, each with another after it by chance, and what is else."""
+
+    draft: Draft
+    most: int
+
+    def draw(self, rng: np.random.Generator) -> Ruleset:
+        """Draw rules, of which there is at least one."""
+        count = 0
+        while count < self.most and rng.random() < MORE:
+            count += 1
+        lines = tuple(self.draft.line(rng) for _ in range(count))
+        silent = bool(lines) and rng.random() < SILENT
+        return Ruleset(lines, None if silent else self.draft.conclusion(rng))
+
+    def chance(self, rules: Ruleset) -> float:
+        """Return the chance of rules."""
+        count = len(rules.lines)
+        if count > self.most or rules == Ruleset():
+            return 0.0
+        chance = MORE**count * (1 - MORE if count < self.most else 1)
+        for line in rules.lines:
+            chance *= self.draft.line_chance(line)
+        silent = SILENT if count else 0.0
+        if rules.otherwise is None:
+            return chance * silent
+        return chance * (1 - silent) * self.draft.conclusion_chance(rules.otherwise)
+
+
+@dataclass(frozen=True)
+class Grammar(Backend):
+    """Draws rules from a grammar, and edits of rules: the theorist that needs no model.
+
+    `model` is accepted for the sake of `--model` and must be empty.
+    """
+
+    can_score = True
+    reads_messages = False
+
+    model: str = ""
+    lines: Annotated[int, Field(ge=1, le=100)] = 12
+    """How many lines rules may have, besides what holds otherwise."""
+    conditions: Annotated[float, Field(gt=0)] = 2.0
+    """How many conditions a new line has on average."""
+    from_evidence: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Share of what is drawn from transitions that the rules do not say; the rest is any words."""
+    _known: dict[RuleLanguage, _Known] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.model:
+            raise CwmError("the grammar uses no model: leave out --model")
+
+    def complete(self, request: Request) -> Completion:
+        """Draw rules, or an edit of the rules that are to be bettered."""
+        drawing = self._drawing(request)
+        rules = drawing.draw(np.random.default_rng(request.seed))
+        weight = _log(drawing.chance(rules)) if request.weighed else None
+        return Completion(str(rules), log_probability=weight)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
+        """Return the logarithm of the chance of each text as the answer to its request."""
+        scores: list[Sequence[float]] = []
+        for request in requests:
+            if not isinstance(request.question, Request):
+                raise CwmError(
+                    "the grammar weighs rules that it might have proposed, and nothing else: "
+                    "name another --statistician"
+                )
+            drawing = self._drawing(request.question)
+            reading = drawing.draft.words.language.read(request.text)
+            scores.append([-inf if reading.problems else _log(drawing.chance(reading.rules))])
+        return scores
+
+    def _drawing(self, request: Request) -> FirstRules | EditedRules:
+        """Return what a request is answered from."""
+        problem = request.problem
+        if not isinstance(problem, TheoryProblem):
+            raise CwmError(
+                "the grammar proposes rules in words, and nothing else: name a --backend"
+            )
+        known = self._first(language_of(problem.statistician.view), problem.evidence)
+        if request.move.action == GENERATE:
+            return known.first
+        if request.move.program not in known.edited:
+            if len(known.edited) > MOST_KEPT:
+                known.edited.clear()
+            draft = replace(
+                known.first.draft, rules=known.language.read(request.move.program).rules
+            )
+            known.edited[request.move.program] = EditedRules(draft, known.first)
+        return known.edited[request.move.program]
+
+    def _first(self, language: RuleLanguage, evidence: Sequence[TextTransition]) -> _Known:
+        """Return what first rules are drawn from, and edits of rules while the evidence is this."""
+        known = self._known.get(language)
+        if known is not None and known.evidence == evidence:
+            return known
+        words, examples = Words(language, self.conditions), None
+        table = TransitionTable(language) if known is None or known.table.full else known.table
+        if evidence:
+            examples = Examples(words, table, evidence)
+        first = FirstRules(Draft(Ruleset(), words, examples, self.from_evidence), self.lines)
+        self._known[language] = _Known(language, table, list(evidence), first)
+        return self._known[language]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What questions about the same evidence have in common."""
+
+    language: RuleLanguage
+    table: TransitionTable
+    evidence: list[TextTransition]
+    first: FirstRules
+    edited: dict[str, EditedRules] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class EditedRules:
+    """Draws an edit of rules, of those that apply."""
+
+    draft: Draft
+    first: FirstRules
+    edits: dict[RuleEdit, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        edits = (
+            AddLine(self.first.most),
+            DropLine(),
+            MoveLine(),
+            SetOtherwise(),
+            SetConclusion(),
+            AddCondition(),
+            DropCondition(),
+            ChangeCondition(),
+            Afresh(self.first),
+        )
+        weights = {each: each.weight for each in edits if each.applies(self.draft)}
+        object.__setattr__(self, "edits", shares(weights))
+
+    def draw(self, rng: np.random.Generator) -> Ruleset:
+        """Draw an edit, and what it makes of the rules."""
+        return drawn(self.edits, rng).draw(self.draft, rng)
+
+    def chance(self, rules: Ruleset) -> float:
+        """Return the chance that the rules become these, by whatever edit."""
+        return sum(share * each.chance(self.draft, rules) for each, share in self.edits.items())
+
+
+def _log(chance: float) -> float:
+    """Return a logarithm, that of nothing being minus infinity."""
+    return log(chance) if chance > 0 else -inf
+
+
+def _negated(condition: Comparison) -> Comparison:
+    return condition._replace(holds=not condition.holds)
+
+
+def _removals(longer: Ruleset, shorter: Ruleset) -> list[int]:
+    """Return the lines without which the longer rules are the shorter ones."""
+    lines = longer.lines
+    if longer.otherwise != shorter.otherwise or len(lines) != len(shorter.lines) + 1:
+        return []
+    return [n for n in range(len(lines)) if lines[:n] + lines[n + 1 :] == shorter.lines]
+
+
+def _moved(lines: tuple[RuleLine, ...], old: int, new: int) -> tuple[RuleLine, ...]:
+    """Return lines with one taken out and put back so that it is the `new` one."""
+    others = lines[:old] + lines[old + 1 :]
+    return (*others[:new], lines[old], *others[new:])
+
+
+def _conditions(draft: Draft, least: int = 1) -> list[tuple[int, Comparison]]:
+    """Return the conditions, each with its line, of lines that have at least so many."""
+    return [
+        (place, condition)
+        for place, line in enumerate(draft.rules.lines)
+        if len(line.conditions) >= least
+        for condition in line.conditions
+    ]
+
+
+def _without(line: RuleLine, condition: Comparison) -> RuleLine:
+    return line._replace(conditions=tuple(each for each in line.conditions if each != condition))
+
+
+def _unsaid(draft: Draft, place: int) -> list[str]:
+    """Return the facts that no condition of a line is about."""
+    said = {condition.fact for condition in draft.rules.lines[place].conditions}
+    return [fact for fact in draft.words.language.values if fact not in said]
