@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from functools import partial
 from math import log
 
@@ -14,6 +16,7 @@ from cwm_cli.worlds import choosing
 from cwm_cli.worlds.choosing import chosen
 from cwm_cli.worlds.statistician import Statistician, TextTransition
 from cwm_litellm.backend import LiteLLM
+from cwm_litellm.scoring import Format, rendering
 from cwm_playground.door import CHANGES, Door, DoorWords
 from language_server import BOS, Echoes, LanguageServer, Trigrams
 from openai_server import WRONG_KEY, OpenAIServer, answer, error
@@ -158,6 +161,23 @@ class TestTemplates:
         wanted = alone(self.speaker, before, f"{header}{SENTENCES[0]}{end}")
         assert found == pytest.approx(wanted, abs=1e-6)
 
+    def test_a_proposal_is_weighed_without_the_marks_of_its_turn(self):
+        request = Request(ASKED, 7, Move(GENERATE), problem=None)
+        with LanguageServer(speaker=self.speaker, template=self.chatml) as server:
+            (found,) = weigher(server).score([ScoreRequest(ASKED, SENTENCES[0], request)])
+            sent = server.weighings[-1][0]
+        before = self.chatml([*map(Message.model_dump, ASKED)], True)
+        assert sent == before + SENTENCES[0]
+        assert found == pytest.approx(alone(self.speaker, before, SENTENCES[0]), abs=1e-6)
+
+    def test_where_a_template_ends_a_conversation_with_a_mark_the_answer_begins_with_its_turn(self):
+        template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}</s>"
+        words = rendering(template)
+        known = Format.learned(words)
+        asks = "<|system|>You predict.<|end|><|user|>You hold the small key. What follows?<|end|>"
+        assert known.prompt(ASKED) == asks
+        assert known.answer("It opens.") == "<|assistant|>It opens.<|end|></s>"
+
     def test_where_a_template_has_no_system_message_the_user_says_all(self):
         with LanguageServer(speaker=self.speaker, template=self.without_system) as server:
             model = weigher(server)
@@ -268,3 +288,137 @@ class TestChoosing:
                 chooser.score(asked())
         with pytest.raises(CwmError, match="choose another --statistician"):
             choosing.weigher(find("backend", "induction")(), lambda words: None)
+
+
+PHI = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
+)
+"""As that of the published model: a conversation ends with a mark of its own."""
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+NO_SYSTEM = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+    "{{ raise_exception('no system message') }}{% endif %}"
+    "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Save a small model with random weights, that has a tokenizer but no template."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("model")
+    marks = ["<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([CORPUS], vocab_size=320, special_tokens=marks)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, bos_token="<s>", eos_token="</s>"
+    )
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        bos_token_id=fast.bos_token_id,
+        eos_token_id=fast.eos_token_id,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)  # else all is as likely
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.long
+class TestTransformers:
+    def templated(self, saved, folder, template):
+        import transformers
+
+        shutil.copytree(saved, folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    def plainly(self, folder, text, count):
+        """Weigh the last tokens of a text in a pass of its own, as published."""
+        import torch
+        import transformers
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+        tokens = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+        with torch.no_grad():
+            said = torch.log_softmax(model(tokens).logits[0].double(), -1)
+        places = range(tokens.shape[1] - count, tokens.shape[1])
+        return [float(said[place - 1, tokens[0, place]]) for place in places]
+
+    @pytest.mark.parametrize("template", [PHI, CHATML, NO_SYSTEM, ""])
+    def test_a_text_weighs_what_the_published_formula_says_in_any_batch(
+        self, saved, tmp_path, template
+    ):
+        import transformers
+
+        folder = self.templated(saved, tmp_path / "model", template) if template else saved
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        wanted = []
+        for sentence in SENTENCES:
+            turns = [message.model_dump() for message in ASKED]
+            if template == NO_SYSTEM:
+                both = "\n\n".join(message.content for message in ASKED)
+                turns = [{"role": "user", "content": both}]
+            turns.append({"role": "assistant", "content": sentence})
+            if template:
+                whole = tokenizer.apply_chat_template(turns, tokenize=False)
+                alone = tokenizer.apply_chat_template(turns[-1:], tokenize=False)
+                alone = alone.removeprefix("<s>")
+            else:
+                whole, alone = f"{TestEchoes.prompt}{sentence}\n", f"{sentence}\n"
+            count = len(tokenizer(alone, add_special_tokens=False)["input_ids"])
+            wanted.append(self.plainly(folder, whole, count))
+        for batch in (1, 2, 16):
+            model = find("backend", "transformers")(model=str(folder), batch=batch)
+            found = model.score(asked())
+            assert found == [pytest.approx(each, abs=1e-5) for each in wanted], batch
+        assert model.weighed.prompt_tokens > 60
+
+    def test_an_answer_is_sampled_by_its_seed_and_as_likely_as_it_is_weighed(self, saved, tmp_path):
+        folder = self.templated(saved, tmp_path / "model", PHI)
+        for temperature in (1.0, 0.5):
+            model = find("backend", "transformers")(
+                model=str(folder), temperature=temperature, max_tokens=20
+            )
+            request = Request(ASKED, 7, Move(GENERATE), problem=None)
+            made, again = model.complete(request), model.complete(request)
+            other = model.complete(request._replace(seed=8))
+            assert made.text == again.text != other.text
+            assert made.log_probability == pytest.approx(again.log_probability)
+            assert made.lacking == "the answer was cut off after 20 tokens"
+            assert (made.usage.completion_tokens, made.usage.cost) == (20, 0.0)
+            short, weighed = replace(model, max_tokens=2), 0
+            for seed in range(20):
+                said = short.complete(request._replace(seed=seed))
+                (found,) = model.score([ScoreRequest(ASKED, said.text, request)])
+                if len(found) == 2:  # what was sampled may be cut into tokens in other ways
+                    assert sum(found) == pytest.approx(said.log_probability, abs=1e-5)
+                    weighed += 1
+            assert weighed > 3
+
+    def test_mistakes_are_told_in_a_line(self, tmp_path):
+        pytest.importorskip("transformers")
+        with pytest.raises(CwmError, match="no language model is named"):
+            find("backend", "transformers")()
+        with pytest.raises(CwmError, match="no language model can be read from") as caught:
+            find("backend", "transformers")(model=str(tmp_path)).score(asked())
+        assert "\n" not in str(caught.value)

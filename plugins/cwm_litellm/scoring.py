@@ -23,7 +23,7 @@ from openai import OpenAIError
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
-from cwm_cli.search.contracts import Message, ScoreRequest, Usage, total
+from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, total
 from cwm_litellm.asking import usage_of
 from cwm_litellm.backend import Weighing
 from cwm_litellm.failures import Kind, Patience, classify, explain
@@ -98,7 +98,10 @@ class Format(NamedTuple):
         if not found:
             raise CwmError("the chat template leaves messages out: give -o template=plain")
         end = asked.rpartition(USER)[2]  # of the user's turn; what follows is the header
-        end = end if between.startswith(end) else between
+        if not between.startswith(end):  # a mark of its own ends what asks
+            turn = word(said[2:]).partition(ANSWER)[0]
+            places = range(len(between) + 1)
+            end = next(between[:n] for n in places if turn.endswith(between[n:]))
         header = between[len(end) :]
         if not known:
             return cls(middle, None, end, header, closing, complete=True)
@@ -134,9 +137,17 @@ class Weigher:
         return False
 
     def weighed(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
-        """Return the log-probability of each token of each text, each prompt being sent once."""
+        """Return the log-probability of each token of each text, each prompt being sent once.
+
+        A text that answers a `Request` is weighed as it is written: without the marks of its turn.
+        """
         worded = self.known.format
-        asked = [(worded.prompt(each.messages), worded.answer(each.text)) for each in requests]
+        asked = [
+            (worded.prompt(each.messages) + worded.header, each.text)
+            if isinstance(each.question, Request)
+            else (worded.prompt(each.messages), worded.answer(each.text))
+            for each in requests
+        ]
         found: dict[tuple[str, str], list[float]] = {}
         for pairs, said in self._each(self._batches(dict.fromkeys(asked))):
             found.update(zip(pairs, said, strict=True))
@@ -265,7 +276,7 @@ def format_of(template: str, api_base: str | None, model: str) -> Format:
     if template == PLAIN:
         return Format()
     if template:
-        return Format.learned(_rendering(Path(template)))
+        return Format.learned(_read_template(Path(template)))
     if api_base is None:
         return Format()
     try:
@@ -292,35 +303,43 @@ def _serving(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
     return word
 
 
-def _rendering(file: Path) -> Callable[[list[dict[str, str]]], str]:
-    """Return what words a conversation by a template: one of Jinja, or a tokenizer's settings."""
+def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
+    """Return what words a conversation by a file: a template of Jinja, or a tokenizer's JSON."""
     from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    marks = {"bos_token": "", "eos_token": ""}
+    marks: dict[str, str] = {}
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".json":
             settings = json.loads(text)
             text = settings["chat_template"]
-            for name in marks:
+            for name in ("bos_token", "eos_token"):
                 mark = settings.get(name) or ""
                 marks[name] = mark["content"] if isinstance(mark, dict) else mark
-        template = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        ).from_string(text)
+        return rendering(text, **marks)
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         raise CwmError(f"{file} is no chat template ({error}): give one in Jinja") from None
 
+
+def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], str]:
+    """Return what words a conversation by a chat template in Jinja."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     def refuse(words: str) -> None:
-        raise CwmError(f"{file} refuses a conversation ({words}): give -o template=plain")
+        raise CwmError(f"the chat template refuses a conversation: {words}")
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals |= {"raise_exception": refuse, "bos_token": "", "eos_token": "", **marks}
+    compiled = environment.from_string(template)
 
     def word(messages: list[dict[str, str]]) -> str:
         try:
-            said = {"messages": messages, "add_generation_prompt": False, **marks}
-            return template.render(raise_exception=refuse, **said)
+            return str(compiled.render(messages=messages, add_generation_prompt=False))
         except TemplateError as error:
-            raise CwmError(f"{file} is no chat template ({error}): give one in Jinja") from None
+            raise CwmError(f"the chat template cannot be filled in ({error})") from None
 
     return word
 

@@ -1,0 +1,204 @@
+"""A causal language model: how conversations are worded for it, what it finds likely, what it says.
+
+torch and transformers take seconds to import, so this module is imported when a model is asked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from jinja2 import TemplateError
+
+from cwm_cli.errors import CwmError
+from cwm_cli.search.contracts import Completion, Message, Usage
+
+Asked = tuple[Sequence[Message], str, bool]
+"""Messages, the text of an answer, and whether it is weighed without the marks of its turn."""
+
+
+class Read(NamedTuple):
+    """The tokens of a conversation, and the places of those that an answer has a part in."""
+
+    tokens: list[int]
+    answer: list[int]
+
+
+class LanguageModel:
+    """A model and its tokenizer."""
+
+    def __init__(self, name: str, *, device: str = "cpu", dtype: str = "auto") -> None:
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        try:
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            self.model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+            self.model.to(device).eval()
+        except (OSError, ValueError, RuntimeError, AttributeError) as error:
+            told = str(error).strip().splitlines() or [type(error).__name__]
+            raise CwmError(
+                f"no language model can be read from {name} ({told[0]}): name a folder of the "
+                "transformers library, or a model of its hub"
+            ) from None
+
+        self._skips = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def weigh(
+        self, asked: Sequence[Asked], *, batch: int, temperature: float = 1.0
+    ) -> tuple[list[list[float]], Usage]:
+        """Return the log-probability of each token of each answer, and what that took.
+
+        Texts of like length are read together, shorter ones padded on the right, which nothing
+        before it attends to. What was proposed is weighed as it is sampled, at a temperature.
+        """
+        start, read = time.perf_counter(), [self._tokens(*each) for each in asked]
+        order = sorted(range(len(read)), key=lambda n: len(read[n].tokens))
+        found: list[list[float]] = [[] for _ in read]
+        for first in range(0, len(order), batch):
+            these = order[first : first + batch]
+            said = self._log_probabilities(
+                [read[n] for n in these], [temperature if asked[n][2] else 1.0 for n in these]
+            )
+            for n, weights in zip(these, said, strict=True):
+                found[n] = weights
+        count = sum(len(text.tokens) for text in read)
+        return found, Usage(count, 0, 0.0, time.perf_counter() - start)
+
+    def _log_probabilities(
+        self, texts: Sequence[Read], temperatures: Sequence[float]
+    ) -> list[list[float]]:
+        """Return the log-probability of every token of each answer."""
+        longest = max(len(text.tokens) for text in texts)
+        begins = min((text.answer[0] for text in texts if text.answer), default=longest)
+        tokens = torch.zeros(len(texts), longest, dtype=torch.long)
+        there = torch.zeros_like(tokens)
+        for row, text in enumerate(texts):
+            tokens[row, : len(text.tokens)] = torch.tensor(text.tokens)
+            there[row, : len(text.tokens)] = 1
+        device = self.model.device
+        tokens, there = tokens.to(device), there.to(device)
+        with torch.inference_mode():
+            if self._skips:  # a vocabulary's worth of numbers for each token of a prompt is much
+                kept = torch.arange(begins - 1, longest - 1, device=device)
+                logits = self.model(tokens, attention_mask=there, logits_to_keep=kept).logits
+            else:
+                logits = self.model(tokens, attention_mask=there).logits[:, begins - 1 : -1]
+            divided = logits.float() / torch.tensor(temperatures, device=device)[:, None, None]
+            said = torch.log_softmax(divided, -1).gather(-1, tokens[:, begins:, None])[..., 0].cpu()
+        return [
+            [float(row[place - begins]) for place in text.answer]
+            for row, text in zip(said, texts, strict=True)
+        ]
+
+    def answer(
+        self, messages: Sequence[Message], *, seed: int, temperature: float, most: int
+    ) -> Completion:
+        """Sample an answer; its log-probability leaves out the mark that ended it."""
+        start, device = time.perf_counter(), self.model.device
+        asked = self._prompt(messages)
+        tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
+        ends = {*_numbers(self.model.generation_config.eos_token_id), self.tokenizer.eos_token_id}
+        ends.discard(None)
+        settings = transformers.GenerationConfig(
+            do_sample=True,
+            temperature=temperature,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=most,
+            eos_token_id=sorted(ends) or None,
+            pad_token_id=min(ends, default=0),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        with torch.random.fork_rng(), torch.inference_mode():
+            torch.manual_seed(seed)
+            made = self.model.generate(
+                **{name: tokens[name].to(device) for name in ("input_ids", "attention_mask")},
+                generation_config=settings,
+            )
+        before = tokens["input_ids"].shape[1]
+        said = made.sequences[0, before:].tolist()
+        likely = [
+            float(torch.log_softmax(scores[0].double(), -1)[token])
+            for token, scores in zip(said, made.scores, strict=True)
+            if token not in ends
+        ]
+        text = self.tokenizer.decode(said, skip_special_tokens=True)
+        cut = said[-1] not in ends
+        return Completion(
+            text,
+            Usage(before, len(said), 0.0, time.perf_counter() - start),
+            lacking=f"the answer was cut off after {len(said):,} tokens" if cut else "",
+            log_probability=sum(likely),
+        )
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the tokenizer has no template for conversations."""
+        return not self.tokenizer.chat_template
+
+    def _tokens(self, messages: Sequence[Message], text: str, bare: bool) -> Read:
+        """Return the tokens of a conversation, and which of them weigh the answer."""
+        if bare:
+            whole = self._prompt(messages) + text
+            begins = len(whole) - len(text)
+        else:
+            whole, begins = self._answered(messages, text)
+        read = self.tokenizer(whole, add_special_tokens=self._plain, return_offsets_mapping=True)
+        places = [n for n, (_, end) in enumerate(read["offset_mapping"]) if end > begins]
+        return Read(read["input_ids"], places)
+
+    def _answered(self, messages: Sequence[Message], text: str) -> tuple[str, int]:
+        """Return a conversation with its answer, and where the turn of the answer begins.
+
+        That is where the conversation without it ends or, where a template ends that with a mark
+        of its own, as much from the end as the turn takes when it stands alone.
+        """
+        if self._plain:
+            asked = self._prompt(messages)
+            return f"{asked}{text.strip()}\n", len(asked)
+        said = _turns(messages)
+        answer = {"role": "assistant", "content": text}
+        try:
+            asked, whole = self._worded(said), self._worded([*said, answer])
+        except TemplateError:  # some know no message of the system
+            said = _turns(messages, whole=True)
+            asked, whole = self._worded(said), self._worded([*said, answer])
+        if whole.startswith(asked):
+            return whole, len(asked)
+        alone = self._worded([answer]).removeprefix(self.tokenizer.bos_token or "")
+        return whole, len(whole) - len(alone)
+
+    def _prompt(self, messages: Sequence[Message]) -> str:
+        """Word a conversation up to where an answer begins."""
+        if self._plain:
+            return "".join(f"{message.content.strip()}\n\n" for message in messages)
+        try:
+            return self._worded(_turns(messages), header=True)
+        except TemplateError:
+            return self._worded(_turns(messages, whole=True), header=True)
+
+    def _worded(self, turns: list[dict[str, str]], *, header: bool = False) -> str:
+        """Word turns by the template."""
+        return str(
+            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=header)
+        )
+
+
+def _turns(messages: Sequence[Message], *, whole: bool = False) -> list[dict[str, str]]:
+    """Return messages as templates take them, or as a `whole` that the user says."""
+    if whole:
+        text = "\n\n".join(message.content for message in messages)
+        return [{"role": "user", "content": text}]
+    return [message.model_dump() for message in messages]
+
+
+def _numbers(found: Any) -> list[int]:
+    """Return what may be one number, several or none."""
+    if found is None:
+        return []
+    return list(found) if isinstance(found, (list, tuple)) else [found]
