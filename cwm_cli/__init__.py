@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
     from cwm_cli.agents.theorizing.scoring import score
+    from cwm_cli.agents.theorizing.theorize import theorize
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.errors import CwmError
@@ -49,6 +50,7 @@ __all__ = [
     "plan",
     "score",
     "synthesize",
+    "theorize",
 ]
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "plan": "agents.playing",
     "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
+    "theorize": "agents.theorizing.theorize",
 }
 """Where the public names are defined."""
 

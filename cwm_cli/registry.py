@@ -115,6 +115,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "benchmark": "cwm_cli.bench.run:BenchmarkRun",
         "plan": "cwm_cli.agents.plays:PlayRun",
         "learn": "cwm_cli.agents.learning.runs:LearnRun",
+        "theorize": "cwm_cli.agents.theorizing.runs:TheoryRun",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

@@ -25,6 +25,7 @@ from cwm_cli.cli.runs import runs
 from cwm_cli.cli.score import score
 from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
+from cwm_cli.cli.theorize import theorize
 from cwm_cli.text import wanted_instead
 from cwm_cli.views.lines import complain
 
@@ -58,6 +59,7 @@ COMMANDS = (
     score,
     calibrate,
     learn,
+    theorize,
     plan,
     bench_speed,
     benchmark,

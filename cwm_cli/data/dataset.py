@@ -45,6 +45,22 @@ def is_fitted(places: np.ndarray) -> np.ndarray:
     return mask
 
 
+def write_arrays(path: Path, arrays: Columns) -> None:
+    """Write arrays to a file at once or not at all; equal arrays give equal bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")
+    try:
+        with zipfile.ZipFile(partial, "w") as archive:
+            for name, array in arrays.items():
+                member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whatever the day
+                member.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(member, "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 class Transition(NamedTuple):
     """One step of an environment: what was seen, what was done, what followed.
 
@@ -135,18 +151,7 @@ class Dataset:
             "action_space": self.action_space.to_json(),
         }
         header = json.dumps(spaces | self.metadata, sort_keys=True, allow_nan=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")
-        try:
-            with zipfile.ZipFile(partial, "w") as archive:
-                for name, column in (self.columns | {"metadata": np.array(header)}).items():
-                    member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whatever the day
-                    member.compress_type = zipfile.ZIP_DEFLATED
-                    with archive.open(member, "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, column, allow_pickle=False)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_arrays(path, self.columns | {"metadata": np.array(header)})
 
     @property
     def digest(self) -> str:

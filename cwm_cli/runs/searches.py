@@ -70,6 +70,33 @@ SearchLine = SearchRecord | Remark
 """A line of the journal."""
 
 
+def connected_nodes(events: Iterable[Any]) -> Iterator[Any]:
+    """Yield the lines of a journal with None for nodes and remarks that have lost their node.
+
+    Nodes that stay are numbered without gaps; lines of another kind stay as they are.
+    """
+    known = {ROOT: ROOT}
+    for event in events:
+        if isinstance(event, Remark):
+            place = known.get(event.node)
+            yield None if place is None else event.model_copy(update={"node": place})
+            continue
+        if not isinstance(event, SearchRecord):
+            yield event
+            continue
+        node = event.node
+        impossible = node.step < 0 and node.asked
+        if node.id in known or node.parent not in known or impossible:
+            yield None
+            continue
+        known[node.id] = place = len(known) - 1
+        parent = known[node.parent]
+        if (place, parent) != (node.id, node.parent):
+            moved = replace(node, id=place, parent=parent)
+            event = event.model_copy(update={"node": moved})
+        yield event
+
+
 class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     """The folder of a search: `dataset.npz`, a line per node in `nodes.jsonl`, `best.py`."""
 
@@ -95,26 +122,8 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     def connected(
         cls, events: Iterable[SearchLine | RowsAdded | None]
     ) -> Iterator[SearchLine | RowsAdded | None]:
-        """Leave out what belongs to a missing node; nodes that stay are numbered without gaps."""
-        known = {ROOT: ROOT}
-        for event in events:
-            if isinstance(event, Remark):
-                place = known.get(event.node)
-                yield None if place is None else event.model_copy(update={"node": place})
-                continue
-            if not isinstance(event, SearchRecord):
-                yield event
-                continue
-            node = event.node
-            impossible = node.step < 0 and node.asked
-            if node.id in known or node.parent not in known or impossible:
-                yield None
-                continue
-            known[node.id] = place = len(known) - 1
-            parent = known[node.parent]
-            if (place, parent) != (node.id, node.parent):
-                event = SearchRecord(node=replace(node, id=place, parent=parent), text=event.text)
-            yield event
+        """Leave out what belongs to a missing node."""
+        return connected_nodes(events)
 
     def learn(self, found: Record | Remark) -> None:
         """Write a node or a remark down for good."""

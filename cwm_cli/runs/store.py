@@ -94,6 +94,11 @@ class RowsAdded(BaseModel):
     count: int
     digest: str
 
+    @property
+    def number(self) -> int:
+        """The number of the file, counted from 1."""
+        return int(self.file[len("rows-") : -len(".npz")])
+
 
 class Journal(NamedTuple, Generic[R]):
     """What can be read of a journal, and the numbers of the lines that are left out."""
@@ -172,6 +177,8 @@ class Run(Generic[H, R]):
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _began: float = field(default=0.0, repr=False, compare=False)
     _new: "_Started | None" = field(default=None, repr=False, compare=False)
+    _grown: int | None = field(default=None, init=False, repr=False, compare=False)
+    """The number of the last file of rows that the journal names, once it was looked for."""
 
     @classmethod
     def begin(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
@@ -295,10 +302,13 @@ class Run(Generic[H, R]):
 
         The run keeps its identity: the dataset that it began with.
         """
-        number = sum(isinstance(event, RowsAdded) for event in self.events()) + 1
-        file = f"rows-{number}.npz"
+        if self._grown is None:
+            known = (event.number for event in self.events() if isinstance(event, RowsAdded))
+            self._grown = max(known, default=0)
+        file = f"rows-{self._grown + 1}.npz"
         rows.save(self.folder / file)
         self._write(RowsAdded(file=file, count=len(rows), digest=rows.digest))
+        self._grown += 1
 
     def rewrite(self, events: Sequence[R | RowsAdded]) -> None:
         """Replace the journal by one that holds these lines only."""
@@ -360,11 +370,15 @@ class Run(Generic[H, R]):
         dataset = Dataset.load(self.folder / DATASET)
         for event in self.events():
             if isinstance(event, RowsAdded):
-                rows = Dataset.load(self.folder / event.file)
-                if rows.digest != event.digest:
-                    raise CwmError(f"{self.folder / event.file} was changed: restore it")
-                dataset = dataset.extended(rows)
+                dataset = dataset.extended(self.added(event))
         return dataset
+
+    def added(self, event: RowsAdded) -> Dataset:
+        """Return the rows that a line of the journal speaks of."""
+        rows = Dataset.load(self.folder / event.file)
+        if rows.digest != event.digest:
+            raise CwmError(f"{self.folder / event.file} was changed: restore it")
+        return rows
 
     def grids(self) -> Sequence[Grid]:
         """Return the tables that `cwm runs show` prints: by default those of the report."""

@@ -1,0 +1,282 @@
+"""The run of theorizing: what each phase collected, what was proposed, the best rules by then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_text
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.searches import SearchRecord, connected_nodes
+from cwm_cli.runs.store import RowsAdded, Run, RunHeader
+from cwm_cli.search.contracts import Usage
+from cwm_cli.text import UNKNOWN
+
+BEST = "best.txt"
+"""The file with the best rules so far."""
+
+MOST_TOLD = 12
+"""Lines of a table at most: the last ones."""
+
+
+class TheoryConfig(BaseModel):
+    """The choices that make theorizing what it is.
+
+    `held_out` is the digest of the rows that rules are measured by and never weighed by; the
+    theorist and the statistician are backends with the model that they use, and `options` has
+    those of both, of the strategy, the problem and the experimenter. Of `proposals` each particle
+    gets so many in a phase, of `episodes` a phase collects so many, of at most `max_steps`. How
+    many phases there are is no part of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    env: str
+    env_args: dict[str, Any] = {}
+    held_out: str
+    method: str
+    theorist: str
+    statistician: str
+    experimenter: str
+    options: dict[str, dict[str, Any]] = {}
+    proposals: int
+    episodes: int
+    max_steps: int
+    goal: str = ""
+    seed: int = 0
+
+
+class TheoryHeader(RunHeader[TheoryConfig]):
+    """What theorizing begins with: the environment in words."""
+
+    kind: str = "theorize"
+    guide: str
+
+
+class PhaseRecord(BaseModel):
+    """A line of the journal: what a phase came to.
+
+    The `rules` are the best ones at its end, and `previous` those before it.
+    `train` is the log-likelihood of the `evidence` that they were weighed by, `held_out` that of
+    the held-out rows by kind of change. Of `proposals` so many were `accepted`, None where the
+    method accepts none; so many were weighed (`scorings`), the rules that were kept among them.
+    `rows` is how many were collected up to its end, `found` how many it collected of each kind,
+    `first` the row, counted from 1, at which a kind came up that had not before; `weighed` is what
+    it took to weigh rules.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["phase"] = "phase"
+    number: int
+    rules: str
+    previous: str
+    evidence: int
+    train: float
+    held_out: dict[str, float]
+    proposals: int
+    scorings: int
+    accepted: int | None
+    rows: int
+    found: dict[str, int]
+    first: dict[str, int] = {}
+    weighed: Usage = Usage()
+
+    @property
+    def held_out_total(self) -> float:
+        """The log-likelihood of all held-out rows."""
+        return sum(self.held_out.values())
+
+
+TheoryLine = SearchRecord | PhaseRecord
+"""A line of the journal."""
+
+
+class TheoryRun(Run[TheoryHeader, TheoryLine]):
+    """The folder of theorizing: held-out rows, those of each phase, a journal, `best.txt`."""
+
+    kind = "theorize"
+    header_type = TheoryHeader
+    record_type = TheoryLine
+
+    @property
+    def config(self) -> TheoryConfig:
+        """The choices of this run."""
+        return self.header.config
+
+    @classmethod
+    def connected(
+        cls, events: Iterable[TheoryLine | RowsAdded | None]
+    ) -> Iterator[TheoryLine | RowsAdded | None]:
+        """Leave out what belongs to a missing node."""
+        return connected_nodes(events)
+
+    def phases(self) -> list[PhaseRecord]:
+        """Return what the phases came to, as far as they are over."""
+        return [each for each in self.records() if isinstance(each, PhaseRecord)]
+
+    def rules(self) -> str:
+        """Return the best rules, those of `best.txt`."""
+        file = self.folder / BEST
+        try:
+            return read_text(file).strip()
+        except UnreadableError as error:
+            if error.is_missing:
+                raise CwmError(f"{self.folder} has no rules yet: continue it first") from error
+            raise UnreadableError(file, error.reason, "continue the run") from error
+
+    def held_out(self) -> Dataset:
+        """Return the rows that rules are measured by."""
+        return self.dataset().test
+
+    def is_over(self, phases: int) -> bool:
+        """Whether it came to an end that more phases would not change, or has as many."""
+        result = self.result()
+        return result is not None and (
+            result.get("stopped") != "phases" or len(result["phases"]) >= phases
+        )
+
+    def summary(self) -> RunSummary:
+        """Say how far it is, and how well the best rules predict what is held out."""
+        config, records = self.config, list(self.records())
+        phases = [each for each in records if isinstance(each, PhaseRecord)]
+        asked = sum(isinstance(each, SearchRecord) and each.node.asked for each in records)
+        count = len(phases)
+        last = phases[-1] if phases else None
+        told = f"held-out log-likelihood {last.held_out_total:.2f}" if last else ""
+        return RunSummary(
+            str(self.folder),
+            self.kind,
+            environment=config.env,
+            strategy=config.method,
+            answers=f"{config.theorist}, {config.statistician}",
+            seed=config.seed,
+            completions=asked,
+            done=f"{count} phase{'' if count == 1 else 's'}",
+            result=told,
+            created=self.header.created,
+        )
+
+    @classmethod
+    def report(cls, runs: Sequence[TheoryRun]) -> RunReport:
+        """Return how theorizing went: likelihoods by phase, the rules as they changed, finds."""
+        if len(runs) > 1:
+            raise CwmError("runs of theorizing cannot be merged: report them one by one")
+        run, phases, about = runs[0], runs[0].phases(), runs[0].summary()
+        grids = (likelihood_grid(phases), rules_grid(phases), found_grid(phases))
+        return RunReport(
+            title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
+            grids=[grid for grid in grids if grid.cells],
+            notes=[
+                f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
+                *([f"best rules: {' '.join(phases[-1].rules.split())}"] if phases else []),
+            ],
+            facts=about.as_json() | (run.result() or {}),
+            rows=[each.model_dump(mode="json", exclude={"kind"}) for each in phases],
+        )
+
+
+def likelihood_grid(phases: Sequence[PhaseRecord]) -> Grid:
+    """Write what the last phases came to, the held-out rows by kind of change."""
+    kinds = list(dict.fromkeys(kind for each in phases for kind in each.held_out))
+    return Grid(
+        "log-likelihood by phase",
+        ["phase", "proposals", "accepted", "evidence", "train", "held-out", *kinds],
+        [
+            [
+                str(each.number),
+                str(each.proposals),
+                UNKNOWN if each.accepted is None else str(each.accepted),
+                f"{each.evidence:,}",
+                f"{each.train:.2f}",
+                f"{each.held_out_total:.2f}",
+                *(f"{each.held_out[k]:.2f}" if k in each.held_out else UNKNOWN for k in kinds),
+            ]
+            for each in phases[-MOST_TOLD:]
+        ],
+    )
+
+
+def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
+    """Write the best rules wherever they changed, a line for each that came or went."""
+    cells = []
+    for each in phases:
+        if each.rules != each.previous:
+            changed = rule_changes(each.previous, each.rules)
+            cells += [[str(each.number), mark, rule] for mark, rule in changed]
+    return Grid("the rules as they changed", ["phase", "", "rule"], cells, 3)
+
+
+def rule_changes(before: str, after: str) -> list[tuple[str, str]]:
+    """Return the rules that went (-), came (+) and stayed (""), in the order of reading."""
+    old, new = ([line for line in text.splitlines() if line.strip()] for text in (before, after))
+    went = [("-", rule) for rule in old if rule not in new]
+    return went + [("" if rule in old else "+", rule) for rule in new]
+
+
+def found_grid(phases: Sequence[PhaseRecord]) -> Grid:
+    """Write how often each kind of change was found, and at which row first."""
+    found, first = discovered(phases)
+    return Grid(
+        "transitions discovered",
+        ["kind", "found", "first at row"],
+        [[kind, f"{found[kind]:,}", f"{first[kind]:,}"] for kind in first],
+    )
+
+
+def discovered(phases: Sequence[PhaseRecord]) -> tuple[Counter[str], dict[str, int]]:
+    """Return how often each kind of change was found, and at which row first."""
+    found: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for each in phases:
+        found.update(each.found)
+        first |= {kind: row for kind, row in each.first.items() if kind not in first}
+    return found, first
+
+
+@dataclass(frozen=True)
+class TheorizingResult:
+    """What came of theorizing.
+
+    `run` is its folder, `file` that of the best `rules`, None where none were proposed. `stopped`
+    says why it ended: the `phases` were over, the theorist had nothing left to propose
+    (`given_up`), or the money was spent (`money`). `scorings` counts how often rules were weighed
+    over the evidence. Of the held-out rows `held_out` says how many there are of each kind of
+    change, and `topk` how often the true change is among the first k candidates, None where
+    candidates cannot be listed. `cost` is in US dollars, None where it is unknown; `tokens` and it
+    are those of the proposals and of all that was weighed.
+    """
+
+    run: Path
+    rules: str
+    file: Path | None
+    phases: list[PhaseRecord]
+    stopped: str
+    proposals: int
+    accepted: int | None
+    scorings: int
+    completions: int
+    tokens: int
+    cost: float | None
+    seconds: float
+    held_out: Mapping[str, int]
+    topk: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm theorize --json` prints."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found, first = discovered(self.phases)
+        return facts | {
+            "run": str(self.run),
+            "file": str(self.file) if self.file else None,
+            "phases": [each.model_dump(mode="json", exclude={"kind"}) for each in self.phases],
+            "found": dict(found),
+            "first": first,
+        }
