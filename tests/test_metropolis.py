@@ -1,0 +1,306 @@
+"""Searches among rules: chains visit them as often as they are likely, samples weigh as much."""
+
+from collections import Counter
+from math import log
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.text_view import Change, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.search.contracts import EVIDENCE, GENERATE, ROOT, Backend, Completion, Request
+from cwm_cli.search.loop import Search
+from cwm_cli.worlds.statistician import Statistician
+from cwm_theories.strategies import BestOf, Importance, Metropolis
+from cwm_theories.symbolic import Symbolic
+
+COLOURS, SIZES = ("red", "green", "blue"), ("small", "large")
+
+
+class KeyWords(TextView):
+    """A key that is held up, by a number from 0 to 5, and a door that opens or stays closed."""
+
+    kinds = ("opened", "closed")
+    vocabulary = {"colour": COLOURS, "size": SIZES}  # noqa: RUF012
+    conclusions = {"opened": {}, "closed": {}}  # noqa: RUF012
+
+    def guide(self):
+        return "You hold a key up to a door."
+
+    def state(self, observation):
+        return f"You see a {SIZES[observation // 3]} {COLOURS[observation % 3]} key."
+
+    def action(self, observation, action):
+        return "You hold it up."
+
+    def facts(self, observation, action):
+        return {"colour": COLOURS[observation % 3], "size": SIZES[observation // 3]}
+
+    def change(self, row):
+        return self.candidates(row.observation)[row.next_observation]
+
+    def candidates(self, observation):
+        return [Change("The door opens.", "opened"), Change("The door stays closed.", "closed")]
+
+
+def tried(*keys):
+    """Return rows in which some keys, all but the blue ones, opened the door."""
+    return [
+        Transition(key, 0, int(key % 3 == 2), 0.0, True, episode=n) for n, key in enumerate(keys)
+    ]
+
+
+RULES = (
+    "If colour is blue, then closed.\nOtherwise, opened.",
+    "If colour is red, then closed.\nOtherwise, opened.",
+    "If size is large, then closed.\nOtherwise, opened.",
+    "Always, opened.",
+    "Always, closed.",
+)
+FIRST = np.array([0.4, 0.1, 0.1, 0.1, 0.3])
+"""The chance that each of them is proposed from scratch."""
+
+NEXT = np.array(
+    [
+        [0.05, 0.30, 0.10, 0.10, 0.45],
+        [0.10, 0.10, 0.10, 0.20, 0.50],
+        [0.15, 0.10, 0.05, 0.10, 0.60],
+        [0.05, 0.05, 0.20, 0.10, 0.60],
+        [0.10, 0.10, 0.10, 0.20, 0.50],
+    ]
+)
+"""The chance that each of them (columns) is proposed where one (rows) is given: hardly ever the
+same in both directions."""
+
+
+class Theorist(Backend):
+    """Proposes one of the five rules, and knows how likely that was."""
+
+    can_score = True
+
+    def complete(self, request):
+        chances = self._chances(request)
+        place = np.random.default_rng(request.seed).choice(len(RULES), p=chances)
+        return Completion(RULES[place], log_probability=log(chances[place]))
+
+    def score(self, requests):
+        return [[log(self._chances(each.question)[RULES.index(each.text)])] for each in requests]
+
+    def _chances(self, request):
+        assert isinstance(request, Request)
+        return NEXT[RULES.index(request.move.program)] if request.move.program else FIRST
+
+
+def searched(strategy, steps, *, seed=0, noise=0.8, keys=(0, 1, 2, 3, 4, 5), parallel=1):
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=noise)))
+    problem.observe(tried(*keys))
+    search = Search(problem, strategy, Theorist(), seed=seed, parallel=parallel)
+    for _ in search.run(steps):
+        pass
+    return search
+
+
+def likelihoods(keys=(0, 1, 2, 3, 4, 5), noise=0.8):
+    """Return L of the five rules, by the plain formula."""
+    said = [
+        lambda key: key % 3 == 2,
+        lambda key: key % 3 == 0,
+        lambda key: key >= 3,
+        lambda key: False,
+        lambda key: True,
+    ]
+    right, wrong = log(1 - noise + noise / 2), log(noise / 2)
+    return np.array(
+        [sum(right if says(key) == (key % 3 == 2) else wrong for key in keys) for says in said]
+    )
+
+
+def posterior(**about):
+    weights = np.exp(likelihoods(**about))
+    return weights / weights.sum()
+
+
+def stands(search):
+    """Return how often a single chain stood at each of the rules, after each of its proposals."""
+    chain, counts = Metropolis(hastings=search.strategy.hastings), np.zeros(len(RULES))
+    for node in search.nodes:
+        chain.update(node)
+        (place,) = chain.held()
+        counts[RULES.index(search.nodes[place].program)] += 1
+    return counts / counts.sum()
+
+
+def variation(shares, others):
+    """Return the total variation between two distributions."""
+    return float(np.abs(shares - others).sum() / 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "bound"),
+    [
+        (1000, 0.1),
+        pytest.param(10_000, 0.04, marks=pytest.mark.slow),
+        pytest.param(50_000, 0.02, marks=pytest.mark.long),
+    ],
+)
+def test_a_corrected_chain_visits_rules_as_often_as_they_are_likely(steps, bound):
+    assert variation(stands(searched(Metropolis(hastings=True), steps)), posterior()) < bound
+
+
+def test_a_chain_that_is_not_corrected_visits_others_more_often():
+    assert variation(stands(searched(Metropolis(), 800)), posterior()) > 0.15
+
+
+@pytest.mark.parametrize("hastings", [False, True])
+def test_a_particle_moves_by_the_published_formula_and_by_chance_of_its_own(hastings):
+    search = searched(Metropolis(particles=2, hastings=hastings), 60)
+    known, at = dict(zip(RULES, likelihoods(), strict=True)), {}
+    for node in search.nodes:
+        if node.parent == ROOT:
+            at[node.id] = node.id
+            continue
+        particle = next(first for first, place in at.items() if place == node.parent)
+        before = RULES.index(search.nodes[node.parent].program)
+        weight = known[node.program] - known[RULES[before]]
+        if hastings:
+            after = RULES.index(node.program)
+            weight += log(NEXT[after, before]) - log(NEXT[before, after])
+        draw = np.random.default_rng([node.seed, 1]).random()
+        moves = log(1 - draw) < weight
+        assert (search.strategy.state(node.id) != "rejected") == moves
+        at[particle] = node.id if moves else node.parent
+    assert sorted(at.values()) == list(search.strategy.held())
+    assert search.strategy.accepted == sum(
+        search.strategy.state(node.id).startswith(("accepted", "held")) for node in search.nodes
+    ) - len({*at} - {*at.values()})
+
+
+def test_particles_take_turns_and_one_proposal_each_is_in_flight():
+    search = searched(Metropolis(particles=3), 60)
+    assert [node.parent for node in search.nodes[:3]] == [ROOT] * 3
+    moved = searched(Metropolis(particles=3), 61, parallel=3)
+    passed = [node.id for node in moved.nodes if moved.strategy.state(node.id) == "passed over"]
+    assert not passed
+    hasty = searched(Metropolis(particles=1), 60, parallel=3)
+    for node in hasty.nodes:
+        if hasty.strategy.state(node.id) == "passed over":
+            assert node.parent == ROOT or node.parent not in hasty.strategy.held()
+
+
+class Mute(Theorist):
+    """Has nothing to say at first."""
+
+    def complete(self, request):
+        return Completion("") if request.step < 2 else super().complete(request)
+
+
+def test_a_particle_waits_for_rules_that_can_be_weighed():
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()))
+    problem.observe(tried(0, 2))
+    search = Search(problem, Metropolis(), Mute())
+    assert [record.node.action for record in search.run(4)][:3] == [GENERATE] * 3
+    assert search.nodes[2].id in search.strategy.held() or search.strategy.accepted
+
+
+PHASES = ((0, 2), (1, 5), (3, 4))
+
+
+def in_phases(strategy, *, seed=3, known=()):
+    """Search in three phases, or go on from the nodes of a search that was cut."""
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    search, left = Search(problem, strategy, Theorist(), seed=seed), list(known)
+    for number, keys in enumerate(PHASES, 1):
+        problem.observe(tried(*keys))
+        search.outdate()
+        while left and search.completions < 8 * number:
+            search.resume([left.pop(0)])
+        if not left:
+            list(search.renew())
+            list(search.run(8 * number))
+    return search
+
+
+@pytest.mark.parametrize("make", [lambda: Metropolis(particles=2, hastings=True), Importance])
+def test_a_search_that_was_cut_goes_on_as_it_would_have(make):
+    whole = in_phases(make())
+    assert sum(node.action == EVIDENCE for node in whole.nodes) >= 4
+    for cut in range(0, len(whole.nodes), 3):
+        again = in_phases(make(), known=whole.nodes[:cut])
+        assert again.nodes == whole.nodes, f"another search when it goes on after {cut} nodes"
+        assert again.strategy.held() == whole.strategy.held()
+        assert again.strategy.accepted == whole.strategy.accepted
+
+
+def test_evidence_that_grows_is_weighed_for_what_is_held_and_for_what_was_best():
+    search = in_phases(Metropolis(particles=2))
+    for phase in (1, 2):
+        keys = [key for keys in PHASES[: phase + 1] for key in keys]
+        known = dict(zip(RULES, likelihoods(keys=keys), strict=True))
+        nodes = [n for n in search.nodes if n.action == EVIDENCE and n.step < 8 * phase]
+        for node in nodes[-3:] if phase == 2 else []:
+            assert node.verdict.log_likelihood == pytest.approx(known[node.program])
+    assert search.best.program == RULES[int(np.argmax(likelihoods()))]
+
+
+def by_rules(strategy, nodes):
+    """Add up the weights of equal rules."""
+    shares = Counter()
+    for place, weight in strategy.weights.items():
+        shares[nodes[place].program] += weight
+    return np.array([shares[rules] for rules in RULES])
+
+
+def test_weights_make_up_for_how_likely_rules_were_to_be_drawn():
+    search = searched(Importance(), 400)
+    expected = np.exp(likelihoods()) / FIRST
+    drawn = Counter(node.program for node in search.nodes)
+    shares = np.array([drawn[rules] for rules in RULES]) * expected
+    np.testing.assert_allclose(by_rules(search.strategy, search.nodes), shares / shares.sum())
+    assert variation(by_rules(search.strategy, search.nodes), posterior()) < 0.03
+    weights = np.array([*search.strategy.weights.values()])
+    assert search.strategy.effective_size == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+def test_samples_are_drawn_anew_by_their_weights_and_weighed_by_what_is_new(resampling):
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    problem.observe(tried(0, 2))
+    strategy = Importance(particles=200, resampling=resampling)
+    search = Search(problem, strategy, Theorist())
+    list(search.run(300))
+    before = by_rules(strategy, search.nodes)
+    problem.observe(tried(1, 3, 4, 5))
+    search.outdate()
+    list(search.renew())
+    assert len(strategy.weights) <= 200
+    assert set(strategy.weights) <= {n.id for n in search.nodes if n.action == EVIDENCE}
+    grown = before * np.exp(likelihoods() - likelihoods(keys=(0, 2)))
+    close = 0.03 if resampling == "systematic" else 0.06
+    assert variation(by_rules(strategy, search.nodes), grown / grown.sum()) < close
+    list(search.run(600))
+    assert variation(by_rules(strategy, search.nodes), posterior()) < 0.05
+
+
+def test_what_needs_the_chances_of_proposals_is_refused_without_them():
+    class Silent(Theorist):
+        can_score = False
+
+        def complete(self, request):
+            return super().complete(request)._replace(log_probability=None)
+
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()))
+    with pytest.raises(CwmError, match="log-probabilities") as refused:
+        Search(problem, Metropolis(hastings=True), Silent())
+    assert len(str(refused.value).splitlines()) == 1
+    assert len(Search(problem, Metropolis(), Silent()).nodes) == 0
+
+
+def test_the_best_of_many_is_the_likeliest_and_is_forgotten_only_as_published():
+    for preset, kept in (("default", True), ("paper", False)):
+        search = in_phases(BestOf(preset=preset))
+        last = [node for node in search.nodes if node.asked][-8:]
+        best = max(node.verdict.log_likelihood for node in last)
+        assert search.best.verdict.log_likelihood >= best
+        assert any(node.action == EVIDENCE for node in search.nodes) == kept
