@@ -14,6 +14,7 @@ from cwm_cli.search.contracts import GENERATE, Move, Node, Strategy
 class ZeroShot(Strategy):
     """Writes every program from scratch and learns nothing from how it fared."""
 
+    moves = (GENERATE,)
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "paper": PUBLISHED_ALONE,

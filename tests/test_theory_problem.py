@@ -1,0 +1,301 @@
+"""The problem of rules in words: what is asked, what is read out of answers, how it is weighed."""
+
+import threading
+from math import exp, log
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.text_view import Change, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.problems.theory import TheoryProblem, read_rules
+from cwm_cli.search.contracts import (
+    GENERATE,
+    IMPROVE,
+    ROOT,
+    Backend,
+    Completion,
+    Move,
+    Node,
+    Usage,
+)
+from cwm_cli.search.loop import Search
+from cwm_cli.text import estimated_tokens
+from cwm_cli.worlds.statistician import Statistician
+from cwm_gif_mcts.strategy import GifMcts
+from cwm_theories.symbolic import Symbolic
+from cwm_worldcoder.strategy import WorldCoder
+from cwm_zero_shot.strategy import ZeroShot
+
+PLACES = 12
+
+
+class Path(TextView):
+    """A path of twelve places; whoever goes on walks or, at the end of it, bumps."""
+
+    kinds = ("walked", "bumped")
+    vocabulary = {"way": ("on", "back")}  # noqa: RUF012
+    conclusions = {"walked": {}, "bumped": {}}  # noqa: RUF012
+
+    def __init__(self, lists_discovered=False):
+        self.lists_discovered = lists_discovered
+
+    def guide(self):
+        return "A path of twelve places."
+
+    def state(self, observation):
+        return f"You are at place {observation}."
+
+    def action(self, observation, action):
+        return f"You go {self.vocabulary['way'][action]}."
+
+    def facts(self, observation, action):
+        return {"way": self.vocabulary["way"][action]}
+
+    def change(self, row):
+        return self.candidates(row.observation)[row.next_observation == row.observation]
+
+    def candidates(self, observation):
+        return [Change("You walk.", "walked"), Change("You bump.", "bumped")]
+
+
+def walk(*starts, steps=1, episode=0):
+    """Return rows of somebody who goes on, from each start, so many steps."""
+    return [
+        Transition(at, 0, min(at + 1, PLACES - 1), 0.0, step == steps - 1, episode=episode + number)
+        for number, start in enumerate(starts)
+        for step, at in enumerate(range(start, start + steps))
+    ]
+
+
+class Counting(Backend):
+    """Weighs by the length of the rules, and remembers what it was asked."""
+
+    can_score = True
+
+    def __init__(self):
+        self.asked = []
+
+    def score(self, requests):
+        self.asked += [(each.question.rules, each.question.transition.state) for each in requests]
+        self.said = [each.messages[-1].content for each in requests]
+        return [[-0.1 * len(each.question.rules), -1.0] for each in requests]
+
+
+def problem_of(backend, rows=(), *, view=None, **options):
+    problem = TheoryProblem(Statistician(view or Path(), backend), **options)
+    if rows:
+        problem.observe(rows)
+    return problem
+
+
+def test_rules_are_as_good_as_what_was_recorded_is_likely():
+    problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1))
+    verdict = problem.judge("Always, walked.")
+    right, wrong = log(0.9), log(0.1)
+    assert verdict.log_likelihood == pytest.approx(3 * right + wrong)
+    assert verdict.score == pytest.approx(exp((3 * right + wrong) / 4))
+    assert verdict.parts == pytest.approx({"walked": 0.9, "bumped": 0.1})
+    assert not verdict.is_bug
+    assert "`bumped`" in verdict.failure.message
+
+
+def test_rules_that_are_all_but_impossible_are_still_told_apart():
+    problem = problem_of(Counting(), walk(0, 1))
+    unlikely, unlikelier = (problem.judge("x" * size) for size in (8000 // 2, 3999))
+    assert unlikely.score <= 1e-150
+    assert unlikelier.rank > unlikely.rank
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"), [("", "no rules"), (" \n", "no rules"), ("x" * 5000, "5,000 characters")]
+)
+def test_rules_that_are_none_or_too_long_are_not_weighed(rules, words):
+    backend = Counting()
+    verdict = problem_of(backend, walk(0)).judge(rules)
+    assert (verdict.score, verdict.log_likelihood, verdict.is_bug) == (0.0, None, True)
+    assert words in verdict.failure.message
+    assert len(verdict.failure.message.splitlines()) == 1
+    assert not backend.asked
+
+
+def test_without_anything_recorded_no_rules_are_likelier_than_others():
+    verdict = problem_of(Symbolic()).judge("Always, walked.")
+    assert (verdict.score, verdict.log_likelihood) == (0.0, 0.0)
+
+
+def test_cumulative_evidence_holds_every_transition_once_and_is_weighed_once():
+    backend = Counting()
+    problem = problem_of(backend, walk(0, 1, 0))
+    assert len(problem.evidence) == 2
+    first = problem.judge("some rules")
+    assert problem.judge("some rules") == first
+    assert len(backend.asked) == 2
+    problem.observe(walk(1, 2, 3))
+    grown = problem.judge("some rules")
+    assert [state for _, state in backend.asked[2:]] == [f"You are at place {n}." for n in (2, 3)]
+    assert grown.log_likelihood == pytest.approx(2 * first.log_likelihood)
+
+
+def test_the_evidence_of_a_phase_is_its_last_trajectories_each_as_often_as_it_was():
+    problem = problem_of(Counting(), walk(0, 1, 2), policy="phase", subset=3)
+    problem.observe(walk(4, 5, 6, 5, steps=2))
+    assert [t.state for t in problem.evidence] == [
+        f"You are at place {place}." for place in (5, 6, 6, 7, 5, 6)
+    ]
+    assert problem.judge("abc").log_likelihood == pytest.approx(6 * -1.3)
+
+
+def test_a_window_holds_the_transitions_that_were_met_last():
+    problem = problem_of(Counting(), walk(0, 1, 2), policy="window", window=3)
+    problem.observe(walk(0, 5))
+    assert {t.state for t in problem.evidence} == {f"You are at place {n}." for n in (2, 0, 5)}
+    problem.observe(walk(*range(8)))
+    assert {t.state for t in problem.evidence} == {f"You are at place {n}." for n in (5, 6, 7)}
+
+
+def test_a_prompt_shows_the_newest_trajectories_that_there_is_room_for_in_order():
+    problem = problem_of(Counting(), walk(0, 3, 6, 0, 3, steps=2), evidence_tokens=60)
+    words = problem.messages(Move(GENERATE))[-1].content
+    shown = [place for place in range(PLACES) if f"At first: You are at place {place}." in words]
+    assert shown == [0, 3]
+    assert words.index("place 0") < words.index("place 3")
+    assert words.count("You go on. -> You walk.") == 4
+    assert "A path of twelve places." in words
+    everything = problem_of(Counting(), walk(0, 3, 6, steps=2), evidence_tokens=None)
+    assert everything.messages(Move(GENERATE))[-1].content.count("At first") == 3
+
+
+def test_of_a_trajectory_that_is_too_long_a_prompt_shows_the_beginning():
+    problem = problem_of(Counting(), walk(0, steps=10), evidence_tokens=50)
+    words = problem.messages(Move(GENERATE))[-1].content
+    assert 1 <= words.count("You go on.") < 10
+    assert "At first: You are at place 0." in words
+    recorded = words[words.index("At first") : words.index("## Your answer")]
+    assert estimated_tokens(recorded) <= 52
+
+
+def test_a_prompt_to_better_rules_shows_them_and_what_they_predict_worst():
+    rules = "Always, walked."
+    verdict = problem_of(Symbolic(), walk(0, 1)).judge(rules)
+    move = Move(IMPROVE, 0, rules, verdict)
+    plain = problem_of(Symbolic(), walk(0, 5, PLACES - 1)).messages(move)[-1].content
+    assert rules in plain
+    assert "worst" not in plain
+    pointed = problem_of(Symbolic(), walk(0, 5, PLACES - 1), worst=1).messages(move)[-1].content
+    section = pointed[pointed.index("worst") : pointed.index("## Rules")]
+    assert section.count("At first") == 1
+    assert f"You are at place {PLACES - 1}." in section
+
+
+def test_a_prompt_that_is_too_long_is_made_shorter_where_it_hurts_least():
+    problem = problem_of(Counting(), walk(*range(8), steps=3))
+    move = Move(IMPROVE, 0, "Always, walked.", None)
+    whole = sum(len(message.content) for message in problem.messages(move))
+    shorter = problem.shorter(move, whole - 300)
+    assert sum(len(message.content) for message in shorter) <= whole - 300
+    assert "Always, walked." in shorter[-1].content
+    assert "A path of twelve places." in shorter[-1].content
+
+
+ANSWERS = {
+    "plain": "Water makes seeds grow.\nAnimals eat plants.",
+    "numbered": "1. Water makes seeds grow.\n2) Animals eat plants.",
+    "marked": "- Water makes seeds grow.\n\n* **Animals** eat plants.",
+    "fenced": "Here they are:\n```\nWater makes seeds grow.\nAnimals eat plants.\n```\nGood luck!",
+    "introduced": "These rules hold:\nWater makes seeds grow.\nAnimals eat plants.",
+    "explained": "Rules:\n\n1. Water makes seeds grow.\n2. Animals eat plants.\n\nI hope it helps.",
+    "wrapped": "1. Water makes\n   seeds grow.\n2. Animals eat\n   plants.",
+    "thought": "<think>\n1. Yes?\n2. No.\n</think>\nWater makes seeds grow.\nAnimals eat plants.",
+    "dressed": "(1) `Water makes seeds grow.`\r\n(2) Animals eat plants.\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
+def test_rules_are_read_one_on_each_line_however_they_are_given(answer):
+    rules = read_rules(answer)
+    assert rules == "Water makes seeds grow.\nAnimals eat plants."
+    assert read_rules(rules) == rules
+
+
+def test_what_holds_no_rules_is_read_as_none_and_hides_nothing():
+    assert read_rules("") == read_rules("```\n```") == read_rules("<think>on and on") == ""
+    assert "\x1b" not in read_rules("Water \x1b[31mmakes\x07 seeds grow.")
+    assert read_rules("Everything grows:") == "Everything grows:"
+
+
+def node_of(number, rules, verdict):
+    return Node(number, number, ROOT, GENERATE, rules, verdict, "", Usage())
+
+
+def test_a_statistician_that_weighs_everything_alike_is_told_of_once():
+    told = problem_of(Symbolic(), walk(0, 1))
+    for number in range(8):
+        rules = f"Nobody can read rule {number}."
+        told.update(node_of(number, rules, told.judge(rules)))
+        assert bool(told.warning) == (number >= 4)
+    assert len(told.warning.splitlines()) == 1
+    assert "--statistician" in told.warning
+    assert told.scorings == 8
+    fine = problem_of(Symbolic(), walk(0, 1))
+    for number, rules in enumerate(["Always, walked.", *(f"Rule {n}." for n in range(8))]):
+        fine.update(node_of(number, rules, fine.judge(rules)))
+    assert not fine.warning
+
+
+def test_sentences_that_were_met_are_listed_where_the_view_has_it_and_weights_follow():
+    backend = Counting()
+    problem = problem_of(backend, walk(0), view=Path(lists_discovered=True))
+    problem.judge("some rules")
+    assert "You bump." not in backend.said[-1]
+    problem.observe(walk(PLACES - 1))
+    assert problem.discovered == ("You walk.", "You bump.")
+    problem.judge("some rules")
+    assert all("You bump." in said for said in backend.said)
+    assert len(backend.asked) == 3
+
+
+def test_a_statistician_that_gives_no_number_is_refused_in_a_line():
+    class Broken(Counting):
+        def score(self, requests):
+            return [[float("nan")] for _ in requests]
+
+    with pytest.raises(CwmError, match="--statistician"):
+        problem_of(Broken(), walk(0)).judge("some rules")
+
+
+def test_rules_are_weighed_from_several_threads_at_once():
+    problem, found = problem_of(Symbolic(), walk(*range(PLACES))), {}
+
+    def work(number):
+        found[number] = problem.judge("Always, walked." if number % 2 else "Always, bumped.")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone = problem_of(Symbolic(), walk(*range(PLACES)))
+    assert found[1] == found[7] == alone.judge("Always, walked.")
+    assert found[0] == found[6] == alone.judge("Always, bumped.")
+
+
+class Guesser(Backend):
+    """Names what follows at random."""
+
+    def complete(self, request):
+        kind = Path.kinds[int(np.random.default_rng(request.seed).random() < 0.5)]
+        return Completion(f"1. Always, {kind}.")
+
+
+def test_strategies_whose_moves_it_has_words_for_search_rules_and_others_are_refused():
+    problem = problem_of(Symbolic(), walk(*range(5)))
+    search = Search(problem, ZeroShot(), Guesser())
+    for _ in search.run(8):
+        pass
+    assert search.best.program == "Always, walked."
+    for strategy in (GifMcts(), WorldCoder()):
+        with pytest.raises(CwmError, match="--strategy") as refused:
+            Search(problem, strategy, Guesser())
+        assert len(str(refused.value).splitlines()) == 1
