@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from math import log
 from typing import Any, Protocol
 
+from cwm_tiny.model import TinyModel, question_text
 from openai_server import Behaviour, Handler, OpenAIServer, answer, error
 
 BOS = "<s>"
@@ -46,6 +47,31 @@ class Trigrams:
             count = self.triples[*before, tokens[i]] + 0.1
             said.append(log(count / (self.pairs[before] + 0.1 * self.words)))
         return said
+
+
+class Reader:
+    """The tiny language model: of a prompt it reads what it has learned to read, and no more.
+
+    It has no words for what is before the question, nor for what is between words.
+    """
+
+    def __init__(self, model: TinyModel) -> None:
+        self.model = model
+
+    def tokens(self, text: str) -> list[str]:
+        return re.findall(r"<\w+>|\w+|\s|[^\w\s]", text)
+
+    def log_probabilities(self, tokens: Sequence[str]) -> list[float | None]:
+        text = "".join(tokens)
+        asked, _, said = text.rpartition("\n\n")
+        rules = re.search(r"What is known to hold:\n(.*?)\n\n", asked, re.DOTALL)
+        here = re.search(r"State: (.*)\nAction: (.*)", asked, re.DOTALL)
+        state, action = here.groups() if here else (asked, "")
+        prompt = self.model.tokens(question_text(rules[1] if rules else "", state, action))
+        words = iter(self.model.of_answers([prompt], [[self.model.tokens(said)]])[0][0].tolist())
+        before = len(self.tokens(f"{asked}\n\n"))
+        weights = [0.0 if each.isspace() else next(words) for each in tokens[before:]]
+        return [None, *[0.0] * (before - 1), *weights]
 
 
 @dataclass

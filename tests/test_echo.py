@@ -7,10 +7,13 @@ from dataclasses import replace
 from functools import partial
 from math import log
 
+import numpy as np
 import pytest
 
+import cwm_cli
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
+from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
 from cwm_cli.worlds import choosing
 from cwm_cli.worlds.choosing import chosen
@@ -18,7 +21,9 @@ from cwm_cli.worlds.statistician import Statistician, TextTransition
 from cwm_litellm.backend import LiteLLM
 from cwm_litellm.scoring import Format, rendering
 from cwm_playground.door import CHANGES, Door, DoorWords
-from language_server import BOS, Echoes, LanguageServer, Trigrams
+from cwm_tiny.backend import Tiny
+from cwm_tiny.model import MARKS, TinyModel, words_of
+from language_server import BOS, Echoes, LanguageServer, Reader, Trigrams
 from openai_server import WRONG_KEY, OpenAIServer, answer, error
 
 MODEL = "openai/some-local-model"
@@ -422,3 +427,116 @@ class TestTransformers:
         with pytest.raises(CwmError, match="no language model can be read from") as caught:
             find("backend", "transformers")(model=str(tmp_path)).score(asked())
         assert "\n" not in str(caught.value)
+
+
+def served(model, script=None, **options):
+    """Serve the tiny model, whose answers in chat go by a script."""
+    return LanguageServer(script or [answer("none")], speaker=Reader(model), **options)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Save a tiny model that knows the words of the door, and has learned nothing."""
+    said = [DOOR.state(0), *(DOOR.action(0, item) for item in range(27)), *RULES]
+    said += [change.text for change in CHANGES]
+    words = ["", "<unknown>", *MARKS, *sorted({word for each in said for word in words_of(each)})]
+    rng = np.random.default_rng(0)
+    shapes = {
+        "embedding": (len(words), 16),
+        "qkv": (2, 16, 48),
+        "out": (2, 16, 16),
+        "up": (2, 16, 64),
+        "down": (2, 64, 16),
+        "before_attention": (2, 16),
+        "before_inner": (2, 16),
+        "last": (16,),
+    }
+    drawn = {name: rng.normal(size=shape) / 2 for name, shape in shapes.items()}
+    file = tmp_path_factory.mktemp("tiny") / "weights.npz"
+    TinyModel(words, drawn, {}).save(file)
+    return file
+
+
+RULES = [
+    f"If {fact}, then closed.\nOtherwise, opened."
+    for fact in ("colour is blue", "shape is key", "size is large", "colour is not red")
+]
+
+
+class Heard(Observer):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, words, kind="Note"):
+        self.notes.append(words)
+
+
+class TestTheTinyModel:
+    def test_over_http_it_weighs_what_it_weighs_in_process(self, weights):
+        every = [held(item, CHANGES[0]) for item in range(27)]
+        here = Statistician(DOOR, Tiny(weights=str(weights)))
+        with served(TinyModel.load(weights)) as server:
+            there = Statistician(DOOR, weigher(server))
+            for rules in ("", RULES[0]):
+                wanted = np.array(here.of_candidates(rules, every))
+                found = np.array(there.of_candidates(rules, every))
+                assert np.abs(found - wanted).max() < 1e-6
+                assert np.ptp(wanted) > 0.1
+
+    @staticmethod
+    def proposed(body):
+        """Propose one of the rules, all of them as likely."""
+        text = RULES[body["seed"] % len(RULES)]
+        return answer(text, tokens=[(text, -log(len(RULES)))])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("method", "hastings", "echo"),
+        [
+            ("metropolis", True, "echoed"),
+            ("importance", False, "echoed"),
+            ("metropolis", False, "refused"),
+        ],
+    )
+    def test_rules_are_found_with_everybody_behind_a_server(
+        self, weights, tmp_path, method, hastings, echo
+    ):
+        listed, heard = [], Heard()
+
+        def script(body):
+            chooses = "Which of these follows?" in body["messages"][-1]["content"]
+            return TestChoosing.votes(listed, body) if chooses else self.proposed(body)
+
+        with served(TinyModel.load(weights), script, echoes=Echoes(echo)) as server:
+            found = cwm_cli.theorize(
+                "Door-v0",
+                env_args={"rule": "not blue"},
+                method=method,
+                hastings=hastings,
+                model=MODEL,
+                api_base=server.url,
+                phases=2,
+                proposals=2,
+                run=tmp_path / "run",
+                observer=heard,
+            )
+        assert found.rules in RULES
+        assert found.completions == 4
+        assert found.tokens >= 400
+        fallback = [words for words in heard.notes if "chooses among the candidates" in words]
+        assert len(fallback) == (echo == "refused") == bool(listed)
+
+    def test_where_nobody_tells_how_likely_proposals_are_they_are_not_corrected(self, tmp_path):
+        with (
+            LanguageServer(["x"], echoes=Echoes("refused")) as server,
+            pytest.raises(CwmError, match="knows no log-probabilities: choose another backend"),
+        ):
+            cwm_cli.theorize(
+                "Door-v0",
+                hastings=True,
+                theorist=MODEL,
+                api_base=server.url,
+                run=tmp_path / "run",
+            )
