@@ -9,11 +9,11 @@ Plugins subclass the base classes, so that a method that is added later breaks n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+
+    from cwm_cli.envs.spec import EnvironmentSpec
 
 ROOT = -1
 """The parent of nodes that were written from scratch."""
@@ -513,6 +515,7 @@ class Backend:
       `normalises` that each is one number, the logarithm of a probability among all candidates,
       and `reads_messages` that it looks at the messages of what it scores, not at the question.
     - `ready` refuses what the user can mend before anything is begun.
+    - `prepare` tells it of the environment that it will weigh predictions of.
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
@@ -541,6 +544,17 @@ class Backend:
         """Refuse what can be told at once, asking nobody: a missing key, an unknown model or price.
 
         Called before data are recorded for nothing.
+        """
+
+    def prepare(
+        self,
+        spec: EnvironmentSpec,
+        env_args: Mapping[str, Any],
+        tell: Callable[[str], None] = unheard,
+    ) -> None:
+        """Learn what it has to know of an environment before it weighs anything; here nothing.
+
+        That may take minutes: `tell` takes a line now and then.
         """
 
     def complete(self, request: Request) -> Completion:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest
+from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, unheard
 from cwm_cli.worlds.statistician import PredictionQuestion
+from cwm_tiny.lessons import learned
 from cwm_tiny.model import TinyModel, question_text
+from cwm_tiny.training import Course
 
 SHIPPED = Path(__file__).parent / "weights"
 """Models that ship, each named by the words that it reads."""
@@ -36,7 +43,9 @@ class Tiny(Backend):
     """A decoder of some 350,000 weights that has learned to read rules in one environment's words.
 
     It reads the rules, what is seen and what is done, and weighs the sentence that says what
-    follows, word by word. It proposes no rules. Weights for one small environment ship.
+    follows, word by word; it proposes no rules. Where no weights ship for an environment's words
+    it is trained (that takes `cwm-cli[neural]`), once for the same options: by random play and
+    made-up rules, not by what really follows.
     """
 
     can_score = True
@@ -44,7 +53,13 @@ class Tiny(Backend):
 
     model: str = ""
     weights: str = ""
-    """File of a trained model; else the one that ships for the environment's words."""
+    """File of a trained model; else one that ships or was trained for the environment's words."""
+    steps: Annotated[int, Field(ge=1)] = 4000
+    """Steps of training where there is none yet."""
+    seconds: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds after which training ends in any case."""
+    seed: int = 0
+    """What training begins with."""
     _models: dict[str, TinyModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -88,13 +103,48 @@ class Tiny(Backend):
         text = question_text(question.rules, here.state, here.action)
         return key, self._models[key].tokens(text)
 
+    def prepare(
+        self,
+        spec: EnvironmentSpec,
+        env_args: Mapping[str, Any],
+        tell: Callable[[str], None] = unheard,
+    ) -> None:
+        """Learn the words of an environment where no model knows them yet."""
+        if self.weights or spec.text is None:
+            return
+        with closing(spec.make(**env_args)) as env:
+            view = spec.text(env)
+        key = words_key(view)
+        if key in self._models or self._file(key) is not None:
+            return
+        cached = self._cached(key)
+        tell(
+            f"no tiny language model knows the words of {spec.id} yet: training one, for "
+            f"{self.seconds:g} seconds at most"
+        )
+        course = Course(self.steps, self.seconds, seed=self.seed)
+        model = learned(spec, env_args, view, course, tell)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        model.save(cached)
+
     def _found(self, key: str) -> TinyModel:
-        """Load the model that was named, or ships."""
-        if self.weights:
-            return TinyModel.load(self.weights)
-        shipped = SHIPPED / f"{key}.npz"
-        if not shipped.is_file():
+        """Load the model that was named, ships, or was trained."""
+        file = Path(self.weights) if self.weights else self._file(key)
+        if file is None:
             raise CwmError(
-                "no tiny language model has learned these words: give -o statistician.weights=FILE"
+                "no tiny language model knows these words: `cwm theorize --statistician tiny` "
+                "trains one"
             )
-        return TinyModel.load(shipped)
+        return TinyModel.load(file)
+
+    def _file(self, key: str) -> Path | None:
+        """Return where there are weights for the words of this key."""
+        files = (SHIPPED / f"{key}.npz", self._cached(key))
+        return next((file for file in files if file.is_file()), None)
+
+    def _cached(self, key: str) -> Path:
+        """Return where what is trained with these options is kept."""
+        import platformdirs
+
+        named = f"{key}-{self.steps}-{self.seconds:g}-{self.seed}.npz"
+        return Path(platformdirs.user_cache_dir("cwm")) / "tiny" / named

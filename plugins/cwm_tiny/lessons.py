@@ -8,7 +8,7 @@ that reads rules exactly says which changes they allow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.registry import Role, default, find
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
@@ -25,6 +26,7 @@ from cwm_cli.search.contracts import (
     Move,
     Request,
     ScoreRequest,
+    unheard,
 )
 from cwm_cli.worlds.statistician import PredictionQuestion, Statistician, TextTransition
 from cwm_tiny.model import (
@@ -37,7 +39,7 @@ from cwm_tiny.model import (
     TinyModel,
     words_of,
 )
-from cwm_tiny.training import Lesson
+from cwm_tiny.training import Course, Lesson, train
 
 EPISODES = 400
 """Of random play: what is rare in it, such as what one action in a thousand leads to, is met."""
@@ -56,6 +58,24 @@ SHOWN = 12
 
 SAMPLED = 1000
 """Rules that the words are taken from, beside the words of the situations."""
+
+
+READ_BY: tuple[Role, Role] = ("theorist", "statistician")
+"""Who makes up rules, and who reads them: those that are taken where nobody is named."""
+
+
+def learned(
+    spec: EnvironmentSpec,
+    env_args: Mapping[str, Any],
+    view: TextView,
+    course: Course,
+    tell: Callable[[str], None] = unheard,
+) -> TinyModel:
+    """Train a model that knows the words of an environment."""
+    theorist, reader = (find("backend", default(role))() for role in READ_BY)
+    met = situations(spec, env_args, view, course.seed)
+    lessons = Lessons(view, met, theorist, reader, course.seed)
+    return train(lessons.words, lessons, course, tell)
 
 
 class MadeUp(TheoryProblem):

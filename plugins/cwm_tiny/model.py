@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import special
 
 from cwm_cli.errors import CwmError
 
@@ -64,6 +65,7 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
     (m, heads, c, t, size). `xp` is numpy or torch. Pre-norm blocks, rotary positions, squared
     rectifiers.
     """
+    softmax = special.softmax if xp is np else xp.softmax
     many, each, long = tokens.shape
     x = weights["embedding"][tokens]
     width = x.shape[-1]
@@ -80,7 +82,13 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
         one, other = values[..., : size // 2], values[..., size // 2 :]
         return xp.concatenate([one * cos - other * sin, one * sin + other * cos], -1)
 
-    hidden = xp.arange(long)[None, :] > xp.arange(long)[:, None]
+    later = -1e9 * (xp.arange(long)[None, :] > xp.arange(long)[:, None])[None, None, None]
+    if past is not None:
+        gaps = -1e9 * ~past.there[:, None, None, None, :]
+        shape = (many, 1, 1, long)
+        parts = [xp.broadcast_to(each, (*shape, each.shape[-1])) for each in (gaps, later)]
+        later = xp.concatenate(parts, -1)
+    later = xp.asarray(later, dtype=x.dtype)
     own = []
     for n in range(len(weights["qkv"])):
         parts = normed(x, weights["before_attention"][n]) @ weights["qkv"][n]
@@ -88,22 +96,18 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
         q, k, v = (xp.moveaxis(parts[:, :, :, i], 3, 1) for i in range(3))
         q, k = turned(q) * size**-0.5, turned(k)
         own.append((k, v))
-        weight = xp.where(hidden, -1e9, q @ xp.swapaxes(k, -1, -2))
+        weight = q @ xp.swapaxes(k, -1, -2)
         if past is not None:
             keys, values = past.layers[n]
-            flat = q.reshape(many, HEADS, each * long, size)
-            before = (flat @ xp.swapaxes(keys, -1, -2)).reshape(many, HEADS, each, long, -1)
-            before = xp.where(past.there[:, None, None, None], before, -1e9)
-            weight = xp.concatenate([before, weight], -1)
-        weight = xp.exp(weight - xp.amax(weight, -1)[..., None])
-        weight = weight / weight.sum(-1)[..., None]
+            flat = q.reshape(many, HEADS, each * long, size) @ xp.swapaxes(keys, -1, -2)
+            weight = xp.concatenate([flat.reshape(many, HEADS, each, long, -1), weight], -1)
+        weight = softmax(weight + later, -1)
         seen = weight[..., -long:] @ v
         if past is not None:
             flat = weight[..., :-long].reshape(many, HEADS, each * long, -1)
             seen = seen + (flat @ values).reshape(many, HEADS, each, long, size)
         x = x + xp.moveaxis(seen, 1, 3).reshape(many, each, long, width) @ weights["out"][n]
-        inner = normed(x, weights["before_inner"][n]) @ weights["up"][n]
-        inner = inner * (inner > 0)
+        inner = (normed(x, weights["before_inner"][n]) @ weights["up"][n]).clip(min=0)
         x = x + (inner * inner) @ weights["down"][n]
     return normed(x, weights["last"]), own
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import unheard
 from cwm_tiny.model import TinyModel, grown, padded, read
 
@@ -41,14 +42,18 @@ def train(
     tell: Callable[[str], None] = unheard,
 ) -> TinyModel:
     """Train a model that knows these words on batches of lessons."""
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        raise CwmError(
+            "training a tiny language model needs torch: pip install 'cwm-cli[neural]'"
+        ) from None
     torch.manual_seed(course.seed)
     weights = _first(torch, len(words), course)
     optimizer = torch.optim.AdamW(
         weights.values(), lr=course.rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    start, loss, step = time.monotonic(), math.nan, 0
+    start, loss, step, told = time.monotonic(), math.nan, 0, 0
     for step in range(1, course.steps + 1):
         done = max(step / course.steps, (time.monotonic() - start) / course.seconds)
         for group in optimizer.param_groups:
@@ -59,14 +64,16 @@ def train(
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
         loss = batch.item() if math.isnan(loss) else 0.98 * loss + 0.02 * batch.item()
-        if step % 50 == 0:
-            tell(f"step {step} of {course.steps}, loss {loss:.3f}")
+        if int(10 * done) > told:
+            told = int(10 * done)
+            tell(f"the tiny model: step {step} of {course.steps}, loss {loss:.3f}")
         if done >= 1:
             break
     taken = time.monotonic() - start
     about = {
-        "steps": step,
-        "seconds": round(taken, 1),
+        **course._asdict(),
+        "trained": step,
+        "taken": round(taken, 1),
         "loss": round(loss, 4),
         "capped": step < course.steps,
     }
