@@ -1,11 +1,19 @@
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
-from cwm_tiny.model import MARKS, TinyModel, question_text
+from cwm_cli.registry import environment
+from cwm_cli.search.contracts import GENERATE, Move, Request, ScoreRequest
+from cwm_cli.worlds.statistician import PredictionQuestion, Statistician, text_transitions
+from cwm_tiny.backend import Tiny
+from cwm_tiny.lessons import learned
+from cwm_tiny.model import MARKS, TinyModel, question_text, read
+from cwm_tiny.training import Course
 
 WORDS = [
     "if",
@@ -38,6 +46,7 @@ def model():
     width, layers = 96, 3
     shapes = {
         "embedding": (2 + len(MARKS) + len(WORDS), width),
+        "position": (512, width),
         "qkv": (layers, width, 3 * width),
         "out": (layers, width, width),
         "up": (layers, width, 4 * width),
@@ -93,3 +102,96 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(refused.value)
     with pytest.raises(CwmError):
         TinyModel.load(Path(tmp_path / "missing.npz"))
+
+
+TRUE = {
+    "not blue": "If colour is blue, then closed.\nOtherwise, opened.",
+    "not a blue key": "If colour is blue and shape is key, then closed.\nOtherwise, opened.",
+    "neither green nor large": (
+        "If colour is green, then closed.\nIf size is large, then closed.\nOtherwise, opened."
+    ),
+    "always": "Always, opened.",
+    "never": "Always, closed.",
+}
+"""The rules of the door in the controlled language."""
+
+
+def door(rule):
+    """The door with a rule in words, and what follows each of the 27 items."""
+    spec = environment("Door-v0")
+    with closing(spec.make(rule=rule)) as env:
+        view, rows = spec.text(env), []
+        for action in range(27):
+            seen, _ = env.reset(seed=0)
+            after, reward, terminated, *_ = env.step(action)
+            rows.append(Transition(seen, action, after, reward, terminated))
+    return view, text_transitions(view, rows)
+
+
+@pytest.mark.parametrize("rule", TRUE)
+def test_the_model_that_ships_finds_what_follows_likely_under_the_rules_alone(rule):
+    view, transitions = door(rule)
+    statistician = Statistician(view, Tiny())
+    said = {
+        name: statistician.log_likelihoods(text, transitions).sum() for name, text in TRUE.items()
+    }
+    unknown = statistician.log_likelihoods("", transitions).sum()
+    assert said.pop(rule) > -1.0
+    assert -35 < unknown < -12  # 27 sentences, either of which may follow: -18.7
+    assert max(said.values()) < -8  # "not a blue key" is wrong of one item where all are opened to
+
+
+def test_the_tiny_model_only_predicts():
+    view, transitions = door("always")
+    question = PredictionQuestion(view, "", transitions[0])
+    request = Request((), 0, Move(GENERATE), None)
+    with pytest.raises(CwmError, match="proposes no rules"):
+        Tiny().complete(request)
+    with pytest.raises(CwmError, match="weighs predictions alone"):
+        Tiny().score([ScoreRequest((), "Always, opened.", request)])
+    with pytest.raises(CwmError, match="leave out --model"):
+        Tiny(model="tiny")
+    assert len(Tiny().score([ScoreRequest((), "The door opens.", question)])[0]) == 4
+
+
+def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path):
+    view, transitions = door("always")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(type(view), "kinds", ("closed", "opened", "broken"))
+    with pytest.raises(CwmError, match="no tiny language model knows these words"):
+        Statistician(view, Tiny()).log_likelihoods("", transitions)
+
+
+@pytest.mark.long
+def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = environment("Door-v0")
+    with closing(spec.make()) as env:
+        view = spec.text(env)
+    told = []
+    model = learned(spec, {}, view, Course(steps=20, seconds=60), told.append)
+    assert model.about["trained"] == 20
+    assert not model.about["capped"]
+    assert len(told) == 10
+    text = question_text(RULES[0], view.state(0), view.action(0, 5))
+    tokens = model.tokens(f"{text} The door opens.")
+    weights = {name: torch.tensor(each) for name, each in model.weights.items()}
+    understood, _ = read(torch, weights, torch.tensor([[tokens]]))
+    scores = torch.log_softmax(understood[0, 0] @ weights["embedding"].T, -1)
+    wanted = [float(scores[n, token]) for n, token in enumerate(tokens[1:])]
+    assert np.allclose(model.log_probabilities(tokens)[1:], wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.long
+def test_training_where_no_model_knows_the_words_is_kept(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("cwm_tiny.backend.SHIPPED", tmp_path / "none")
+    spec, told = environment("Door-v0"), []
+    for _ in range(2):
+        Tiny(steps=10, seconds=60).prepare(spec, {}, told.append)
+    assert len([each for each in told if "training one" in each]) == 1
+    view, transitions = door("not blue")
+    weighing = Statistician(view, Tiny(steps=10, seconds=60))
+    assert np.isfinite(weighing.log_likelihoods("", transitions)).all()

@@ -161,7 +161,7 @@ class Lessons:
         self._asked += 1
         seed = int(self._rng.integers(2**31))
         request = Request((), seed, move, self._problem, step=self._asked)
-        self._rules[place] = self.theorist.complete(request).text
+        self._rules[place] = self._problem.read(self.theorist.complete(request).text, move)
         return self._rules[place]
 
     def _lesson(self, rules: str) -> Lesson:

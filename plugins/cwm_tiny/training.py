@@ -14,7 +14,7 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import unheard
-from cwm_tiny.model import TinyModel, grown, padded, read
+from cwm_tiny.model import LONGEST, TinyModel, grown, padded, read
 
 
 class Lesson(NamedTuple):
@@ -93,6 +93,7 @@ def _first(torch: Any, words: int, course: Course) -> dict[str, Any]:
     deep = (2 * layers) ** -0.5
     return {
         "embedding": normal(words, width, scale=0.1),
+        "position": normal(LONGEST, width, scale=0.1),
         "qkv": normal(layers, width, 3 * width, scale=width**-0.5),
         "out": normal(layers, width, width, scale=deep * width**-0.5),
         "up": normal(layers, width, inner, scale=width**-0.5),

@@ -1,0 +1,45 @@
+"""Train the tiny language models that ship, one for the words of each environment that is named.
+
+It takes `cwm-cli[neural]`, and as the seconds are a limit the weights differ a little from machine
+to machine. What a model says of how it was trained stands in its file.
+"""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from cwm_cli.agents.collecting import find_environment
+from cwm_cli.errors import CwmError
+from cwm_tiny.backend import SHIPPED, words_key
+from cwm_tiny.lessons import learned
+from cwm_tiny.training import Course
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train a model for each environment and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("envs", nargs="*", default=["Door-v0"], help="ids of environments")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--seconds", type=float, default=1200.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=SHIPPED)
+    chosen = parser.parse_args(arguments)
+    course = Course(chosen.steps, chosen.seconds, seed=chosen.seed)
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for env in chosen.envs:
+        spec = find_environment(env)
+        if spec.text is None:
+            raise CwmError(f"{env} has no text view: nothing can be said of it in words")
+        with closing(spec.make()) as made:
+            view = spec.text(made)
+        model = learned(spec, {}, view, course, partial(print, flush=True))
+        file = chosen.folder / f"{words_key(view)}.npz"
+        model.save(file)
+        size = f"{file.stat().st_size / 1e6:.2f} MB"
+        print(f"{env:20} {size} {len(model.words)} words, {model.about}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
