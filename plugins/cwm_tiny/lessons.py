@@ -7,7 +7,7 @@ that reads rules exactly says which changes they allow.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -50,7 +50,11 @@ LONGEST_EPISODE = 100
 RULES_AT_ONCE, ASKED_OF_EACH = 32, 8
 """Rules in a batch, and questions that share the reading of each."""
 
-STARTED, UNKNOWN_RULES = 0.25, 0.03
+LOOKED_AT = 3
+"""Questions looked at for each that is asked: most rules say the same of nearly all situations, and
+what they say of the others is what is hard to learn."""
+
+STARTED, UNKNOWN_RULES = 0.15, 0.03
 """Share of rules that are drawn anew, not by changing others; share of questions without rules."""
 
 SHOWN = 12
@@ -165,31 +169,37 @@ class Lessons:
         return self._rules[place]
 
     def _lesson(self, rules: str) -> Lesson:
-        """Ask about situations, as often of each fact, and draw what the rules allow."""
+        """Ask about situations, as often of each fact, and of all that the rules say of them."""
         rng, tokens = self._rng, self._model.tokens
         places = [
             int(rng.choice(self._having[rng.integers(len(self._having))]))
-            for _ in range(ASKED_OF_EACH)
+            for _ in range(LOOKED_AT * ASKED_OF_EACH)
         ]
+        allowed = self._allowed(rules, places)
+        times: Counter[tuple[str, ...]] = Counter()
+        turns = []
+        for texts in allowed:
+            turns.append(times[texts])
+            times[texts] += 1
         asked = []
-        for each, answer in zip(places, self._entailed(rules, places), strict=True):
-            here = self.met[each]
+        for n in np.argsort(turns, kind="stable")[:ASKED_OF_EACH]:
+            here = self.met[places[n]]
             text = f"{STATE} {here.state} {ACTION} {here.action} {CHANGE}"
-            asked.append((tokens(text), tokens(answer)))
+            asked.append((tokens(text), tokens(str(rng.choice(allowed[n])))))
         return Lesson(tokens(f"{RULES} {rules}") if rules else (NOTHING,), asked)
 
-    def _entailed(self, rules: str, places: Sequence[int]) -> list[str]:
-        """Draw, for each situation, one of the changes that are likeliest under rules."""
+    def _allowed(self, rules: str, places: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return, for each situation, the changes that are likeliest under rules."""
         requests = []
         for place in places:
             question = PredictionQuestion(self.view, rules, self.met[place])
             changes = question.transition.candidates
             requests += [ScoreRequest((), change.text, question) for change in changes]
         scores = iter(self.reader.score(requests))
-        answers = []
+        allowed = []
         for place in places:
             changes = self.met[place].candidates
             weights = np.array([sum(next(scores)) for _ in changes])
             best = np.flatnonzero(weights >= weights.max() - 1e-9)
-            answers.append(changes[self._rng.choice(best)].text)
-        return answers
+            allowed.append(tuple(changes[n].text for n in best))
+        return allowed
