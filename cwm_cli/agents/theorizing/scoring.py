@@ -95,8 +95,10 @@ def score(
     backend.ready()
     spec = find_environment(env, observer)
     rows, source = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
-    with closing(spec.make(**recorded_args(rows, env_args))) as made:
+    args = recorded_args(rows, env_args)
+    with closing(spec.make(**args)) as made:
         view = view_of(spec, made)
+    backend.prepare(spec, args, observer.note)
     weighing = Statistician(view, weigher(backend, observer.note))
     held_out = rows.test
     transitions = text_transitions(view, held_out if len(held_out) else rows)

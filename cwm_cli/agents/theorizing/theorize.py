@@ -126,6 +126,7 @@ def theorize(
     args = dict(env_args or {}) if given is None else recorded_args(given, env_args)
     stage, view = in_words(spec, args, seed=seed, max_steps=max_steps)
     with closing(stage.env):
+        parts.statistician.prepare(spec, args, observer.note)
         parts.experimenter.prepare(stage)
         held_out = given or held_out_rows(spec, args, seed=data_seed, max_steps=max_steps)
         config = TheoryConfig(
