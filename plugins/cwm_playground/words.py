@@ -138,7 +138,7 @@ class PlaygroundWords(TextView):
 
     def legal(self, observation: Any) -> Sequence[int]:
         """Return the actions that can be carried out."""
-        return scene_of(observation).legal()
+        return tuple(scene_of(observation).legal())
 
     def action(self, observation: Any, action: int) -> str:
         """Say what is done, by the names of the things."""
