@@ -63,7 +63,9 @@ def theorize(
     ] = "random",
     reward: Annotated[
         str | None,
-        typer.Option("--reward", help="What curiosity is paid for: ll, alp, alpexp or alpll."),
+        typer.Option(
+            "--reward", help="What curiosity is paid for: ll, alp, alpexp, alpll or custom."
+        ),
     ] = None,
     theorist: Annotated[
         str | None,

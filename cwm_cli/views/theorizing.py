@@ -128,9 +128,9 @@ class TheorizingLines(TheorizingView):
             return
         self._pulse.heard()
         self._print(f"{phase_words(event)}  {self.elapsed}")
-        if event.rules != event.previous:
-            for mark, rule in rule_changes(event.previous, event.rules):
-                self._print(f"  {mark or ' '} {printable(rule)}")
+        for mark, rule in rule_changes(event.previous, event.rules):
+            if mark:
+                self._print(f"  {mark} {printable(rule)}")
 
     def _tell(self) -> None:
         """Print how far it is."""

@@ -205,17 +205,18 @@ def likelihood_grid(phases: Sequence[PhaseRecord]) -> Grid:
 
 
 def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
-    """Write the best rules wherever they changed, a line for each that came or went."""
-    cells = []
-    for each in phases:
-        if each.rules != each.previous:
-            changed = rule_changes(each.previous, each.rules)
-            cells += [[str(each.number), mark, rule] for mark, rule in changed]
+    """Write how the best rules changed: those that went (-) and came (+), by phase."""
+    cells = [
+        [str(each.number), mark, rule]
+        for each in phases
+        for mark, rule in rule_changes(each.previous, each.rules)
+        if mark
+    ]
     return Grid("the rules as they changed", ["phase", "", "rule"], cells, 3)
 
 
 def rule_changes(before: str, after: str) -> list[tuple[str, str]]:
-    """Return the rules that went (-), came (+) and stayed (""), in the order of reading."""
+    """Return the rules that went (-), and those that are there now, new (+) or not ("")."""
     old, new = ([line for line in text.splitlines() if line.strip()] for text in (before, after))
     went = [("-", rule) for rule in old if rule not in new]
     return went + [("" if rule in old else "+", rule) for rule in new]

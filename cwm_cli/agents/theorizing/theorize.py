@@ -26,7 +26,6 @@ from cwm_cli.agents.theorizing.experimenters import (
 )
 from cwm_cli.agents.theorizing.parts import (
     Choices,
-    TheorizingParts,
     answers,
     dataset_of,
     given_rows,
@@ -42,7 +41,7 @@ from cwm_cli.agents.theorizing.runs import (
     TheoryRun,
 )
 from cwm_cli.data.dataset import Dataset, Transition, write_arrays
-from cwm_cli.data.reading import read_arrays
+from cwm_cli.data.reading import UnreadableError, read_arrays
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.ranking import Ranking
@@ -129,6 +128,10 @@ def theorize(
         parts.statistician.prepare(spec, args, observer.note)
         parts.experimenter.prepare(stage)
         held_out = given or held_out_rows(spec, args, seed=data_seed, max_steps=max_steps)
+        words = text_transitions(view, held_out)
+        weighs = weigher(parts.statistician, lambda told: observer.note(told, "Warning"))
+        statistics = Statistician(view, weighs)
+        statistics.log_likelihoods("", words[:1], (words[0].change.text,))  # or it says why not
         config = TheoryConfig(
             env=spec.id,
             env_args=args,
@@ -147,8 +150,19 @@ def theorize(
         folder = None if run is None else Path(run)
         with _open_run(header, held_out, folder=folder, phases=phases, new=new) as opened:
             opened.tell(observer)
-            work = _begun(parts, opened, stage, view, phases=phases, observer=observer)
-            work.search.parallel, work.search.max_cost = parallel, max_cost
+            problem = TheoryProblem(statistics, **parts.problem)
+            work = Theorizing(
+                run=opened,
+                search=Search(problem, parts.strategy, parts.theorist, seed, parallel, max_cost),
+                problem=problem,
+                experimenter=parts.experimenter,
+                stage=stage,
+                held_out=words,
+                wanted_phases=phases,
+                observer=observer,
+                begins_with=held_out,
+            )
+            work.resume()
             done = len(work.phases)
             verb = f"continues after phase {done}" if done else "started"
             observer.note(f"{opened.folder} {verb}", "Run")
@@ -165,37 +179,6 @@ def _open_run(
         folder = next((run.folder for run in alike if not run.is_over(phases)), None)
     folder = folder or fresh_folder(config.env, config.method, str(config.seed))
     return TheoryRun.begin(folder, header, {DATASET: held_out})
-
-
-def _begun(
-    parts: TheorizingParts,
-    run: TheoryRun,
-    stage: Stage,
-    view: TextView,
-    *,
-    phases: int,
-    observer: Observer,
-) -> Theorizing:
-    """Put what theorizes together, with what the run has already."""
-    weighs = weigher(parts.statistician, lambda words: observer.note(words, "Warning"))
-    statistician = Statistician(view, weighs)
-    problem = TheoryProblem(statistician, **parts.problem)
-    search = Search(problem, parts.strategy, parts.theorist, seed=run.config.seed)
-    rows = Dataset.load(run.folder / DATASET)
-    work = Theorizing(
-        run=run,
-        search=search,
-        problem=problem,
-        experimenter=parts.experimenter,
-        stage=stage,
-        held_out=text_transitions(view, rows),
-        wanted_phases=phases,
-        observer=observer,
-        begins_with=rows,
-    )
-    search.journal = work.write
-    work.resume()
-    return work
 
 
 class Gathered(NamedTuple):
@@ -282,7 +265,8 @@ class Theorizing:
         return total([*own, *(each.weighed for each in self.phases), self._weighing()])
 
     def resume(self) -> None:
-        """Take in what an earlier process did, line by line."""
+        """Take in what an earlier process did, line by line; from then on all is written down."""
+        self.search.journal = self._write
         for event in self.run.events():
             if isinstance(event, RowsAdded):
                 self._observe(event.number, list(self.run.added(event)))
@@ -291,10 +275,14 @@ class Theorizing:
             elif isinstance(event, PhaseRecord):
                 self.phases.append(event)
         self.search.spent += total([each.weighed for each in self.phases]).cost or 0.0
-        if isinstance(self.experimenter, Experimenter) and self.phases:
+        experimenter = self.experimenter
+        if self.phases and isinstance(experimenter, Experimenter) and experimenter.state():
             state = self.run.folder / STATE.format(self.phases[-1].number)
-            if state.exists():
-                self.experimenter.restore(read_arrays(state))
+            try:
+                experimenter.restore(read_arrays(state))
+            except UnreadableError as error:
+                hint = "restore it, or start another run"
+                raise UnreadableError(state, error.reason, hint) from error
         self._keep()
 
     def theorize(self) -> str:
@@ -312,7 +300,7 @@ class Theorizing:
             if self.search.given_up:
                 return "given_up"
 
-    def write(self, found: Record | Remark) -> None:
+    def _write(self, found: Record | Remark) -> None:
         """Write down what the search found."""
         assert isinstance(found, Record)
         self.run.append(SearchRecord(node=found.node, text=found.text))
