@@ -1,13 +1,30 @@
 """The door and the playground: their rules, their words, and what `cwm` does with them."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from cwm_cli.agents.recording import record
 from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.simulators import Opening
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds.statistician import text_transitions
 from cwm_playground.door import ATTRIBUTES, ITEMS, RULES, Door
+from cwm_playground.playground import (
+    ACTIONS,
+    GOALS,
+    GRASP,
+    NAMES,
+    RELEASE_ALL,
+    WATER,
+    Playground,
+    Scene,
+    product,
+    scene_of,
+)
 
 
 def opened(**env_args):
@@ -85,3 +102,167 @@ class TestDoor:
 def _step(env, action):
     env.reset(seed=0)
     return env.step(action)[:3]
+
+
+NAME = "PlaygroundText-v0"
+THING = {name: thing for thing, name in enumerate(NAMES)}
+CARROT, PEA = THING["carrot seed"], THING["pea seed"]
+START = ("carrot seed", "potato seed", "pea seed", "baby cow", "baby giraffe", *["water"] * 3)
+
+
+def lying(*names, foot="nothing", held=()):
+    """Return a scene by the names of its things."""
+    ground = tuple(sorted(THING[name] for name in names))
+    return Scene(ground, THING[foot] if foot != "nothing" else 0, tuple(map(THING.get, held)))
+
+
+def done(scene, *sentences):
+    """Carry actions out that are valid, and return where they lead."""
+    for sentence in sentences:
+        action = ACTIONS.index(sentence)
+        assert action in scene.legal(), sentence
+        scene = scene.after(action)
+    return scene
+
+
+def steps_of(env, policy, episodes):
+    """Play episodes, and yield their transitions."""
+    for number in range(episodes):
+        observation, over = env.reset(seed=number)[0], False
+        act = policy(observation, number)
+        while not over:
+            action = act(observation)
+            after, reward, terminated, truncated, _ = env.step(action)
+            yield Transition(observation, action, after, reward, terminated, episode=number)
+            observation, over = after, terminated or truncated
+
+
+class TestPlayground:
+    def test_a_plant_grows_of_seed_and_water_whichever_is_held(self):
+        scene = done(lying(*START), "go to the water", "grasp", "go to the pea seed")
+        grown = done(scene, "release the first")
+        assert grown == lying(*(set(START) - {"pea seed"}), "water", "pea", foot="pea")
+        other = done(lying(*START), "go to the pea seed", "grasp", "go to the water")
+        assert done(other, "release the first") == grown
+
+    def test_animals_grow_of_plants_a_small_one_of_one_a_big_one_of_two(self):
+        small = lying("baby cow", foot="baby cow", held=["pea"])
+        assert done(small, "release the first") == lying("cow", foot="cow")
+        big = lying("baby giraffe", "pea", foot="pea", held=["carrot", "baby giraffe"])
+        assert done(big, "release all") == lying(
+            "baby giraffe", "giraffe", foot="giraffe"
+        )._replace(ground=(THING["baby giraffe"], THING["giraffe"]))
+        assert not product(THING["pea"], THING["baby giraffe"])
+        assert not product(THING["pea"], THING["carrot"], THING["baby cow"])
+
+    def test_what_nothing_comes_of_cannot_be_released_and_two_things_are_held_at_most(self):
+        scene = done(lying(*START), "go to the water", "grasp", "go to the water", "grasp")
+        assert scene.held == (WATER, WATER)
+        there = done(scene, "go to the baby cow").legal()
+        assert not {GRASP, RELEASE_ALL} & {*there}
+        assert max(there) == WATER
+        both = done(scene, "go to the pea seed").legal()
+        assert [ACTIONS[action] for action in both[-2:]] == [
+            "release the first",
+            "release the second",
+        ]
+
+    def test_an_action_that_cannot_be_carried_out_changes_nothing(self):
+        env = Playground()
+        before = env.reset(seed=1)[0]
+        for action in set(range(env.action_space.n)) - set(env.valid_actions()):
+            after, reward, terminated, *_ = env.step(action)
+            assert (reward, terminated) == (0.0, False)
+            np.testing.assert_array_equal(after, before)
+
+    def test_it_is_an_environment_as_gymnasium_has_it_and_stands_where_it_is_told(self):
+        check_env(Playground(render_mode="ansi"), skip_render_check=False)
+        spec = environment(NAME)
+        env, other = spec.make(), spec.make()
+        other.reset(seed=5)
+        assert Opening.of(spec, {}).way == "values"
+        for row in steps_of(
+            env, lambda seen, number: lambda seen: env.unwrapped.valid_actions()[-1], 2
+        ):
+            assert spec.restore(other, row.observation)
+            np.testing.assert_array_equal(other.unwrapped.step(row.action)[0], row.next_observation)
+        broken = row.observation.copy()
+        broken[-1], broken[-2] = CARROT, 0
+        assert not spec.restore(other, broken)
+
+    @pytest.mark.parametrize(("goal", "steps"), [("plant", 4), ("small", 7), ("big", 19)])
+    def test_an_oracle_reaches_every_goal_in_the_fewest_steps(self, goal, steps):
+        spec = environment(NAME)
+        env = spec.make(goal=goal)
+        view = spec.text(env)
+        words = view.goals[[*GOALS].index(goal)]
+        assert words in spec.describe(env)
+
+        def oracle(observation, number):
+            way = iter(view.solution(observation, words))
+            return lambda seen: next(way)
+
+        rows = [*steps_of(env, oracle, 20)]
+        assert len(rows) == 20 * steps
+        assert sum(row.terminated for row in rows) == sum(row.reward for row in rows) == 20
+
+    def test_a_goal_that_cannot_be_reached_any_more_is_said_so(self):
+        view = environment(NAME).text(Playground())
+        stuck = lying("baby cow", held=["water", "pea seed"]).numbers()
+        with pytest.raises(CwmError, match="held or gone"):
+            view.solution(stuck, view.goals[0])
+        with pytest.raises(CwmError, match="unknown goal"):
+            view.solution(stuck, "grow a whale")
+
+    def test_its_kinds_of_change_are_as_common_as_published(self):
+        """88.5 % standing, 4.4 and 3.9 % holding, 2.9 % plants, hardly any animal."""
+        spec = environment(NAME)
+        env = spec.make()
+        view, rng = spec.text(env), np.random.default_rng(0)
+        rows = [*steps_of(env, lambda *_: lambda seen: rng.choice(view.legal(seen)), 150)]
+        share = Counter(view.change(row).kind for row in rows)
+        assert share.pop("standing") / len(rows) == pytest.approx(0.885, abs=0.015)
+        assert [*dict(share.most_common(3))] == ["holding 2", "holding 1", "plant grown"]
+        assert share["small animal grown"] + share["big animal grown"] < 0.01 * len(rows)
+        seen = [row.observation for row in rows[::20]]
+        sizes = [len(view.candidates(each)) for each in seen]
+        assert (min(sizes) > 14, max(sizes) <= 47, 40 < np.mean(sizes) < 47) == (True,) * 3
+        assert 5 < np.mean([sum(view.reachable(each)) for each in seen]) < 6.5
+        assert all(view.features(each).sum() == len(scene_of(each).ground) + (each[-3:] > 0).sum()
+                   for each in seen)  # fmt: skip
+
+    def test_the_held_out_episodes_are_collected_as_published(self):
+        """Nine episodes: three for each of the two hardest goals, and three random ones."""
+        spec = environment(NAME)
+        test = record(
+            spec,
+            policy="oracle",
+            policy_options={"plan": "ideal"},
+            episodes=1,
+            test_episodes=9,
+            min_test_rows=0,
+        ).test
+        lengths = Counter(np.unique(test.columns["episodes"], return_counts=True)[1].tolist())
+        assert lengths == {7: 3, 19: 3, 30: 3}
+        view = spec.text(spec.make())
+        kinds = Counter(view.change(row).kind for row in test)
+        assert kinds["big animal grown"] >= 3
+        assert kinds["small animal grown"] >= 6
+        assert kinds["plant grown"] >= 12
+
+    def test_its_words_tell_no_rule_and_no_words_are_there_for_what_cannot_be_done(self):
+        spec = environment(NAME)
+        view = spec.text(spec.make())
+        scene = lying(*START, foot="water", held=["pea seed", "baby cow"])
+        seen = scene.numbers()
+        assert view.action(seen, ACTIONS.index("release the first")) == "You release the pea seed."
+        facts = view.facts(seen, ACTIONS.index("release the first"))
+        assert {facts["kind under foot"], facts["kind released"]} == {"water", "seed"}
+        assert (facts["held"], facts["also held"]) == ("pea seed", "baby cow")
+        with pytest.raises(CwmError, match="cannot be done"):
+            view.change(Transition(seen, RELEASE_ALL, seen, 0.0, False))
+        grown = next(each for each in view.candidates(seen) if each.text == "The carrot has grown.")
+        told = view.consequence(seen, ACTIONS.index("release the first"), grown)
+        assert "carrot" in view.state(told.observation)  # what the words say, true or not
+        assert view.consequence(seen, GRASP, grown) is None
+        assert PEA in scene.held

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import is_dataclass, replace
 from inspect import getdoc, signature
@@ -25,6 +25,7 @@ from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
+from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
@@ -515,6 +516,58 @@ def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
             repeated = twin.step(action)[0]
             if terminated or truncated:
                 break
+
+
+@every("environment")
+def test_the_words_of_an_environment_say_what_followed_and_what_might_have(name: str) -> None:
+    spec = find("environment", name)()
+    if spec.text is None:
+        pytest.skip("it has no words")
+    try:
+        env = spec.make()
+    except CwmError as error:
+        pytest.skip(str(error))
+    with closing(env):
+        view, rng = spec.text(env), np.random.default_rng(0)
+        assert view.guide().strip()
+        assert set(view.conclusions) == set(view.kinds)
+        for number in range(3):
+            observation, over = env.reset(seed=number)[0], False
+            while not over:
+                action = int(rng.choice(view.legal(observation)))
+                after, reward, terminated, truncated, _ = env.step(action)
+                row = Transition(observation, action, after, float(reward), terminated)
+                wrong = list(_wrong_words(view, row))
+                assert not wrong, f"{view.state(observation)} {view.action(observation, action)}"
+                observation, over = after, terminated or truncated or rng.random() < SHARE
+
+
+SHARE = 0.05
+"""How likely it is that an episode is broken off, so that none is long."""
+
+
+def _wrong_words(view: TextView, row: Transition) -> Iterator[str]:
+    """Say what is wrong with the words for a transition."""
+    change, facts = view.change(row), view.facts(row.observation, row.action)
+    candidates = view.candidates(row.observation)
+    told, known = change.fields, view.conclusions.get(change.kind, {})
+    if not (change.text.strip() and view.action(row.observation, row.action).strip()):
+        yield "something has no words"
+    if change not in candidates or len({each.text for each in candidates}) < len(candidates):
+        yield f"{change} is no candidate, or one is given twice"
+    elif not view.reachable(row.observation)[candidates.index(change)]:
+        yield f"{change} followed, and is said to be out of reach"
+    for said, values in ((facts, view.vocabulary), (told, known)):
+        if said.keys() != values.keys() or any(said[name] not in values[name] for name in said):
+            yield f"{said} has other names or values than are listed"
+    if view.features(row.observation).shape != view.features(row.next_observation).shape:
+        yield "its features are not always as many"
+    meant = view.consequence(row.observation, row.action, change)
+    if meant is None:
+        return
+    followed = (*_leaves(row.next_observation), row.reward, row.terminated)
+    if not all(map(np.array_equal, (*_leaves(meant.observation), *meant[1:]), followed)):
+        yield f"{change} is said to mean {meant}"
 
 
 @every("environment")
