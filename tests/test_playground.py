@@ -180,7 +180,8 @@ class TestPlayground:
         spec = environment(NAME)
         env, other = spec.make(), spec.make()
         other.reset(seed=5)
-        assert Opening.of(spec, {}).way == "values"
+        opening = Opening.of(spec, {})
+        assert opening.deterministic and opening.observed
         for row in steps_of(
             env, lambda seen, number: lambda seen: env.unwrapped.valid_actions()[-1], 2
         ):
