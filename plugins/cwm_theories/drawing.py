@@ -37,6 +37,17 @@ OPEN, WORD, FACT = 1.0, 1.0, 3.0
 """How often a conclusion leaves a field open, says the word, or says it by a fact of that value:
 what is said by a fact holds for more transitions."""
 
+TELLING = 0.02
+"""The least that a fact counts for which tells nothing of the kind of change: a line may need it
+together with others."""
+
+RARE = 0.05
+"""How much evidence there is for a fact that tells nothing before any is seen, as a share of all:
+a value that was met once seems to tell everything."""
+
+SUREST = 0.9
+"""How often a condition is about a fact at most, so that any line can do without."""
+
 
 def drawn(chances: Mapping[Thing, float], rng: np.random.Generator) -> Thing:
     """Draw one of several things by their chances, which add up to 1."""
@@ -67,7 +78,7 @@ class Words:
     """
 
     def __init__(self, language: RuleLanguage, conditions: float) -> None:
-        self.language = language
+        self.language, self.conditions = language, conditions
         self.share = min(0.5, conditions / len(language.values))
         self.comparisons = {fact: self._comparisons(fact) for fact in language.values}
         self.kinds = shares(dict.fromkeys(language.fields, 1.0))
@@ -150,11 +161,48 @@ class Examples:
         self._totals = (
             HAS + SAME * (self._same > 0) + OTHER * (self._other > 0) + LACKS * (words_of > 1)
         )
-        unsaid = (1 - words.share) ** self._there.sum(axis=1)
-        self._something = 1 - unsaid
         truth = table.truth[self.rows]
-        self._kinds = table.kinds[self.rows, truth]
+        _, self._kinds = np.unique(table.kinds[self.rows, truth], return_inverse=True)
         self._fields = table.fields[self.rows, truth]
+        self._shares = self._telling(facts)
+        self._by_fact, self._by_word = self._sayings(facts)
+        self._something = 1 - np.prod(1 - self._shares, axis=1)
+
+    def _telling(self, facts: np.ndarray) -> np.ndarray:
+        """Return how often a condition is about each fact (transitions, facts).
+
+        It is the more often the more likely the kind of change is where the fact has its value.
+        """
+        kinds, weights = self._kinds, self.weights()
+        count = kinds.max() + 1
+        telling = np.zeros(facts.shape)
+        for place in range(facts.shape[1]):
+            _, values = np.unique(facts[:, place], return_inverse=True)
+            masses = np.full((values.max() + 1, count), RARE / count)
+            np.add.at(masses, (values, kinds), weights)
+            telling[:, place] = masses[values, kinds] / masses[values].sum(axis=1) - 1 / count
+        telling = np.maximum(telling, TELLING) * self._there
+        shares = self.words.conditions * telling / telling.sum(axis=1, keepdims=True)
+        return np.asarray(np.minimum(shares, SUREST))
+
+    def _sayings(self, facts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how often a field is said by each fact, and how often by its word.
+
+        These are (transitions, fields, facts) and (transitions, fields), as against `OPEN`. It is
+        the more often the more of the changes of that kind can be said in that way.
+        """
+        count, kinds = self._kinds.max() + 1, self._kinds
+        sizes = np.bincount(kinds, minlength=count)
+        same = facts[:, None, :] == self._fields[:, :, None]
+        agreeing = np.zeros((count, *same.shape[1:]))
+        np.add.at(agreeing, kinds, same)
+        by_fact = FACT * same * (agreeing / sizes[:, None, None])[kinds]
+        by_word = np.zeros(self._fields.shape)
+        for slot in range(self._fields.shape[1]):
+            pairs = np.stack([kinds, self._fields[:, slot]])
+            _, alike, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+            by_word[:, slot] = WORD * counts[alike] / sizes[kinds]
+        return by_fact, by_word
 
     def weights(self, rules: Ruleset | None = None) -> np.ndarray:
         """Return how often each transition (transitions,) is taken for an example.
@@ -167,11 +215,9 @@ class Examples:
             unsaid -= self.table.precision(rules, self.rows)
             if not unsaid.any():
                 unsaid += 1
-        _, kinds = np.unique(self._kinds, return_inverse=True)
-        totals = np.bincount(kinds, weights=unsaid)
-        return np.asarray(
-            unsaid / np.where(totals > 0, totals, 1)[kinds] / np.count_nonzero(totals)
-        )
+        totals = np.bincount(self._kinds, weights=unsaid)
+        weights = unsaid / np.where(totals > 0, totals, 1)[self._kinds]
+        return np.asarray(weights / np.count_nonzero(totals))
 
     def comparison(self, row: int, fact: str, rng: np.random.Generator) -> Comparison:
         """Draw what is so of a fact that a transition has."""
@@ -205,56 +251,55 @@ class Examples:
 
     def line(self, row: int, rng: np.random.Generator) -> RuleLine:
         """Draw a line that says what a transition shows."""
-        facts = self.transitions[row].facts
         found: list[Comparison] = []
         while not found:
             found = [
                 self.comparison(row, fact, rng)
                 for fact in self.language.values
-                if fact in facts and rng.random() < self.words.share
+                if rng.random() < self._shares[row, self.table.places[fact]]
             ]
         return RuleLine(self.language.ordered(found), self.conclusion(row, rng))
 
     def line_chances(self, line: RuleLine) -> np.ndarray:
         """Return how likely a line was to be drawn from each transition."""
-        conditions, share = conditions_of(line), self.words.share
+        conditions = conditions_of(line)
         if not conditions:
             return np.zeros(len(self.rows))
         chances: np.ndarray = self.conclusion_chances(line.conclusion) / self._something
         for fact, place in self.table.places.items():
+            share = self._shares[:, place]
             if fact in conditions:
                 chances *= share * self.comparison_chances(conditions[fact])
             else:
-                chances *= np.where(self._there[:, place], 1 - share, 1)
+                chances *= 1 - share
         return chances
 
     def conclusion(self, row: int, rng: np.random.Generator) -> Conclusion:
         """Draw what a transition shows to follow."""
-        facts, change = self.transitions[row].facts, self.transitions[row].change
-        said: list[tuple[str, Value]] = []
-        for name in self.language.fields[change.kind]:
-            word = change.fields[name]
-            same = [fact for fact in self.language.values if facts.get(fact) == word]
-            weights: dict[Value | None, float] = {None: OPEN, word: WORD}
-            weights |= {Reference(fact): FACT / len(same) for fact in same}
+        change, said = self.transitions[row].change, dict[str, Value]()
+        for name, slot in self.table.slots[change.kind].items():
+            by_fact = zip(self.language.values, self._by_fact[row, slot], strict=True)
+            weights: dict[Value | None, float] = {None: OPEN}
+            weights[change.fields[name]] = self._by_word[row, slot]
+            weights |= {Reference(fact): weight for fact, weight in by_fact}
             value = drawn(shares(weights), rng)
             if value is not None:
-                said.append((name, value))
-        return Conclusion(change.kind, tuple(said))
+                said[name] = value
+        return Conclusion(change.kind, tuple(said.items()))
 
     def conclusion_chances(self, conclusion: Conclusion) -> np.ndarray:
         """Return how likely a conclusion was to be drawn from each transition."""
-        facts, said = self.table.facts[self.rows], dict(conclusion.fields)
-        chances: np.ndarray = (self._kinds == self.table.code(conclusion.kind)).astype(float)
+        said = dict(conclusion.fields)
+        kinds = self.table.kinds[self.rows, self.table.truth[self.rows]]
+        chances: np.ndarray = (kinds == self.table.code(conclusion.kind)).astype(float)
         for name, slot in self.table.slots[conclusion.kind].items():
-            word, value = self._fields[:, slot], said.get(name)
-            same = (facts == word[:, None]).sum(axis=1)
-            total = OPEN + WORD + FACT * (same > 0)
-            if value is None:
-                chances *= OPEN / total
-            elif isinstance(value, Reference):
-                agreeing = facts[:, self.table.places[value.fact]] == word
-                chances *= agreeing * FACT / np.maximum(same, 1) / total
-            else:
-                chances *= (word == self.table.code(value)) * WORD / total
+            by_fact, by_word = self._by_fact[:, slot], self._by_word[:, slot]
+            match said.get(name):
+                case None:
+                    weights = np.full(len(chances), OPEN)
+                case Reference(fact):
+                    weights = by_fact[:, self.table.places[fact]]
+                case word:
+                    weights = by_word * (self._fields[:, slot] == self.table.code(word))
+            chances *= weights / (OPEN + by_word + by_fact.sum(axis=1))
         return chances

@@ -43,6 +43,10 @@ SILENT = 0.25
 """Chance that an edit of what holds otherwise leaves it unsaid."""
 
 
+IDLE = 5.0
+"""How often a line that decides no example is left out, as against one that does."""
+
+
 @dataclass(frozen=True, eq=False)
 class Draft:
     """Rules to edit, and what is drawn from.
@@ -197,12 +201,20 @@ class DropLine(RuleEdit):
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
         """Draw the line."""
-        place, lines = int(rng.integers(len(draft.rules.lines))), draft.rules.lines
+        lines, chances = draft.rules.lines, self._chances(draft)
+        place = int(rng.choice(len(lines), p=chances))
         return draft.rules._replace(lines=(*lines[:place], *lines[place + 1 :]))
 
     def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Count the lines without which the rules are these."""
-        return len(_removals(draft.rules, to)) / len(draft.rules.lines)
+        """Sum over the lines without which the rules are these."""
+        return float(self._chances(draft)[_removals(draft.rules, to)].sum())
+
+    def _chances(self, draft: Draft) -> np.ndarray:
+        """Return how likely each line is left out."""
+        count = len(draft.rules.lines)
+        deciding = np.bincount(draft.deciding, minlength=count)[:count]
+        weights = np.where(deciding > 0, 1.0, IDLE)
+        return np.asarray(weights / weights.sum())
 
 
 class MoveLine(RuleEdit):
