@@ -377,6 +377,7 @@ class TestTransformers:
 
         folder = self.templated(saved, tmp_path / "model", template) if template else saved
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        others = [ScoreRequest((ASKED[0], Message(role="user", content="Which door?")), "Both.")]
         wanted = []
         for sentence in SENTENCES:
             turns = [message.model_dump() for message in ASKED]
@@ -392,11 +393,52 @@ class TestTransformers:
                 whole, alone = f"{TestEchoes.prompt}{sentence}\n", f"{sentence}\n"
             count = len(tokenizer(alone, add_special_tokens=False)["input_ids"])
             wanted.append(self.plainly(folder, whole, count))
+        many, took = asked() + others, {}
         for batch in (1, 2, 16):
             model = find("backend", "transformers")(model=str(folder), batch=batch)
-            found = model.score(asked())
-            assert found == [pytest.approx(each, abs=1e-5) for each in wanted], batch
-        assert model.weighed.prompt_tokens > 60
+            found = model.score(many)
+            assert found[:3] == [pytest.approx(each, abs=1e-5) for each in wanted], batch
+            took[batch] = model.weighed.prompt_tokens
+            single = [model.score([each])[0] for each in many]
+            assert found == [pytest.approx(each, abs=1e-5) for each in single], batch
+        assert took[1] == took[16] < 0.7 * (model.weighed.prompt_tokens - took[16])
+
+    @pytest.mark.parametrize("template", [PHI, CHATML, NO_SYSTEM, ""])
+    def test_over_http_it_weighs_what_it_weighs_in_process(self, saved, tmp_path, template):
+        import jinja2
+        import torch
+        import transformers
+
+        folder = self.templated(saved, tmp_path / "model", template) if template else saved
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+        class Served:
+            def tokens(self, text):
+                read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+                return [text[start:end] for start, end in read["offset_mapping"]]
+
+            def log_probabilities(self, tokens):
+                read = tokenizer("".join(tokens), add_special_tokens=False, return_tensors="pt")
+                numbers = read["input_ids"][0]
+                with torch.no_grad():
+                    said = torch.log_softmax(model(numbers[None]).logits[0].double(), -1)
+                return [None, *said[:-1].gather(-1, numbers[1:, None])[:, 0].tolist()]
+
+        def word(messages, header):
+            try:
+                return tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=header
+                )
+            except jinja2.TemplateError as error:
+                raise ValueError(str(error)) from None
+
+        here = find("backend", "transformers")(model=str(folder))
+        proposal = ScoreRequest(ASKED, "If blue, closed.", Request(ASKED, 7, Move(GENERATE), None))
+        with LanguageServer(speaker=Served(), template=word if template else None) as server:
+            found = weigher(server).score([*asked(), proposal])
+        wanted = here.score([*asked(), proposal])
+        assert found == [pytest.approx(each, abs=1e-5) for each in wanted]
 
     def test_an_answer_is_sampled_by_its_seed_and_as_likely_as_it_is_weighed(self, saved, tmp_path):
         folder = self.templated(saved, tmp_path / "model", PHI)

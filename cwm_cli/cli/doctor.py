@@ -36,6 +36,9 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "llm": Extra("litellm", "cwm-cli[llm]", "language models"),
+    "transformers": Extra(
+        "transformers", "cwm-cli[transformers]", "language models in this process"
+    ),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),

@@ -5,6 +5,7 @@ torch and transformers take seconds to import, so this module is imported when a
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from collections.abc import Sequence
@@ -52,45 +53,75 @@ class LanguageModel:
     ) -> tuple[list[list[float]], Usage]:
         """Return the log-probability of each token of each answer, and what that took.
 
-        Texts of like length are read together, shorter ones padded on the right, which nothing
-        before it attends to. What was proposed is weighed as it is sampled, at a temperature.
+        Answers to one question are read after a prompt that is read once. Texts of like length are
+        read together, shorter ones padded on the right, which nothing before it attends to. What
+        was proposed is weighed as it is sampled, at a temperature.
         """
         start, read = time.perf_counter(), [self._tokens(*each) for each in asked]
-        order = sorted(range(len(read)), key=lambda n: len(read[n].tokens))
+        alike: dict[tuple[Message, ...], list[int]] = {}
+        for n in sorted(range(len(read)), key=lambda n: len(read[n].tokens)):
+            alike.setdefault(tuple(asked[n][0]), []).append(n)
+        single = [these[0] for these in alike.values() if len(these) == 1]
         found: list[list[float]] = [[] for _ in read]
-        for first in range(0, len(order), batch):
-            these = order[first : first + batch]
-            said = self._log_probabilities(
-                [read[n] for n in these], [temperature if asked[n][2] else 1.0 for n in these]
-            )
-            for n, weights in zip(these, said, strict=True):
-                found[n] = weights
-        count = sum(len(text.tokens) for text in read)
+        count = 0
+        for group in [single, *(these for these in alike.values() if len(these) > 1)]:
+            past = None if group is single else self._read([read[n] for n in group])
+            known = 0 if past is None else past.get_seq_length()
+            count += known + sum(len(read[n].tokens) - known for n in group)
+            for first in range(0, len(group), batch):
+                these = group[first : first + batch]
+                heat = [temperature if asked[n][2] else 1.0 for n in these]
+                said = self._log_probabilities([read[n] for n in these], heat, past)
+                for n, weights in zip(these, said, strict=True):
+                    found[n] = weights
         return found, Usage(count, 0, 0.0, time.perf_counter() - start)
 
+    def _read(self, texts: Sequence[Read]) -> transformers.DynamicCache | None:
+        """Read what texts begin with alike, up to the token that their answers follow.
+
+        None where nothing is gained by it, or a model remembers in a way of its own.
+        """
+        shared = min(text.answer[0] - 1 if text.answer else 0 for text in texts)
+        first = texts[0].tokens
+        for text in texts[1:]:
+            pairs = zip(first[:shared], text.tokens, strict=False)
+            shared = next((n for n, (one, other) in enumerate(pairs) if one != other), shared)
+        if shared < 1:
+            return None
+        tokens = torch.tensor([first[:shared]], device=self.model.device)
+        with torch.inference_mode():
+            past = self.model(tokens, use_cache=True).past_key_values
+        return past if isinstance(past, transformers.DynamicCache) else None
+
     def _log_probabilities(
-        self, texts: Sequence[Read], temperatures: Sequence[float]
+        self,
+        texts: Sequence[Read],
+        temperatures: Sequence[float],
+        past: transformers.DynamicCache | None,
     ) -> list[list[float]]:
         """Return the log-probability of every token of each answer."""
-        longest = max(len(text.tokens) for text in texts)
-        begins = min((text.answer[0] for text in texts if text.answer), default=longest)
+        known = 0 if past is None else past.get_seq_length()
+        longest = max(len(text.tokens) for text in texts) - known
+        begins = min((text.answer[0] for text in texts if text.answer), default=longest) - known
         tokens = torch.zeros(len(texts), longest, dtype=torch.long)
-        there = torch.zeros_like(tokens)
+        there = torch.zeros(len(texts), known + longest, dtype=torch.long)
         for row, text in enumerate(texts):
-            tokens[row, : len(text.tokens)] = torch.tensor(text.tokens)
+            tokens[row, : len(text.tokens) - known] = torch.tensor(text.tokens[known:])
             there[row, : len(text.tokens)] = 1
         device = self.model.device
-        tokens, there = tokens.to(device), there.to(device)
+        tokens, settings = tokens.to(device), {"attention_mask": there.to(device)}
+        if past is not None:
+            settings["past_key_values"] = copy.deepcopy(past)  # reading on adds to it
+            settings["past_key_values"].batch_repeat_interleave(len(texts))
+        if self._skips:  # a vocabulary's worth of numbers for each token of a prompt is much
+            settings["logits_to_keep"] = torch.arange(begins - 1, longest, device=device)
         with torch.inference_mode():
-            if self._skips:  # a vocabulary's worth of numbers for each token of a prompt is much
-                kept = torch.arange(begins - 1, longest - 1, device=device)
-                logits = self.model(tokens, attention_mask=there, logits_to_keep=kept).logits
-            else:
-                logits = self.model(tokens, attention_mask=there).logits[:, begins - 1 : -1]
+            logits = self.model(tokens, use_cache=past is not None, **settings).logits
+            logits = logits[:, 0 if self._skips else begins - 1 :][:, :-1]
             divided = logits.float() / torch.tensor(temperatures, device=device)[:, None, None]
             said = torch.log_softmax(divided, -1).gather(-1, tokens[:, begins:, None])[..., 0].cpu()
         return [
-            [float(row[place - begins]) for place in text.answer]
+            [float(row[place - known - begins]) for place in text.answer]
             for row, text in zip(said, texts, strict=True)
         ]
 
