@@ -299,3 +299,18 @@ def test_strategies_whose_moves_it_has_words_for_search_rules_and_others_are_ref
         with pytest.raises(CwmError, match="--strategy") as refused:
             Search(problem, strategy, Guesser())
         assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_prompt_says_how_rules_have_to_be_worded_and_what_could_not_be_read():
+    problem = problem_of(Symbolic(), walk(0))
+    words = problem.messages(Move(GENERATE))[-1].content
+    assert "- way: on, back" in words
+    assert "walked, bumped" in words
+    assert "If FACT is VALUE" in words
+    rules = "If way is on, then walked.\nWhoever goes on, walks."
+    bettered = problem.messages(Move(IMPROVE, 0, rules, None))[-1].content
+    assert "line 2 is no rule" in bettered
+    assert "line 1" not in bettered
+    free = problem_of(Counting(), walk(0)).messages(Move(IMPROVE, 0, rules, None))[-1].content
+    assert "FACT" not in free
+    assert "nobody can read" not in free

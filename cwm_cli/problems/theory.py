@@ -146,8 +146,17 @@ class TheoryProblem(Problem):
             recorded = f"\n\n## What was recorded\n\n{recorded}"
         if recorded and self.worst and move.action == IMPROVE:
             recorded += f"\n\n## What the rules below predict worst\n\n{self._worst(move.program)}"
-        description = self.statistician.view.guide().strip()
-        return messages("theory", move, room=room, description=description, evidence=recorded)
+        view, reader = self.statistician.view, self.statistician.backend
+        wording, unread = reader.wording(view), reader.unread(view, move.program)
+        return messages(
+            "theory",
+            move,
+            room=room,
+            description=view.guide().strip(),
+            evidence=recorded,
+            wording=f"\n\n{wording}" if wording else "",
+            unread="\n".join(["\n\nOf these, nobody can read:", *unread]) if unread else "",
+        )
 
     def _worst(self, rules: str) -> str:
         """Show the trajectories that are least likely under rules, each once."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.envs.text_view import TextView
 
 ROOT = -1
 """The parent of nodes that were written from scratch."""
@@ -520,6 +521,8 @@ class Backend:
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
     - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far.
+    - `wording` and `unread` are for who writes the rules that it weighs by: how they have to be
+      worded, and what of some it makes nothing of.
 
     Example::
 
@@ -573,6 +576,14 @@ class Backend:
     def weighed(self) -> Usage:
         """What scoring took so far; here nobody counts it."""
         return Usage()
+
+    def wording(self, view: TextView) -> str:
+        """Say how rules have to be worded for it to read them; here any words will do."""
+        return ""
+
+    def unread(self, view: TextView, rules: str) -> Sequence[str]:
+        """Return what it makes nothing of in rules, in a line each; here it reads all."""
+        return ()
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return, for each request, the log-probability of each token of its text as the answer."""

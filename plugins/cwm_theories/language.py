@@ -12,7 +12,7 @@ read are reported, never guessed at.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,6 +22,9 @@ from cwm_cli.text import clean
 
 SAME = "the same as "
 """What comes before the name of a fact where a value might stand."""
+
+MOST_LISTED = 40
+"""Values of a fact that somebody who writes rules is told: numbers of places may be many more."""
 
 _MARK = re.compile(r"^\s*(?:[-*\u2022]|\(?\d+[.)])\s+")
 _RULE = re.compile(r"^if\s+(?P<conditions>.+?),?\s+then\s+(?P<conclusion>.+?)\.?$", re.IGNORECASE)
@@ -129,6 +132,36 @@ class RuleLanguage:
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "fields", kinds)
         object.__setattr__(self, "shared", shared)
+
+    @property
+    def wording(self) -> str:
+        """How rules are written, and in which words, for somebody who is to write some."""
+
+        def listed(known: Mapping[str, Sequence[str]], of: str) -> list[str]:
+            more = {name: len(words) > MOST_LISTED for name, words in known.items()}
+            return [
+                f"- {name}{of}: {', '.join(words[:MOST_LISTED])}{', ...' if more[name] else ''}"
+                for name, words in known.items()
+            ]
+
+        fields = (listed(each, f" (of {kind})") for kind, each in self.fields.items())
+        return "\n".join(
+            [
+                "Only these forms are read, and the first line whose conditions all hold decides:",
+                "",
+                "If FACT is VALUE and FACT is not VALUE, then KIND with FIELD VALUE.",
+                "Otherwise, KIND.",
+                "",
+                "There may be more conditions or fewer, and fields may be left out. Instead of a "
+                f"value there may be `{SAME}FACT`.",
+                "",
+                "The facts and their values:",
+                *listed(self.values, ""),
+                "",
+                f"The kinds of what follows: {', '.join(self.fields)}. Their fields:",
+                *(line for lines in fields for line in lines),
+            ]
+        ).removesuffix(" Their fields:")
 
     @lru_cache(maxsize=4096)  # noqa: B019 - languages are few, and live as long as the process
     def read(self, text: str) -> Reading:

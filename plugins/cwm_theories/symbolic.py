@@ -21,6 +21,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest
 from cwm_cli.worlds.statistician import PredictionQuestion, TextTransition
@@ -226,6 +227,14 @@ class Symbolic(Backend):
     def complete(self, request: Request) -> Completion:
         """Refuse: it weighs rules, and proposes none."""
         raise CwmError("the symbolic statistician proposes no rules: name a --theorist")
+
+    def wording(self, view: TextView) -> str:
+        """Describe the controlled language, with the words that it has for the environment."""
+        return language_of(view).wording
+
+    def unread(self, view: TextView, rules: str) -> Sequence[str]:
+        """Return why lines are no rules of the language."""
+        return language_of(view).read(rules).problems
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
         """Return, for each sentence, the logarithm of its probability among the candidates."""

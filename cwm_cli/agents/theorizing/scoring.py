@@ -113,7 +113,7 @@ def score(
         ranks=ranked.summary(top),
         without_rules=bare.summary(top),
         guessing=Ranking.uniform(transitions).summary(top),
-        notes=tuple(_notes(ranked, bare)),
+        notes=(*weighing.backend.unread(view, text), *_notes(ranked, bare)),
     )
 
 
