@@ -256,7 +256,10 @@ def test_rules_are_scored_beside_no_rules_and_guessing(door) -> None:
 def test_a_statistician_that_makes_nothing_of_rules_is_said_to(door) -> None:
     nothing = cwm_cli.score("Door-v0", rules="Hold on\nto your hat", dataset=door)
     assert "the same weight to every candidate" in nothing.notes[-1]
-    assert [note[:18] for note in nothing.notes[:-1]] == ["line 1 is no rule,", "line 2 is no rule,"]
+    assert [note[:18] for note in nothing.notes[:-1]] == [
+        "line 1 is no rule,",
+        "line 2 is no rule,",
+    ]
     assert nothing.ranks.all.top[1] == 0.5
     rows = walked()
     transitions = text_transitions(CorridorWords(), rows)
