@@ -24,6 +24,8 @@ from cwm_rtfm.game import (
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from cwm_cli.envs.text_view import TextView
+
 GUIDE = """# Read to Fight Monsters
 
 A game of words on a board of 6 x 6 cells. Two monsters and two items are somewhere on the board, \
@@ -123,6 +125,7 @@ def specify(name: str, *, shuffled: bool) -> EnvironmentSpec:
         versions=_versions,
         valid_actions=_valid_actions,
         restore=_restore,
+        text=_words,
     )
 
 
@@ -141,6 +144,13 @@ def _versions() -> Mapping[str, str]:
 def _valid_actions(env: gym.Env[Any, Any]) -> Sequence[int]:
     """Return the actions that are allowed where a game stands."""
     return cast(Rtfm, env.unwrapped).valid_actions()
+
+
+def _words(env: gym.Env[Any, Any]) -> TextView:
+    """Put a game into words."""
+    from cwm_rtfm.words import RtfmWords
+
+    return RtfmWords(cast(Rtfm, env.unwrapped))
 
 
 def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
