@@ -2,13 +2,19 @@
 
 import json
 import os
+import re
+import shutil
 import signal
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
-from cwm_cli import theorize
+from cwm_cli import Observer, theorize
 from cwm_cli.agents.theorizing.runs import TheoryRun
+from cwm_cli.views.theorizing import theorizing_view
 from processes import wait_until
 
 THEORIST = """
@@ -185,3 +191,153 @@ def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(cwm) -> None:
         if (cwm.folder / "r").exists():
             wrong[name] = "it left a run"
     assert not wrong
+
+
+HOSTILE = "\x1b[2J\x07\u202eevil [/x] 日本語"
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run, and the picture of it at its end."""
+    folder = tmp_path_factory.mktemp("runs") / "r"
+    view = theorizing_view(terminal(100, 40))
+    asked = {"env": "Door-v0", "env_args": {"rule": "not blue"}, "phases": 12, "proposals": 8}
+    return theorize(**asked, run=folder, observer=view), view
+
+
+def terminal(width: int, height: int) -> Console:
+    return Console(
+        file=StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False
+    )
+
+
+def drawn(view, width: int, height: int) -> list[str]:
+    console = terminal(width, height)
+    view.pane._console = console
+    console.print(view.pane)
+    return ESCAPES.sub("", console.file.getvalue()).rstrip("\n").split("\n")
+
+
+def test_one_can_see_rules_and_likelihoods_change(recorded) -> None:
+    result, view = recorded
+    told = drawn(view, 110, 45)
+    assert told[0].startswith("Door-v0 · metropolis · grammar, symbolic")
+    assert sum("\u2502" in line for line in told) > 5
+    heads = {line.split("  ")[0].strip(): line for line in told}
+    assert "proposal 8 of 8; " in heads["phase"]
+    assert " accepted, " in heads["phase"]
+    assert heads["train"].endswith(f"{result.phases[-1].evidence} changes")
+    assert "27 changes; worst" in heads["held-out"]
+    assert heads["found"].startswith("found     ")
+    assert heads["spent"] == f"spent     {result.scorings} scorings"
+    assert any(line.startswith("  + If ") for line in told)
+    assert " 12/12 phases · " in told[-1]
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 50), (40, 24), (12, 6), (80, 5), (80, 2)])
+def test_the_picture_fits_any_terminal_whatever_rules_say(recorded, width, height) -> None:
+    _, view = recorded
+    phases = view.phases
+    view.phases = [*phases, phases[-1].model_copy(update={"rules": HOSTILE, "number": 13})]
+    told = drawn(view, width, height)
+    view.phases = phases
+    assert len(told) <= max(height - 1, 1)
+    assert all(cell_len(line) <= width for line in told)
+    assert not set("".join(told)) & set("\x1b\x07\u202e")
+
+
+def test_runs_of_theorizing_are_listed_shown_and_reported(recorded, cwm) -> None:
+    result, _ = recorded
+    shown = cwm.inside("runs", "show", str(result.run)).stdout
+    assert "12 phases" in shown
+    for title in ("log-likelihood by phase", "the rules as they changed", "transitions discovered"):
+        assert title in shown
+    facts = json.loads(cwm.inside("runs", "report", str(result.run), "--json").stdout)
+    assert facts["rules"] == result.rules
+    (listed,) = json.loads(cwm.inside("runs", "list", str(result.run), "--json").stdout)["runs"]
+    assert (listed["kind"], listed["done"], listed["strategy"]) == (
+        "theorize",
+        "12 phases",
+        "metropolis",
+    )
+
+
+def test_lines_of_a_journal_that_cannot_be_read_are_left_out_and_said(recorded, tmp_path) -> None:
+    result, _ = recorded
+    text = (result.run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(line).get("kind", "node") for line in text]
+    wrong = {}
+    for kind in ("node", "rows", "phase"):
+        place = kinds.index(kind, 30)
+        run = tmp_path / kind
+        shutil.copytree(result.run, run)
+        broken = [*text[:place], b'{"kind": 7, \xff}\n', *text[place + 1 :]]
+        (run / "journal.jsonl").write_bytes(b"".join(broken))
+        notes = Notes()
+        again = theorize(
+            "Door-v0",
+            env_args={"rule": "not blue"},
+            phases=13,
+            proposals=8,
+            run=run,
+            observer=notes,
+        )
+        if again.phases[-1].number != 13 or again.phases[-1].proposals != 8:
+            wrong[kind] = again.phases[-1]
+        if not any("cannot be used" in words for words in notes.said):
+            wrong[kind] = notes.said
+    assert not wrong
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, words: str, kind: str = "Note") -> None:
+        self.said.append(f"{kind}: {words}")
+
+
+def test_a_statistician_that_tells_nothing_apart_and_one_that_only_chats_are_said(door) -> None:
+    door.install("deaf", DEAF)
+    deaf = door.inside(*DOOR[:5], "--phases", "2", "--statistician", "deaf", "--run", "r")
+    assert deaf.returncode == 0, deaf.stderr
+    told = [line for line in deaf.stderr.splitlines() if line.startswith("Warning")]
+    assert len(told) == 1
+    assert "the same weight to" in told[0]
+    chat = door.inside(*DOOR, "--phases", "1", "--statistician", "chat/x", "--run", "c", "--json")
+    (told,) = [line for line in chat.stderr.splitlines() if line.startswith("Warning")]
+    assert "chooses among the candidates" in told
+    found = json.loads(chat.stdout)
+    assert found["tokens"] > 5 * 15  # the votes count as well
+
+
+DEAF = """
+from dataclasses import dataclass
+
+from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend, Completion, Usage
+
+
+@dataclass(frozen=True)
+class Deaf(Backend):
+    model: str = ""
+    can_score = True
+
+    def score(self, requests):
+        return [[-1.0] for _ in requests]
+
+
+@dataclass(frozen=True)
+class Chat(Backend):
+    model: str = ""
+    needs_model = True
+
+    def complete(self, request):
+        return Completion("1", Usage(3, 1, 0.0))
+
+
+@hookimpl
+def cwm_backends():
+    return {"deaf": Deaf, "chat": Chat}
+"""

@@ -28,6 +28,8 @@ COLOURS = (
     ("#b34a00", "#ff9b4a"),
     ("#00724f", "#3ddc9f"),
     ("#7a3fb0", "#c79bf2"),
+    ("#a4123f", "#ff8fab"),
+    ("#6b5b00", "#e3c84a"),
 )
 """For each line its colour on light and on dark ground."""
 

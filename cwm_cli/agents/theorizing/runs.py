@@ -59,6 +59,11 @@ class TheoryHeader(RunHeader[TheoryConfig]):
     kind: str = "theorize"
     guide: str
 
+    @property
+    def openings(self) -> str:
+        """Say that there is nothing to be protected from."""
+        return "no code is generated"
+
 
 class PhaseRecord(BaseModel):
     """A line of the journal: what a phase came to.
