@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
+from cwm_cli.agents.subjects import ProgramSource, RunSource, apart, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset
@@ -123,12 +123,13 @@ def evaluate(
     by its skill, and any other by its accuracy; rules by that of what they hold to be likeliest.
     """
     run = _run(subject)
+    asked, options = apart(options, "statistician")
     about = find_subject(
         run,
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
-        programs_only=False,
+        statistician=asked,
         observer=observer,
     )
     limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]

@@ -30,6 +30,7 @@ from cwm_cli.agents.subjects import (
     ProgramSource,
     RunSource,
     Subject,
+    apart,
     find_subject,
     protected,
 )
@@ -98,13 +99,14 @@ def plan(
 
     The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
     """
+    theirs, options = apart(options, "statistician")
     subject = find_subject(
         run,
         program=program,
         env=env,
         env_args=env_args,
         real_env=real_env,
-        programs_only=False,
+        statistician=theirs,
         observer=observer,
     )
     check_access(tools, allow_gap)

@@ -15,7 +15,7 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.programs import ModelRun, ProgramRun, model_run, program_run
+from cwm_cli.runs.programs import ModelRun, Options, ProgramRun, model_run, program_run
 from cwm_cli.runs.store import RUNS
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import WorldModel
@@ -75,19 +75,34 @@ def find_subject(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
     real_env: bool | None = None,
-    programs_only: bool = True,
+    statistician: Options | None = None,
     observer: Observer = SILENT,
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
-    With `real_env` it is the environment itself; None where that is no choice. Runs that came to
-    no program are refused, unless work can be about any world model.
+    With `real_env` it is the environment itself; None where that is no choice. A run that came to
+    rules needs options of the `statistician` that reads them; without any only programs will do.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
         instead = "" if real_env is None else "; with --real-env there is none"
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
+    subject = _found(run, program, env, env_args, statistician, observer)
+    if statistician and subject.model is None:
+        raise CwmError("only rules have a statistician: leave its options out")
+    return subject
+
+
+def _found(
+    run: RunSource | None,
+    program: ProgramSource | None,
+    env: str | None,
+    env_args: Mapping[str, Any] | None,
+    statistician: Options | None,
+    observer: Observer,
+) -> Subject:
+    """Gather what a run has, or what comes with a program or an environment."""
     if run is not None:
-        return _of_run(run, env, env_args, observer, programs_only=programs_only)
+        return _of_run(run, env, env_args, statistician, observer)
     if env is None:
         raise CwmError("a program does not say what it is a model of: name --env ID")
     spec = find_environment(env, observer)
@@ -101,15 +116,14 @@ def _of_run(
     run: RunSource,
     env: str | None,
     env_args: Mapping[str, Any] | None,
+    statistician: Options | None,
     observer: Observer,
-    *,
-    programs_only: bool,
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
     if not isinstance(run, ModelRun) and Path(run).is_file():
         raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
     place = run.folder if isinstance(run, ModelRun) else Path(run)
-    found = program_run(place) if programs_only else model_run(place)
+    found = program_run(place) if statistician is None else model_run(place)
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
@@ -126,7 +140,7 @@ def _of_run(
         run=found,
     )
     if not isinstance(found, ProgramRun):
-        return subject._replace(model=found.trusted_model())
+        return subject._replace(model=found.trusted_model(statistician or (), observer))
     return subject._replace(
         text=found.best_program(), tools=tuple(config.tools), limits=found.limits
     )
@@ -142,6 +156,15 @@ def read_program(source: ProgramSource) -> tuple[str, str]:
     except UnreadableError as error:
         hint = "name a .py file or a run folder"
         raise UnreadableError(file, error.reason, hint, is_missing=error.is_missing) from error
+
+
+def apart(options: Options, owner: str) -> tuple[Options, Options]:
+    """Return the options that name an owner, and all others."""
+    named = [each for each in options if each.startswith(f"{owner}.")]
+    if isinstance(options, Mapping):
+        theirs = {key: options[key] for key in named}
+        return theirs, {key: value for key, value in options.items() if key not in theirs}
+    return named, [each for each in options if each not in named]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`cwm evaluate`: score a program on recorded transitions."""
+"""`cwm evaluate`: score a program, or rules, on recorded transitions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def evaluate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Score a program on train and held-out transitions, and show its worst mismatches.
+    """Score a program, or rules, on train and held-out transitions; show the worst mismatches.
 
     Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -133,13 +133,16 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
+    from cwm_cli.agents.theorizing.scoring import rank_grid
     from cwm_cli.problems.feedback import worst
     from cwm_cli.text import clean
     from cwm_cli.views.calibration import skill_words
-    from cwm_cli.views.tables import score_table
+    from cwm_cli.views.tables import GridTable, score_table
     from cwm_cli.views.terminal import place_words
 
     yield score_table({"train": result.scores.train, "held-out": result.scores.test})
+    if result.ranks:
+        yield GridTable(rank_grid({PART_WORDS[part]: each for part, each in result.ranks.items()}))
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         yield Panel(

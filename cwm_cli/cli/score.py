@@ -9,7 +9,7 @@ import typer
 
 from cwm_cli.cli.shared import (
     ApiBaseOption,
-    DatasetOption,
+    DataSeedOption,
     EnvArgOption,
     EnvOption,
     JsonOption,
@@ -31,7 +31,16 @@ def score(
         ),
     ],
     env_arg: EnvArgOption = None,
-    dataset: DatasetOption = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            "--dataset",
+            metavar="FILE",
+            help="Recorded transitions (.npz), of which the held-out ones count. "
+            "Default: those of `cwm theorize`.",
+            show_default=False,
+        ),
+    ] = None,
     topk: Annotated[
         str, typer.Option("--topk", metavar="K,K", help="Ranks that accuracy is told of.")
     ] = "1,3,5,10",
@@ -46,6 +55,7 @@ def score(
     ] = None,
     model: ModelOption = None,
     api_base: ApiBaseOption = None,
+    data_seed: DataSeedOption = 0,
     option: OptionsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -60,7 +70,7 @@ def score(
     from rich.text import Text
 
     from cwm_cli.agents.theorizing.scoring import score as rank
-    from cwm_cli.views.recording import RecordingBar
+    from cwm_cli.views.lines import Lines
     from cwm_cli.views.tables import GridTable
 
     result = rank(
@@ -73,7 +83,8 @@ def score(
         model=model,
         api_base=api_base,
         options=option or (),
-        observer=RecordingBar(),
+        data_seed=data_seed,
+        observer=Lines(),
     )
     out = console(json=json)
     out.print(Text(f"{result.env} · {result.statistician} · {result.source}", "bold"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +16,13 @@ from cwm_cli.runs.store import Run, RunHeader
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
+    from cwm_cli.runs.observer import Observer
     from cwm_cli.worlds.model import WorldModel
 
 BEST = "best.py"
+
+Options = Sequence[str] | Mapping[str, Any]
+"""Options as they are given: `[OWNER.]KEY=VALUE`, or values by `[OWNER.]KEY`."""
 
 H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
@@ -30,8 +34,11 @@ class ModelRun(Run[H, R]):
     Its choices name the environment (`env`, `env_args`).
     """
 
-    def trusted_model(self) -> WorldModel:
-        """Return the world model, where it runs nobody's code."""
+    def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
+        """Return the world model, where it runs nobody's code; the options are who predicts by it.
+
+        Those that the run was started with hold, as far as these say nothing else.
+        """
         raise NotImplementedError
 
 

@@ -45,7 +45,7 @@ def in_words(
     return stage, view
 
 
-class Answers(NamedTuple):
+class NamedBackend(NamedTuple):
     """Who answers: a backend by name, and the model that it is to use, "" where it uses none."""
 
     backend: str
@@ -57,7 +57,7 @@ class Answers(NamedTuple):
         return find("backend", self.backend)
 
     def __str__(self) -> str:
-        return self.model or self.backend
+        return "/".join(filter(None, self))
 
     def made(self, options: Mapping[str, Any]) -> Backend:
         """Make the backend."""
@@ -67,7 +67,7 @@ class Answers(NamedTuple):
 
 def answers(
     role: Literal["theorist", "statistician"], named: str | None, model: str | None = None
-) -> Answers:
+) -> NamedBackend:
     """Choose who answers in a role: a backend by its name, or PROVIDER/NAME for a language model.
 
     BACKEND/MODEL names both. Where nothing is named it is the `model`, or that of `$CWM_MODEL`, or
@@ -77,13 +77,13 @@ def answers(
     head, _, rest = (named or "").partition("/")
     if rest:
         known = head in names("backend")
-        return Answers(head, rest) if known else Answers(default("model"), named or "")
+        return NamedBackend(head, rest) if known else NamedBackend(default("model"), named or "")
     if named is not None:
         needs = find("backend", named).needs_model
         if needs and not model:
             raise CwmError(f"the backend {named!r} needs a model: write --{role} {named}/MODEL")
-        return Answers(named, model if needs else "")
-    return Answers(default("model"), model) if model else Answers(default(role))
+        return NamedBackend(named, model if needs else "")
+    return NamedBackend(default("model"), model) if model else NamedBackend(default(role))
 
 
 def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
@@ -101,8 +101,8 @@ class Choices(NamedTuple):
 
     method: str
     experimenter: str
-    theorist: Answers
-    statistician: Answers
+    theorist: NamedBackend
+    statistician: NamedBackend
 
     def made(
         self, options: Sequence[str] | Mapping[str, Any], flags: Mapping[str, Any]

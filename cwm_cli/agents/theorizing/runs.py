@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.agents.collecting import find_environment
+from cwm_cli.agents.theorizing.parts import answers, view_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.runs.observer import Observer
+from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.searches import SearchRecord, connected_nodes
-from cwm_cli.runs.store import RowsAdded, Run, RunHeader
+from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
+from cwm_cli.worlds.choosing import weigher
+from cwm_cli.worlds.statistician import Statistician
+from cwm_cli.worlds.theory import Theory
 
 BEST = "best.txt"
 """The file with the best rules so far."""
@@ -104,7 +113,7 @@ TheoryLine = SearchRecord | PhaseRecord
 """A line of the journal."""
 
 
-class TheoryRun(Run[TheoryHeader, TheoryLine]):
+class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
     """The folder of theorizing: held-out rows, those of each phase, a journal, `best.txt`."""
 
     kind = "theorize"
@@ -136,6 +145,19 @@ class TheoryRun(Run[TheoryHeader, TheoryLine]):
             if error.is_missing:
                 raise CwmError(f"{self.folder} has no rules yet: continue it first") from error
             raise UnreadableError(file, error.reason, "continue the run") from error
+
+    def trusted_model(self, options: Options, observer: Observer) -> Theory:
+        """Return the best rules, and the statistician that reads them."""
+        config, rules = self.config, self.rules()
+        asked = answers("statistician", config.statistician)
+        given = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
+        backend = asked.made({**config.options.get("statistician", {}), **given})
+        backend.ready()
+        spec = find_environment(config.env)
+        with closing(spec.make(**config.env_args)) as made:
+            view = view_of(spec, made)
+        weighing = weigher(backend, lambda words: observer.note(words, "Warning"))
+        return Theory(rules, Statistician(view, weighing), str(self.folder))
 
     def held_out(self) -> Dataset:
         """Return the rows that rules are measured by."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cwm_cli.agents.collecting import find_environment, load_transitions, recorded_args
+from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.synthesizing import check_flags
-from cwm_cli.agents.theorizing.parts import answers, view_of
+from cwm_cli.agents.theorizing.parts import answers, given_rows, held_out_rows, view_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
@@ -76,14 +76,15 @@ def score(
     model: str | None = None,
     api_base: str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
+    data_seed: int = 0,
     observer: Observer = SILENT,
 ) -> RuleScores:
     """Rank what followed transitions of `env` among all that might have, under rules in words.
 
     `rules` is a file, or in several lines the text itself. The transitions are the held-out ones
-    of the `dataset` where it has some, or of the default one. The `statistician` is a backend, or
-    PROVIDER/NAME for a language model, whose `options` these are. Raises `CwmError` for what the
-    user can mend.
+    of the `dataset`, all where it has none, or those that `cwm theorize` measures rules by. The
+    `statistician` is a backend, or PROVIDER/NAME for a language model, whose `options` these are.
+    Raises `CwmError` for what the user can mend.
     """
     text, asked = read_rules_file(rules), answers("statistician", statistician, model)
     if min(top, default=0) < 1:
@@ -94,14 +95,16 @@ def score(
     backend = asked.made(chosen | flags)
     backend.ready()
     spec = find_environment(env, observer)
-    rows, source = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
-    args = recorded_args(rows, env_args)
+    rows = given_rows(spec, dataset, env_args) if dataset is not None else None
+    args = dict(env_args or {}) if rows is None else recorded_args(rows, env_args)
     with closing(spec.make(**args)) as made:
         view = view_of(spec, made)
+    if rows is None:
+        rows = held_out_rows(spec, args, seed=data_seed)
+    source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
     backend.prepare(spec, args, observer.note)
-    weighing = Statistician(view, weigher(backend, observer.note))
-    held_out = rows.test
-    transitions = text_transitions(view, held_out if len(held_out) else rows)
+    weighing = Statistician(view, weigher(backend, lambda words: observer.note(words, "Warning")))
+    transitions = text_transitions(view, rows)
     theories = [Theory(each, weighing) for each in (text, "")]
     ranked, bare = (Ranking.of(transitions, each.weights(transitions)) for each in theories)
     return RuleScores(
@@ -109,7 +112,7 @@ def score(
         rules=text,
         statistician=str(asked),
         normalises=weighing.normalises,
-        source=f"{source}, {'held-out' if len(held_out) else 'all'} transitions",
+        source=source,
         ranks=ranked.summary(top),
         without_rules=bare.summary(top),
         guessing=Ranking.uniform(transitions).summary(top),
