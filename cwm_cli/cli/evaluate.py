@@ -143,6 +143,8 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     yield score_table({"train": result.scores.train, "held-out": result.scores.test})
     if result.ranks:
         yield GridTable(rank_grid({PART_WORDS[part]: each for part, each in result.ranks.items()}))
+        for scored, ranks in result.ranks.items():
+            yield Text(f"log-likelihood, {PART_WORDS[scored]}: {ranks.all.log_likelihood:.2f}")
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         yield Panel(

@@ -90,8 +90,8 @@ def score(
     out.print(Text(f"{result.env} · {result.statistician} · {result.source}", "bold"))
     for grid in result.grids():
         out.print(GridTable(grid))
-    for note in result.notes:
-        out.print(Text(note), soft_wrap=True)
+    for line in (result.likelihoods(), *result.notes):
+        out.print(Text(line), soft_wrap=True)
     if json:
         emit_json(result.as_json())
 

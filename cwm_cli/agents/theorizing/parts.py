@@ -25,7 +25,10 @@ from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
+from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import Backend, Strategy
+from cwm_cli.worlds.choosing import weigher
+from cwm_cli.worlds.statistician import Statistician
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -94,6 +97,23 @@ def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
             f"nothing puts what happens in {spec.id} into words: choose {', '.join(having)}"
         )
     return spec.text(env)
+
+
+def statistician_of(
+    asked: NamedBackend,
+    options: Mapping[str, Any],
+    spec: EnvironmentSpec,
+    env_args: Mapping[str, Any],
+    observer: Observer,
+) -> Statistician:
+    """Return who reads rules of an environment, ready to; one that only chooses is said to."""
+    backend = asked.made(options)
+    backend.ready()
+    with closing(spec.make(**env_args)) as made:
+        view = view_of(spec, made)
+    backend.prepare(spec, env_args, observer.note)
+    weighs = weigher(backend, lambda words: observer.note(words, "Warning"))
+    return Statistician(view, weighs)
 
 
 class Choices(NamedTuple):

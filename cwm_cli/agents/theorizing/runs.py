@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.collecting import find_environment
-from cwm_cli.agents.theorizing.parts import answers, view_of
+from cwm_cli.agents.theorizing.parts import answers, statistician_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
@@ -24,8 +23,6 @@ from cwm_cli.runs.searches import SearchRecord, connected_nodes
 from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
-from cwm_cli.worlds.choosing import weigher
-from cwm_cli.worlds.statistician import Statistician
 from cwm_cli.worlds.theory import Theory
 
 BEST = "best.txt"
@@ -151,13 +148,10 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         config, rules = self.config, self.rules()
         asked = answers("statistician", config.statistician)
         given = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
-        backend = asked.made({**config.options.get("statistician", {}), **given})
-        backend.ready()
+        chosen = {**config.options.get("statistician", {}), **given}
         spec = find_environment(config.env)
-        with closing(spec.make(**config.env_args)) as made:
-            view = view_of(spec, made)
-        weighing = weigher(backend, lambda words: observer.note(words, "Warning"))
-        return Theory(rules, Statistician(view, weighing), str(self.folder))
+        reads = statistician_of(asked, chosen, spec, config.env_args, observer)
+        return Theory(rules, reads, str(self.folder))
 
     def held_out(self) -> Dataset:
         """Return the rows that rules are measured by."""

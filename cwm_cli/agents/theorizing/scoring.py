@@ -7,25 +7,23 @@ it to be under the rules, and beside that under no rules and by guessing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.synthesizing import check_flags
-from cwm_cli.agents.theorizing.parts import answers, given_rows, held_out_rows, view_of
+from cwm_cli.agents.theorizing.parts import answers, given_rows, held_out_rows, statistician_of
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.ranking import TOP, Ranking, RankMeans, RankSummary
+from cwm_cli.evaluation.ranking import TOP, Ranking, RankSummary
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN
-from cwm_cli.worlds.choosing import weigher
-from cwm_cli.worlds.statistician import Statistician, text_transitions
+from cwm_cli.worlds.statistician import text_transitions
 from cwm_cli.worlds.theory import Theory
 
 RULES, NO_RULES, GUESSING = "rules", "no rules", "guessing"
@@ -61,8 +59,16 @@ class RuleScores:
 
     def grids(self) -> list[Grid]:
         """Return the tables: all transitions by rules, no rules and guessing, and each kind."""
-        sides = {RULES: self.ranks, NO_RULES: self.without_rules, GUESSING: self.guessing}
-        return [rank_grid(sides), kinds_grid(self.ranks)]
+        return [rank_grid(self._sides), kinds_grid(self.ranks)]
+
+    def likelihoods(self) -> str:
+        """Say how likely everything together is, by who says so."""
+        told = (f"{side} {each.all.log_likelihood:.2f}" for side, each in self._sides.items())
+        return f"log-likelihood: {', '.join(told)}"
+
+    @property
+    def _sides(self) -> dict[str, RankSummary]:
+        return {RULES: self.ranks, NO_RULES: self.without_rules, GUESSING: self.guessing}
 
 
 def score(
@@ -92,26 +98,21 @@ def score(
     flags = {"api_base": api_base} if api_base else {}
     check_flags(asked.backend, flags)
     chosen = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
-    backend = asked.made(chosen | flags)
-    backend.ready()
     spec = find_environment(env, observer)
     rows = given_rows(spec, dataset, env_args) if dataset is not None else None
     args = dict(env_args or {}) if rows is None else recorded_args(rows, env_args)
-    with closing(spec.make(**args)) as made:
-        view = view_of(spec, made)
+    reads = statistician_of(asked, chosen | flags, spec, args, observer)
     if rows is None:
         rows = held_out_rows(spec, args, seed=data_seed)
     source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
-    backend.prepare(spec, args, observer.note)
-    weighing = Statistician(view, weigher(backend, lambda words: observer.note(words, "Warning")))
-    transitions = text_transitions(view, rows)
-    theories = [Theory(each, weighing) for each in (text, "")]
+    transitions = text_transitions(reads.view, rows)
+    theories = [Theory(each, reads) for each in (text, "")]
     ranked, bare = (Ranking.of(transitions, each.weights(transitions)) for each in theories)
     return RuleScores(
         env=spec.id,
         rules=text,
         statistician=str(asked),
-        normalises=weighing.normalises,
+        normalises=reads.normalises,
         source=source,
         ranks=ranked.summary(top),
         without_rules=bare.summary(top),
@@ -163,50 +164,32 @@ def ranking(theory: Theory, rows: Dataset) -> Ranking:
 
 
 def rank_grid(sides: Mapping[str, RankSummary]) -> Grid:
-    """Compare ranks and likelihoods of several sides: over transitions, over kinds, as published.
+    """Compare ranks of several sides, and -log p: over transitions, over kinds, as published.
 
     As published ties count in favour of what followed.
     """
     lines = []
     for side, ranks in sides.items():
         every, mean = ranks.all, ranks.mean
-        total = f"{every.log_likelihood:.2f}"
         lines += [
-            [side, "transitions", *_shares(every.top), *_means(every), total],
-            [side, "kinds of change", *_shares(mean.top), *_means(mean), UNKNOWN],
-            [side, "as published", *_shares(every.top_published), UNKNOWN, UNKNOWN, UNKNOWN],
+            [side, "transitions", *_shares(every.top), f"{every.rank:.2f}", f"{every.nll:.3f}"],
+            [side, "kinds", *_shares(mean.top), f"{mean.rank:.2f}", f"{mean.nll:.3f}"],
+            [side, "as published", *_shares(every.top_published), UNKNOWN, UNKNOWN],
         ]
     top = next(iter(sides.values())).all.top
-    heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p", "log-likelihood"]
+    heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p"]
     return Grid("What followed among all that might have", heads, lines, words=2)
 
 
 def kinds_grid(ranks: RankSummary) -> Grid:
     """Tell each kind of change apart."""
-    top = list(ranks.all.top)
     lines = [
-        [
-            kind,
-            f"{each.transitions:,}",
-            f"{each.log_likelihood:.2f}",
-            f"{each.nll:.3f}",
-            *_shares(each.top),
-        ]
-        for kind, each in ranks.kinds.items()
+        [kind, f"{each.transitions:,}", f"{each.log_likelihood:.2f}", *_shares(each.top)]
+        for kind, each in {**ranks.kinds, "all": ranks.all}.items()
     ]
-    heads = [
-        "kind of change",
-        "transitions",
-        "log-likelihood",
-        "-log p",
-        *(f"top {k}" for k in top),
-    ]
+    heads = ["followed", "times", "log-likelihood", *(f"top {k}" for k in ranks.all.top)]
     return Grid("By kind of change", heads, lines)
 
 
 def _shares(top: Mapping[int, float]) -> list[str]:
     return [f"{share:.3f}" for share in top.values()]
-
-
-def _means(ranks: RankMeans) -> list[str]:
-    return [f"{ranks.rank:.2f}", f"{ranks.nll:.3f}"]
