@@ -117,7 +117,7 @@ def score(
         ranks=ranked.summary(top),
         without_rules=bare.summary(top),
         guessing=Ranking.uniform(transitions).summary(top),
-        notes=(*weighing.backend.unread(view, text), *_notes(ranked, bare)),
+        notes=(*reads.backend.unread(reads.view, text), *_notes(ranked, bare)),
     )
 
 
