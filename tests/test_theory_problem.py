@@ -147,6 +147,14 @@ def test_the_evidence_of_a_phase_is_its_last_trajectories_each_as_often_as_it_wa
     assert problem.judge("abc").log_likelihood == pytest.approx(6 * -1.3)
 
 
+def test_of_a_long_phase_the_last_trajectories_count_and_the_last_of_each_other_kind():
+    rows = walk(PLACES - 1, PLACES - 1, 0, 1, 2, 3, 4)
+    assert len(problem_of(Counting(), rows, policy="phase", subset=2).evidence) == 2
+    problem = problem_of(Counting(), rows, subset=2)
+    assert [t.change.kind for t in problem.evidence] == ["bumped", "walked", "walked"]
+    assert problem.discovered == ("You bump.", "You walk.")
+
+
 def test_a_window_holds_the_transitions_that_were_met_last():
     problem = problem_of(Counting(), walk(0, 1, 2), policy="window", window=3)
     problem.observe(walk(0, 5))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.envs.text_view import TextView
+from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.templates import messages
 from cwm_cli.sandbox.failures import Failure
@@ -63,8 +63,9 @@ class TheoryProblem(Problem):
     policy: Literal["cumulative", "phase", "window"] = "cumulative"
     """What rules are weighed by: every transition that was met so far, once; the last trajectories
     of the phase, as published; or the newest transitions, each once."""
-    subset: Annotated[int, Field(ge=1)] = 5
-    """How many of a phase's trajectories count, the last ones, with policy=phase."""
+    subset: Annotated[int, Field(ge=1)] = 10
+    """How many trajectories of a phase count, the last ones; the last with each kind of change
+    that these lack counts, too, unless policy=phase."""
     window: Annotated[int, Field(ge=1)] = 200
     """How many different transitions count, the newest ones, with policy=window."""
     worst: Annotated[int, Field(ge=0)] = 0
@@ -111,12 +112,12 @@ class TheoryProblem(Problem):
     def observe(self, rows: Sequence[Transition]) -> None:
         """Take the rows of a phase into the evidence: verdicts of before are outdated by it."""
         before = self.discovered
-        phase = list(self._seen.told(rows))
+        phase = self._seen.told(rows, self.subset, each_kind=self.policy != "phase")
         match self.policy:
             case "cumulative":
                 self._seen.count_all(phase)
             case "phase":
-                self._seen.count_only(phase[-self.subset :])
+                self._seen.count_only(phase)
             case "window":
                 self._seen.count_newest(phase, self.window)
         self._reference = None
@@ -258,19 +259,28 @@ class _Evidence:
         self._known: dict[tuple[str, str, str], int] = {}
         self._words: dict[int | None, str] = {}
 
-    def told(self, rows: Sequence[Transition]) -> Iterator[Trajectory]:
-        """Put rows into words, trajectory by trajectory."""
+    def told(self, rows: Sequence[Transition], most: int, *, each_kind: bool) -> list[Trajectory]:
+        """Put the last trajectories into words, and on request the last with each other kind."""
+        changes = [self.view.change(row) for row in rows]
+        self.sentences |= dict.fromkeys(change.text for change in changes)
         ends = np.cumsum([0, *(row.terminated or row.truncated for row in rows)])
-        numbered = zip(rows, ends.tolist(), strict=False)
-        for _, steps in groupby(numbered, key=lambda step: (step[0].episode, step[1])):
-            yield tuple(self._place(row) for row, _ in steps)
+        numbered = zip(rows, changes, ends.tolist(), strict=False)
+        by_episode = groupby(numbered, key=lambda step: (step[0].episode, step[2]))
+        phase = [list(steps) for _, steps in by_episode]
+        kept = set(range(len(phase))[-most:])
+        kinds = {change.kind: place for place, of in enumerate(phase) for _, change, _ in of}
+        if each_kind:
+            having = {change.kind for place in kept for _, change, _ in phase[place]}
+            kept |= {place for kind, place in kinds.items() if kind not in having}
+        return [
+            tuple(self._place(row, change) for row, change, _ in phase[place])
+            for place in sorted(kept)
+        ]
 
-    def _place(self, row: Transition) -> int:
+    def _place(self, row: Transition, change: Change) -> int:
         """Return the place of a transition, a new one if it was never met."""
-        sentence = self.view.change(row).text
-        self.sentences.setdefault(sentence)
         seen = row.observation
-        key = self.view.state(seen), self.view.action(seen, row.action), sentence
+        key = self.view.state(seen), self.view.action(seen, row.action), change.text
         if key not in self._known:
             self._known[key] = len(self.transitions)
             self.transitions += text_transitions(self.view, [row])

@@ -33,6 +33,7 @@ from cwm_cli.search.contracts import (
 PUBLISHED: Mapping[str, Any] = MappingProxyType(
     {
         "problem.policy": "phase",
+        "problem.subset": 5,
         "problem.evidence_tokens": None,
         "theorist.temperature": 1.0,
         "theorist.top_p": 1.0,
