@@ -236,11 +236,12 @@ def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:
     """Say how likely the held-out changes are, and of which kind the least likely ones are."""
     total = sum(kinds.values())
     words = f"{sum(phase.held_out.values()):.2f} for {total:,} changes"
-    if len(phase.held_out) < 2:
-        return words
     means = {kind: value / kinds[kind] for kind, value in phase.held_out.items()}
     worst = min(means, key=lambda kind: means[kind])
-    return f"{words}; worst {printable(worst)}, {means[worst]:.2f} each"
+    told = f"{means[worst]:.2f}"
+    if all(told == f"{mean:.2f}" for mean in means.values()):
+        return words
+    return f"{words}; worst {printable(worst)}, {told} each"
 
 
 def likelihood_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:
