@@ -297,6 +297,25 @@ def test_what_needs_the_chances_of_proposals_is_refused_without_them():
     assert len(Search(problem, Metropolis(), Silent()).nodes) == 0
 
 
+class Chatty(Theorist):
+    """Says more than the rules."""
+
+    def complete(self, request):
+        answer = super().complete(request)
+        text = f"Of course! Here they are:\n```\n{answer.text}\n```"
+        return answer._replace(text=text, log_probability=-100.0)
+
+
+@pytest.mark.parametrize("strategy", [Metropolis(hastings=True), Importance()])
+def test_what_stands_around_rules_in_an_answer_does_not_make_them_unlikely(strategy):
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    problem.observe(tried(0, 2))
+    search = Search(problem, strategy, Chatty())
+    for node in (record.node for record in search.run(12)):
+        given = NEXT[RULES.index(search.nodes[node.parent].program)] if node.parent >= 0 else FIRST
+        assert node.forward == pytest.approx(log(given[RULES.index(node.program)]))
+
+
 def test_the_best_of_many_is_the_likeliest_and_is_forgotten_only_as_published():
     for preset, kept in (("default", True), ("paper", False)):
         search = in_phases(BestOf(preset=preset))

@@ -392,11 +392,16 @@ class Search:
         return Record(self._weighed(node, request, completion), text, completion.note)
 
     def _weighed(self, node: Node, request: Request, completion: Completion) -> Node:
-        """Add how likely the answer was, and the way back, where the strategy needs to know."""
+        """Add how likely the candidate was, and the way back, where the strategy needs to know.
+
+        What stood around the candidate in its answer counts only if nothing else can be known: on
+        the way back nothing stands there.
+        """
         if not self.strategy.weighs_proposals or node.verdict.is_bug:
             return node
         forward, backward = completion.log_probability, None
-        if forward is None:
+        bare = completion.text.strip() == node.program.strip()
+        if forward is None or (self.backend.can_score and not bare):
             forward = self._log_probability(request, node.program)
         if self.strategy.corrects and request.move.parent != ROOT:
             move = request.move._replace(parent=node.id, program=node.program, verdict=node.verdict)
