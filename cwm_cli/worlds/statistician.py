@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -132,4 +133,4 @@ class Statistician:
             question = PredictionQuestion(self.view, rules, transition, hint)
             messages = messages_of(question) if self.backend.reads_messages else ()
             requests += [ScoreRequest(messages, change.text, question) for change in changes]
-        return np.array([float(np.sum(tokens)) for tokens in self.backend.score(requests)])
+        return np.array([fsum(tokens) for tokens in self.backend.score(requests)])

@@ -161,9 +161,9 @@ class Examples:
         self._totals = (
             HAS + SAME * (self._same > 0) + OTHER * (self._other > 0) + LACKS * (words_of > 1)
         )
-        truth = table.truth[self.rows]
-        _, self._kinds = np.unique(table.kinds[self.rows, truth], return_inverse=True)
-        self._fields = table.fields[self.rows, truth]
+        self._followed = table.followed[self.rows]
+        _, self._kinds = np.unique(table.kinds[self._followed], return_inverse=True)
+        self._fields = table.fields[self._followed]
         self._shares = self._telling(facts)
         self._by_fact, self._by_word = self._sayings(facts)
         self._something = 1 - np.prod(1 - self._shares, axis=1)
@@ -290,7 +290,7 @@ class Examples:
     def conclusion_chances(self, conclusion: Conclusion) -> np.ndarray:
         """Return how likely a conclusion was to be drawn from each transition."""
         said = dict(conclusion.fields)
-        kinds = self.table.kinds[self.rows, self.table.truth[self.rows]]
+        kinds = self.table.kinds[self._followed]
         chances: np.ndarray = (kinds == self.table.code(conclusion.kind)).astype(float)
         for name, slot in self.table.slots[conclusion.kind].items():
             by_fact, by_word = self._by_fact[:, slot], self._by_word[:, slot]

@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.envs.text_view import TextView
+from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest
 from cwm_cli.worlds.statistician import PredictionQuestion, TextTransition
@@ -38,20 +38,21 @@ from cwm_theories.language import (
 ABSENT = -1
 """The number of a value that a transition does not have."""
 
-PADDING = -2
-"""The number of what stands where a transition has no more candidates; no value has it."""
+NO_CHANGE = 0
+"""The number of what stands where a transition has no more candidates; it is of no kind."""
 
 MOST = 50_000
-"""Transitions that are kept as numbers: with forty candidates each, about 50 megabytes."""
+"""Transitions that are kept as numbers: with forty candidates each, about 10 megabytes."""
 
 
 class TransitionTable:
     """Transitions as numbers, so that rules are read for many of them at once.
 
-    `facts` are (transitions, facts), `kinds` (transitions, candidates) and `fields` (transitions,
-    candidates, fields of a kind), each value having a number of its own; `sizes` count the
-    candidates and `truth` is the place of the change among them. A transition is known by being
-    the same object, and stays in its row; a table that is `full` is to be left for another.
+    Every value has a number of its own, and every change: its kind is in `kinds` (changes,) and
+    its fields in `fields` (changes, fields of a kind). The `facts` are (transitions, facts), the
+    `candidates` are changes (transitions, candidates), and `followed` is the change of each. A
+    transition is known by being the same object, and stays in its row; a table that is `full` is
+    to be left for another.
     """
 
     def __init__(self, language: RuleLanguage) -> None:
@@ -62,19 +63,22 @@ class TransitionTable:
             kind: {name: place for place, name in enumerate(fields)}
             for kind, fields in language.fields.items()
         }
-        self._widest = max((len(each) for each in self.slots.values()), default=0)
-        self._lock = Lock()
-        self._known: dict[int, tuple[int, TextTransition, dict[str, int]]] = {}
         self.facts = np.empty((0, len(self.places)), dtype=np.int32)
-        self.kinds = np.empty((0, 0), dtype=np.int32)
-        self.fields = np.empty((0, 0, self._widest), dtype=np.int32)
-        self.sizes = np.empty(0, dtype=np.int64)
-        self.truth = np.empty(0, dtype=np.int64)
+        self.candidates = np.empty((0, 1), dtype=np.int32)
+        self.followed = np.empty(0, dtype=np.int32)
+        self.kinds = np.full(1, ABSENT, dtype=np.int32)
+        widest = max((len(each) for each in self.slots.values()), default=0)
+        self.fields = np.full((1, widest), ABSENT, dtype=np.int32)
+        self._rows: dict[int, tuple[int, TextTransition]] = {}
+        self._numbers: dict[int, tuple[int, Change]] = {}
+        self._changes: dict[tuple[str, str, tuple[str, ...]], int] = {}
+        self._texts: dict[str, int] = {}
+        self._lock = Lock()
 
     @property
     def full(self) -> bool:
         """Whether it holds more than is needed again."""
-        return len(self._known) > MOST
+        return len(self._rows) > MOST
 
     def code(self, word: str) -> int:
         """Return the number of a word."""
@@ -83,47 +87,60 @@ class TransitionTable:
     def rows(self, transitions: Sequence[TextTransition]) -> np.ndarray:
         """Return the rows (transitions,) of the table that these stand in."""
         with self._lock:
-            new = {id(each): each for each in transitions if id(each) not in self._known}
+            new = {id(each): each for each in transitions if id(each) not in self._rows}
             if new:
                 self._add(list(new.values()))
-        return np.array([self._known[id(each)][0] for each in transitions], dtype=np.int64)
+        return np.array([self._rows[id(each)][0] for each in transitions], dtype=np.int64)
 
-    def column(self, transition: TextTransition, text: str) -> int:
-        """Return the place of a sentence among the candidates of a transition that is known."""
-        try:
-            return self._known[id(transition)][2][text]
-        except KeyError:
+    def columns(self, rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        """Return the places (rows,) of sentences among the candidates of transitions."""
+        changes = np.array([self._texts.get(text, ABSENT) for text in texts], dtype=np.int32)
+        there = self.candidates[rows] == changes[:, None]
+        columns = there.argmax(axis=1)
+        missing = np.flatnonzero(~there[np.arange(len(rows)), columns])
+        if len(missing):
             raise CwmError(
-                f"{text!r} is no candidate of what may follow: the text view has to list it"
-            ) from None
+                f"{texts[missing[0]]!r} is no candidate of what may follow: the text view has to "
+                "list it"
+            )
+        return np.asarray(columns)
 
     def _add(self, transitions: Sequence[TextTransition]) -> None:
-        count, width = len(transitions), max(len(each.candidates) for each in transitions)
-        if not width:
+        if not all(each.candidates for each in transitions):
             raise CwmError(
                 "nothing can be weighed where no candidates of what may follow are known"
             )
-        facts = np.full((count, len(self.places)), ABSENT, dtype=np.int32)
-        kinds = np.full((count, width), PADDING, dtype=np.int32)
-        fields = np.full((count, width, self._widest), ABSENT, dtype=np.int32)
-        truth = np.full(count, ABSENT, dtype=np.int64)
-        for row, transition in enumerate(transitions):
+        before, count = len(self.facts), len(transitions)
+        candidates = [[self._number(each) for each in one.candidates] for one in transitions]
+        width = max(self.candidates.shape[1], *map(len, candidates))
+        facts = np.full((before + count, len(self.places)), ABSENT, dtype=np.int32)
+        facts[:before] = self.facts
+        listed = np.full((before + count, width), NO_CHANGE, dtype=np.int32)
+        listed[:before, : self.candidates.shape[1]] = self.candidates
+        for row, (transition, numbers) in enumerate(
+            zip(transitions, candidates, strict=True), before
+        ):
             for fact, word in transition.facts.items():
                 facts[row, self.places[fact]] = self.code(word)
-            columns = {}
-            for column, change in enumerate(transition.candidates):
-                kinds[row, column] = self.code(change.kind)
+            listed[row, : len(numbers)] = numbers
+            self._rows[id(transition)] = row, transition
+        followed = [self._number(each.change) for each in transitions]
+        self.followed = np.append(self.followed, np.array(followed, dtype=np.int32))
+        self.facts, self.candidates = facts, listed
+
+    def _number(self, change: Change) -> int:
+        """Return the number of a change; most are met many times."""
+        if id(change) not in self._numbers:
+            key = (change.text, change.kind, tuple(change.fields.values()))
+            if key not in self._changes:
+                fields = np.full((1, self.fields.shape[1]), ABSENT, dtype=np.int32)
                 for name, word in change.fields.items():
-                    fields[row, column, self.slots[change.kind][name]] = self.code(word)
-                columns[change.text] = column
-            truth[row] = columns.get(transition.change.text, ABSENT)
-            self._known[id(transition)] = len(self.sizes) + row, transition, columns
-        self.facts = np.concatenate([self.facts, facts])
-        self.kinds = _stacked(self.kinds, kinds, PADDING)
-        self.fields = _stacked(self.fields, fields, ABSENT)
-        sizes = np.array([len(each.candidates) for each in transitions])
-        self.sizes = np.concatenate([self.sizes, sizes])
-        self.truth = np.concatenate([self.truth, truth])
+                    fields[0, self.slots[change.kind][name]] = self.code(word)
+                self._changes[key] = self._texts[change.text] = len(self.kinds)
+                self.kinds = np.append(self.kinds, np.int32(self.code(change.kind)))
+                self.fields = np.concatenate([self.fields, fields])
+            self._numbers[id(change)] = self._changes[key], change
+        return self._numbers[id(change)][0]
 
     def holding(self, comparison: Comparison, rows: np.ndarray) -> np.ndarray:
         """Return in which rows (rows,) a condition holds."""
@@ -145,23 +162,30 @@ class TransitionTable:
 
     def entailed(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
         """Return which candidates (rows, candidates) the deciding lines allow, if any at all."""
-        entailed: np.ndarray = self.kinds[rows] != PADDING
+        entailed: np.ndarray = self.candidates[rows] != NO_CHANGE
         deciding = self.deciding(rules, rows)
-        for number, conclusion in enumerate(
-            [*(each.conclusion for each in rules.lines), rules.otherwise]
-        ):
+        conclusions = [*(line.conclusion for line in rules.lines), rules.otherwise]
+        for number, conclusion in enumerate(conclusions):
             decided = np.flatnonzero(deciding == number)
             if conclusion is not None and len(decided):
-                entailed[decided] = self._agreeing(conclusion, rows[decided])
+                changes = self.candidates[rows[decided]]
+                entailed[decided] = self._agreeing(conclusion, rows[decided], changes)
         return entailed
 
-    def _agreeing(self, conclusion: Conclusion, rows: np.ndarray) -> np.ndarray:
-        agreeing: np.ndarray = self.kinds[rows] == self.code(conclusion.kind)
+    def _agreeing(
+        self, conclusion: Conclusion, rows: np.ndarray, changes: np.ndarray
+    ) -> np.ndarray:
+        """Return which changes (rows, changes) a conclusion allows."""
+        agreeing: np.ndarray = self.kinds == self.code(conclusion.kind)
+        slots = self.slots[conclusion.kind]
         for name, value in conclusion.fields:
-            slot = self.slots[conclusion.kind][name]
-            wanted = np.broadcast_to(self._value(value, rows), len(rows))
-            agreeing &= self.fields[rows, :, slot] == wanted[:, None]
-        return agreeing
+            if not isinstance(value, Reference):
+                agreeing &= self.fields[:, slots[name]] == self.code(value)
+        found = agreeing[changes]
+        for name, value in conclusion.fields:
+            if isinstance(value, Reference):
+                found &= self.fields[changes, slots[name]] == self._value(value, rows)[:, None]
+        return np.asarray(found)
 
     def _value(self, value: Value, rows: np.ndarray) -> np.ndarray:
         """Return the numbers of a value: one for each row, or one for all."""
@@ -173,33 +197,17 @@ class TransitionTable:
     def precision(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
         """Return [the change is entailed] / entailed (rows,): 1 where rules say it exactly."""
         entailed = self.entailed(rules, rows)
-        right = entailed[np.arange(len(rows)), self.truth[rows]] & (self.truth[rows] >= 0)
-        precision: np.ndarray = right / np.maximum(entailed.sum(axis=1), 1)
-        return precision
+        followed = self.candidates[rows] == self.followed[rows, None]
+        right = (entailed & followed).any(axis=1)
+        return np.asarray(right / np.maximum(entailed.sum(axis=1), 1))
 
     def probabilities(self, rules: Ruleset, rows: np.ndarray, noise: float) -> np.ndarray:
         """Return the probability (rows, candidates) of each candidate, 0 where there is none."""
-        entailed, there = self.entailed(rules, rows), self.kinds[rows] != PADDING
+        entailed, there = self.entailed(rules, rows), self.candidates[rows] != NO_CHANGE
         entailed[~entailed.any(axis=1)] = True
         entailed &= there
         exact = (1 - noise) * entailed / entailed.sum(axis=1, keepdims=True)
-        anything = noise * there / self.sizes[rows][:, None]
-        return np.asarray(exact + anything)
-
-
-def _stacked(above: np.ndarray, below: np.ndarray, padding: int) -> np.ndarray:
-    """Put tables on top of each other, the narrower padded to the width of the wider."""
-    width = max(above.shape[1], below.shape[1])
-    return np.concatenate(
-        [
-            np.pad(
-                each,
-                [(0, 0), (0, width - each.shape[1]), *[(0, 0)] * (each.ndim - 2)],
-                constant_values=padding,
-            )
-            for each in (above, below)
-        ]
-    )
+        return np.asarray(exact + noise * there / there.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -268,8 +276,6 @@ class Symbolic(Backend):
         found = [numbers[id(each.transition)] for each in asked]
         rules, rows = language.read(asked[0].rules).rules, table.rows(transitions)
         weights = table.probabilities(rules, rows, self.noise)
-        columns = [
-            table.column(each.transition, text) for each, text in zip(asked, texts, strict=True)
-        ]
+        columns = table.columns(rows[found], texts)
         logarithms: np.ndarray = np.log(weights[found, columns])
         return logarithms
