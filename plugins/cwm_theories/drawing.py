@@ -33,9 +33,9 @@ HAS, SAME, OTHER, LACKS = 1.0, 0.5, 0.1, 0.1
 has another, and that it lacks a value: each as against the first. What a fact is tells more than
 what it is not, and many pairs of facts differ by chance."""
 
-OPEN, WORD, FACT = 1.0, 1.0, 3.0
+OPEN, WORD, FACT = 0.4, 1.0, 3.0
 """How often a conclusion leaves a field open, says the word, or says it by a fact of that value:
-what is said by a fact holds for more transitions."""
+what is said by a fact holds for more transitions, and what is left open says little."""
 
 TELLING = 0.02
 """The least that a fact counts for which tells nothing of the kind of change: a line may need it

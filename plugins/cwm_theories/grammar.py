@@ -266,6 +266,8 @@ class SetOtherwise(RuleEdit):
 class SetConclusion(RuleEdit):
     """Gives a line another conclusion: what followed where it decided wrongly, or any."""
 
+    weight = 2.0
+
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
         """Draw the reason or the line, then the conclusion."""
         row = draft.example(rng, draft.decided)
