@@ -7,7 +7,7 @@ that reads rules exactly says which changes they allow.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.envs.text_view import TextView
+from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Role, default, find
 from cwm_cli.search.contracts import (
@@ -33,7 +33,6 @@ from cwm_tiny.model import (
     ACTION,
     CHANGE,
     MARKS,
-    NOTHING,
     RULES,
     STATE,
     TinyModel,
@@ -47,22 +46,28 @@ EPISODES = 400
 LONGEST_EPISODE = 100
 """Steps of an episode of random play at most."""
 
-RULES_AT_ONCE, ASKED_OF_EACH = 32, 8
-"""Rules in a batch, and questions that share the reading of each."""
+MOST_MET, MOST_ACTIONS = 4000, 32
+"""States that are kept, the rarer the rather, and actions that are looked at in each: together
+about as many transitions as the exact reader keeps at hand."""
 
-LOOKED_AT = 3
-"""Questions looked at for each that is asked: most rules say the same of nearly all situations, and
-what they say of the others is what is hard to learn."""
+PLAIN = 10.0
+"""How often a made-up change is about what is there, as against any other: so is what follows in
+most worlds, and rules about it say more."""
+
+RULES_AT_ONCE, ASKED_OF_EACH = 32, 8
+"""Rules in a batch, each with one state, and questions that share the reading of both."""
 
 STARTED, UNKNOWN_RULES = 0.15, 0.03
 """Share of rules that are drawn anew, not by changing others; share of questions without rules."""
 
+TRIES = 3
+"""Draws of rules and a state until the rules say something there."""
+
 SHOWN = 12
-"""Situations with made-up changes that the theorist is shown."""
+"""Transitions with made-up changes that the theorist is shown."""
 
 SAMPLED = 1000
-"""Rules that the words are taken from, beside the words of the situations."""
-
+"""Rules that the words are taken from, beside the words of what was met."""
 
 READ_BY: tuple[Role, Role] = ("theorist", "statistician")
 """Who makes up rules, and who reads them: those that are taken where nobody is named."""
@@ -95,25 +100,46 @@ class MadeUp(TheoryProblem):
 
 def situations(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], view: TextView, seed: int
-) -> list[TextTransition]:
-    """Meet situations by random play; what followed is drawn from all that might have."""
+) -> list[list[TextTransition]]:
+    """Meet states by random play, each with its actions; what follows them is made up."""
     rng = np.random.default_rng([seed, 1])
-    met: dict[tuple[str, str], TextTransition] = {}
+    met: dict[str, list[TextTransition]] = {}
     with closing(spec.make(**env_args)) as env:
         for episode in range(EPISODES):
             observation, _ = env.reset(seed=int(rng.integers(2**31)) if episode else seed)
             for _ in range(LONGEST_EPISODE):
-                action = int(rng.choice(view.legal(observation)))
-                state, done = view.state(observation), view.action(observation, action)
-                if (state, done) not in met:
+                legal, state = view.legal(observation), view.state(observation)
+                if state not in met:
                     changes = tuple(view.candidates(observation))
-                    change = changes[rng.integers(len(changes))]
-                    facts = view.facts(observation, action)
-                    met[state, done] = TextTransition(state, done, change, changes, facts)
-                observation, _, terminated, truncated, _ = env.step(action)
+                    looked_at = rng.permutation(legal)[:MOST_ACTIONS].tolist()
+                    met[state] = [
+                        TextTransition(
+                            state, view.action(observation, action), change, changes, facts
+                        )
+                        for action in looked_at
+                        for facts in [view.facts(observation, action)]
+                        for change in [_made_up(changes, facts, rng)]
+                    ]
+                observation, _, terminated, truncated, _ = env.step(int(rng.choice(legal)))
                 if terminated or truncated:
                     break
-    return list(met.values())
+    found = list(met.values())
+    if len(found) <= MOST_MET:
+        return found
+    facts = [{fact for each in here for fact in each.facts.items()} for here in found]
+    times = Counter(fact for here in facts for fact in here)
+    rarity = np.array([1 / min(times[fact] for fact in here) for here in facts])
+    kept = rng.choice(len(found), MOST_MET, replace=False, p=rarity / rarity.sum())
+    return [found[place] for place in kept]
+
+
+def _made_up(
+    changes: Sequence[Change], facts: Mapping[str, str], rng: np.random.Generator
+) -> Change:
+    """Draw what might have followed, rather something about what is there."""
+    there = {*facts.values()}
+    weights = np.array([PLAIN if {*each.fields.values()} <= there else 1.0 for each in changes])
+    return changes[rng.choice(len(changes), p=weights / weights.sum())]
 
 
 @dataclass
@@ -121,85 +147,77 @@ class Lessons:
     """Batches of lessons: a theorist makes up rules, a reader says what they entail."""
 
     view: TextView
-    met: Sequence[TextTransition]
+    met: Sequence[Sequence[TextTransition]]
     theorist: Backend
     reader: Backend
     seed: int = 0
     words: tuple[str, ...] = field(init=False)
     _rules: list[str] = field(init=False)
-    _having: list[list[int]] = field(init=False)
     _model: TinyModel = field(init=False)
     _asked: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Collect the words, and which situations have which facts."""
+        """Collect the words."""
         self._rng = np.random.default_rng([self.seed, 2])
         self._problem = MadeUp(Statistician(self.view, self.reader))
-        having: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-        for place, each in enumerate(self.met):
-            for fact in each.facts.items():
-                having[fact].append(place)
-        self._having = list(having.values())
         self._rules = [""] * RULES_AT_ONCE
         said = {word for _ in range(SAMPLED) for word in words_of(self._next_rules())}
-        for each in self.met:
+        for each in [each for here in self.met for each in here]:
             said |= {*words_of(each.state), *words_of(each.action)}
-            said |= {word for change in each.candidates for word in words_of(change.text)}
+        for change in {change.text for here in self.met for change in here[0].candidates}:
+            said |= {*words_of(change)}
         self.words = ("", "<unknown>", *MARKS, *sorted(said))
         self._model = TinyModel(self.words, {}, {})
 
     def __call__(self) -> list[Lesson]:
         """Return a batch."""
-        return [self._lesson(self._next_rules()) for _ in range(RULES_AT_ONCE)]
+        return [self._lesson() for _ in range(RULES_AT_ONCE)]
 
     def _next_rules(self) -> str:
         """Change one of the rules at hand, or draw new ones in their place."""
-        if self._rng.random() < UNKNOWN_RULES:
+        rng = self._rng
+        if rng.random() < UNKNOWN_RULES:
             return ""
-        place = int(self._rng.integers(len(self._rules)))
+        place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
-        new = not old or self._rng.random() < STARTED
+        new = not old or rng.random() < STARTED
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
-        shown = self._rng.integers(len(self.met), size=SHOWN)
-        self._problem.made_up = [self.met[each] for each in shown]
+        shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN).tolist()]
+        self._problem.made_up = [here[int(rng.integers(len(here)))] for here in shown]
         self._asked += 1
-        seed = int(self._rng.integers(2**31))
-        request = Request((), seed, move, self._problem, step=self._asked)
+        request = Request((), int(rng.integers(2**31)), move, self._problem, step=self._asked)
         self._rules[place] = self._problem.read(self.theorist.complete(request).text, move)
         return self._rules[place]
 
-    def _lesson(self, rules: str) -> Lesson:
-        """Ask about situations, as often of each fact, and of all that the rules say of them."""
+    def _lesson(self) -> Lesson:
+        """Ask what follows actions in a state: first each thing that the rules say of some."""
         rng, tokens = self._rng, self._model.tokens
-        places = [
-            int(rng.choice(self._having[rng.integers(len(self._having))]))
-            for _ in range(LOOKED_AT * ASKED_OF_EACH)
-        ]
-        allowed = self._allowed(rules, places)
+        for _ in range(TRIES):
+            rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
+            allowed = self._allowed(rules, here)
+            if not rules or min(map(len, allowed)) < len(here[0].candidates):
+                break
         times: Counter[tuple[str, ...]] = Counter()
         turns = []
         for texts in allowed:
-            turns.append(times[texts])
+            turns.append((len(texts) == len(here[0].candidates), times[texts]))
             times[texts] += 1
+        order = sorted(range(len(here)), key=turns.__getitem__)
         asked = []
-        for n in np.argsort(turns, kind="stable")[:ASKED_OF_EACH]:
-            here = self.met[places[n]]
-            text = f"{STATE} {here.state} {ACTION} {here.action} {CHANGE}"
-            asked.append((tokens(text), tokens(str(rng.choice(allowed[n])))))
-        return Lesson(tokens(f"{RULES} {rules}") if rules else (NOTHING,), asked)
+        for n in [order[n % len(order)] for n in range(ASKED_OF_EACH)]:
+            answer = allowed[n][rng.integers(len(allowed[n]))]
+            asked.append((tokens(f"{ACTION} {here[n].action} {CHANGE}"), tokens(answer)))
+        known = f"{RULES} {rules} " if rules else ""
+        return Lesson(tokens(f"{known}{STATE} {here[0].state}"), asked)
 
-    def _allowed(self, rules: str, places: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return, for each situation, the changes that are likeliest under rules."""
-        requests = []
-        for place in places:
-            question = PredictionQuestion(self.view, rules, self.met[place])
-            changes = question.transition.candidates
-            requests += [ScoreRequest((), change.text, question) for change in changes]
-        scores = iter(self.reader.score(requests))
-        allowed = []
-        for place in places:
-            changes = self.met[place].candidates
-            weights = np.array([sum(next(scores)) for _ in changes])
-            best = np.flatnonzero(weights >= weights.max() - 1e-9)
-            allowed.append(tuple(changes[n].text for n in best))
-        return allowed
+    def _allowed(self, rules: str, here: Sequence[TextTransition]) -> list[tuple[str, ...]]:
+        """Return, for each action, the changes that are likeliest under rules."""
+        changes = here[0].candidates
+        requests = [
+            ScoreRequest((), change.text, question)
+            for question in [PredictionQuestion(self.view, rules, each) for each in here]
+            for change in changes
+        ]
+        scores = np.array([sum(each) for each in self.reader.score(requests)])
+        likeliest = [row >= row.max() - 1e-9 for row in scores.reshape(len(here), -1)]
+        return [tuple(changes[n].text for n in np.flatnonzero(row)) for row in likeliest]
