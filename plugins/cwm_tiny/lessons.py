@@ -63,6 +63,9 @@ STARTED, UNKNOWN_RULES = 0.15, 0.03
 TRIES = 3
 """Draws of rules and a state until the rules say something there."""
 
+MOST_WORDS = 100
+"""Rules of more words than this are not changed but drawn anew: they take long to read."""
+
 SHOWN = 12
 """Transitions with made-up changes that the theorist is shown."""
 
@@ -180,7 +183,7 @@ class Lessons:
             return ""
         place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
-        new = not old or rng.random() < STARTED
+        new = not old or len(words_of(old)) > MOST_WORDS or rng.random() < STARTED
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
         shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN).tolist()]
         self._problem.made_up = [here[int(rng.integers(len(here)))] for here in shown]
@@ -194,6 +197,7 @@ class Lessons:
         rng, tokens = self._rng, self._model.tokens
         for _ in range(TRIES):
             rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
+            here = [here[n] for n in rng.permutation(len(here)).tolist()]
             allowed = self._allowed(rules, here)
             if not rules or min(map(len, allowed)) < len(here[0].candidates):
                 break
