@@ -67,7 +67,7 @@ def test_the_shared_beginnings_of_questions_change_no_score(model):
     for prompt, each, scores in zip(prompts, answers, together, strict=True):
         for answer, score in zip(each, scores, strict=True):
             alone = model.log_probabilities([*prompt, *answer])[len(prompt) :]
-            assert np.allclose(score, alone, rtol=0, atol=1e-10)
+            assert np.allclose(score, alone, rtol=0, atol=1e-4)
 
 
 def test_what_may_come_next_has_probabilities_that_add_up_to_one(model):
@@ -153,7 +153,7 @@ def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
     understood, _ = read(torch, weights, torch.tensor([[tokens]]))
     scores = torch.log_softmax(understood[0, 0] @ weights["embedding"].T, -1)
     wanted = [float(scores[n, token]) for n, token in enumerate(tokens[1:])]
-    assert np.allclose(model.log_probabilities(tokens)[1:], wanted, rtol=0, atol=1e-9)
+    assert np.allclose(model.log_probabilities(tokens)[1:], wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from cwm_cli.errors import CwmError
 
@@ -91,8 +90,7 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
             keys, values = past.layers[n]
             flat = q.reshape(many, HEADS, each * long, size) @ xp.swapaxes(keys, -1, -2)
             weight = xp.concatenate([flat.reshape(many, HEADS, each, long, -1), weight], -1)
-        weight = weight + hidden
-        weight = special.softmax(weight, -1) if xp is np else xp.softmax(weight, -1)
+        weight = shares(xp, weight + hidden)
         seen = weight[..., -long:] @ v
         if past is not None:
             flat = weight[..., :-long].reshape(many, HEADS, each * long, -1)
@@ -102,6 +100,16 @@ def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None =
         inner = np.maximum(inner, 0) if xp is np else xp.relu(inner)
         x = x + inner @ down
     return normed(xp, x, weights["last"]), own
+
+
+def shares(xp: Any, weight: Any) -> Any:
+    """Return what adds up to 1 in the last axis, the softmax; NumPy does it in place."""
+    if xp is not np:
+        return xp.softmax(weight, -1)
+    weight -= weight.max(-1, keepdims=True)
+    np.exp(weight, out=weight)
+    weight /= weight.sum(-1, keepdims=True)
+    return weight
 
 
 def normed(xp: Any, x: Any, gain: Any) -> Any:
@@ -146,17 +154,17 @@ def padded(texts: Sequence[Sequence[int]], least: int = 0) -> np.ndarray:
 
 
 class TinyModel:
-    """A decoder over whole words, read with NumPy in double precision.
+    """A decoder over whole words, read with NumPy; `about` tells how it was trained.
 
-    A score is then the same, but for the last digits, in whatever batch it is computed. `about`
-    tells how the model was trained.
+    It reads in single precision, several times as fast as in double: a score is the same to about
+    five digits in whatever batch it is computed.
     """
 
     def __init__(
         self, words: Sequence[str], weights: Mapping[str, np.ndarray], about: Mapping[str, Any]
     ) -> None:
         self.words, self.about = tuple(words), dict(about)
-        self.weights = {name: np.asarray(each, np.float64) for name, each in weights.items()}
+        self.weights = {name: np.asarray(each, np.float32) for name, each in weights.items()}
         number = {word: n for n, word in enumerate(self.words)}
         self._number = {**number, "": UNKNOWN}
         self.tokens = lru_cache(100_000)(self._tokens)
@@ -234,7 +242,7 @@ class TinyModel:
             memory = grown(np, past, own, rest)
             within, _ = read(np, self.weights, tokens[..., :-1], memory)
             before = np.concatenate([before, within], 2)
-        logits = before @ self.weights["embedding"].T
+        logits = (before @ self.weights["embedding"].T).astype(np.float64)
         logits -= logits.max(-1, keepdims=True)
         chosen = np.take_along_axis(logits, tokens[..., None], -1)[..., 0]
         scores = chosen - np.log(np.exp(logits).sum(-1))
