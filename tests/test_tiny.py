@@ -11,7 +11,7 @@ from cwm_cli.registry import environment
 from cwm_cli.worlds.statistician import Statistician, text_transitions
 from cwm_tiny.backend import Tiny
 from cwm_tiny.lessons import learned
-from cwm_tiny.model import MARKS, TinyModel, question_text, read
+from cwm_tiny.model import MARKS, TinyModel, question_text, read, shapes_of, windows
 from cwm_tiny.training import Course
 
 WORDS = [
@@ -42,18 +42,7 @@ STATE, CHANGES = "A door is closed.", ["The door is opened.", "You hold a door."
 def model():
     """A model of the right form that has learned nothing."""
     rng = np.random.default_rng(0)
-    width, layers = 96, 3
-    shapes = {
-        "embedding": (2 + len(MARKS) + len(WORDS), width),
-        "position": (512, width),
-        "qkv": (layers, width, 3 * width),
-        "out": (layers, width, width),
-        "up": (layers, width, 4 * width),
-        "down": (layers, 4 * width, width),
-        "before_attention": (layers, width),
-        "before_inner": (layers, width),
-        "last": (width,),
-    }
+    shapes = shapes_of(2 + len(MARKS) + len(WORDS))
     weights = {name: rng.normal(size=shape) / 10 for name, shape in shapes.items()}
     return TinyModel(["", "<unknown>", *MARKS, *WORDS], weights, {"steps": 0})
 
@@ -150,7 +139,7 @@ def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
     text = question_text(RULES[0], view.state(0), view.action(0, 5))
     tokens = model.tokens(f"{text} The door opens.")
     weights = {name: torch.tensor(each) for name, each in model.weights.items()}
-    understood, _ = read(torch, weights, torch.tensor([[tokens]]))
+    understood, _ = read(torch, weights, torch.tensor(windows((), tokens))[None, None])
     scores = torch.log_softmax(understood[0, 0] @ weights["embedding"].T, -1)
     wanted = [float(scores[n, token]) for n, token in enumerate(tokens[1:])]
     assert np.allclose(model.log_probabilities(tokens)[1:], wanted, rtol=0, atol=1e-4)

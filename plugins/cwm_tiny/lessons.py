@@ -63,8 +63,12 @@ STARTED, UNKNOWN_RULES = 0.15, 0.03
 TRIES = 3
 """Draws of rules and a state until the rules say something there."""
 
-MOST_WORDS = 100
-"""Rules of more words than this are not changed but drawn anew: they take long to read."""
+FIRST_WORDS, MOST_WORDS = 15, 100
+"""Rules of more words than this are not changed but drawn anew, at the beginning and later: those
+of one line are understood first."""
+
+FOR_A_WORD = 128
+"""Rules after which one word more is allowed."""
 
 SHOWN = 12
 """Transitions with made-up changes that the theorist is shown."""
@@ -183,7 +187,8 @@ class Lessons:
             return ""
         place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
-        new = not old or len(words_of(old)) > MOST_WORDS or rng.random() < STARTED
+        room = min(MOST_WORDS, FIRST_WORDS + self._asked // FOR_A_WORD)
+        new = not old or len(words_of(old)) > room or rng.random() < STARTED
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
         shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN).tolist()]
         self._problem.made_up = [here[int(rng.integers(len(here)))] for here in shown]

@@ -29,6 +29,9 @@ HEADS = 4
 LAYER = ("before_attention", "qkv", "out", "before_inner", "up", "down")
 """The weights of each layer: gains of what is normalised, and matrices."""
 
+SEEN_BEFORE = 3
+"""Words that each word is read with, so that "blue" in "colour is not blue" says all of it."""
+
 LONGEST = 512
 """Places that are told apart: what is further on in a text seems to be at the last of them."""
 FORMAT = 1
@@ -61,14 +64,16 @@ class Memory(NamedTuple):
 
 
 def read(xp: Any, weights: Mapping[str, Any], tokens: Any, past: Memory | None = None) -> Any:
-    """Read texts (m, c, t), c of them after each of m memories; pads are `NOTHING`, at the end.
+    """Read `windows` of texts (m, c, t), c of them after each of m memories, pads at the end.
 
     Returns what was understood at each token, (m, c, t, width), and each layer's keys and values,
     (m, heads, c, t, size). `xp` is numpy or torch. Blocks normalise first, and are rectified.
     """
-    many, each, long = tokens.shape
+    many, each, long, _ = tokens.shape
     place = xp.arange(long)[None, None] + (0 if past is None else past.length[:, None, None])
-    x = weights["embedding"][tokens] + weights["position"][place.clip(max=LONGEST - 1)]
+    x = weights["embedding"][tokens[..., 0]] + weights["position"][place.clip(max=LONGEST - 1)]
+    for n, embedding in enumerate(weights["before"], 1):
+        x = x + embedding[tokens[..., n]]
     width = x.shape[-1]
     size = width // HEADS
     hidden = -1e9 * (xp.arange(long)[None, :] > xp.arange(long)[:, None])[None, None, None]
@@ -122,7 +127,7 @@ def normed(xp: Any, x: Any, gain: Any) -> Any:
 
 def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
     """Remember texts (m, c, t) that were read after m memories, as memories of their own (m c)."""
-    there = tokens.reshape(-1, tokens.shape[-1]) != NOTHING
+    there = tokens[..., 0].reshape(-1, tokens.shape[2]) != NOTHING
     each = tokens.shape[1]
     layers = [
         tuple(
@@ -145,12 +150,36 @@ def grown(xp: Any, past: Memory | None, own: Any, tokens: Any) -> Memory:
     return Memory(layers, there, length)
 
 
-def padded(texts: Sequence[Sequence[int]], least: int = 0) -> np.ndarray:
-    """Put texts of several lengths into one array, `NOTHING` after their ends."""
-    rows = np.full((len(texts), max([least, *map(len, texts)])), NOTHING)
+def windows(before: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """Return each token with those just before it, itself first, (tokens, 1 + `SEEN_BEFORE`)."""
+    behind = [NOTHING] * SEEN_BEFORE + list(before[-SEEN_BEFORE:])
+    seen = np.array([*behind[len(behind) - SEEN_BEFORE :], *tokens])
+    back = range(SEEN_BEFORE, -1, -1)
+    return np.stack([seen[n : n + len(tokens)] for n in back], axis=-1)
+
+
+def padded(texts: Sequence[np.ndarray]) -> np.ndarray:
+    """Put windows of texts of several lengths into one array, `NOTHING` after their ends."""
+    rows = np.full((len(texts), max(map(len, texts)), 1 + SEEN_BEFORE), NOTHING)
     for row, text in zip(rows, texts, strict=True):
         row[: len(text)] = text
     return rows
+
+
+def shapes_of(words: int, width: int = 96, layers: int = 3) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a model that knows so many words."""
+    return {
+        "embedding": (words, width),
+        "before": (SEEN_BEFORE, words, width),
+        "position": (LONGEST, width),
+        "before_attention": (layers, width),
+        "qkv": (layers, width, 3 * width),
+        "out": (layers, width, width),
+        "before_inner": (layers, width),
+        "up": (layers, width, 4 * width),
+        "down": (layers, 4 * width, width),
+        "last": (width,),
+    }
 
 
 class TinyModel:
@@ -224,24 +253,22 @@ class TinyModel:
         shared = prompts[0][: min(same, min(map(len, prompts)) - 1)]
         past = None
         if shared:
-            tokens = np.array([[shared]])
+            tokens = windows((), shared)[None, None]
             past = grown(np, None, read(np, self.weights, tokens)[1], tokens)
-        rest = padded([prompt[len(shared) :] for prompt in prompts])[None]
+        rest = padded([windows(shared, prompt[len(shared) :]) for prompt in prompts])[None]
         understood, own = read(np, self.weights, rest, past)
-        last = (rest[0] != NOTHING).sum(-1) - 1
+        last = [len(prompt) - len(shared) - 1 for prompt in prompts]
         end = understood[0, np.arange(len(prompts)), last]
-        flat = padded([answer for each in answers for answer in each], least=1)
-        most = max(map(len, answers))
-        tokens = np.full((len(prompts), most, flat.shape[1]), NOTHING)
-        row = 0
-        for n, each in enumerate(answers):
-            tokens[n, : len(each)] = flat[row : row + len(each)]
-            row += len(each)
+        most, long = max(map(len, answers)), max(len(text) for each in answers for text in each)
+        asked = np.full((len(prompts), most, long, 1 + SEEN_BEFORE), NOTHING)
+        for row, prompt, each in zip(asked, prompts, answers, strict=True):
+            row[: len(each), : max(map(len, each))] = padded([windows(prompt, a) for a in each])
         before = np.broadcast_to(end[:, None, None], (len(prompts), most, 1, end.shape[-1]))
-        if flat.shape[1] > 1:
+        if long > 1:
             memory = grown(np, past, own, rest)
-            within, _ = read(np, self.weights, tokens[..., :-1], memory)
+            within, _ = read(np, self.weights, asked[..., :-1, :], memory)
             before = np.concatenate([before, within], 2)
+        tokens = asked[..., 0]
         logits = (before @ self.weights["embedding"].T).astype(np.float64)
         logits -= logits.max(-1, keepdims=True)
         chosen = np.take_along_axis(logits, tokens[..., None], -1)[..., 0]

@@ -14,7 +14,7 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import unheard
-from cwm_tiny.model import LONGEST, TinyModel, grown, padded, read
+from cwm_tiny.model import TinyModel, grown, padded, read, shapes_of, windows
 
 
 class Lesson(NamedTuple):
@@ -82,39 +82,32 @@ def train(
 
 def _first(torch: Any, words: int, course: Course) -> dict[str, Any]:
     """Draw the weights that training begins with."""
-    width, layers, inner = course.width, course.layers, 4 * course.width
-
-    def normal(*shape: int, scale: float) -> Any:
-        return (torch.randn(*shape) * scale).requires_grad_()
-
-    def ones(*shape: int) -> Any:
-        return torch.ones(*shape).requires_grad_()
-
-    deep = (2 * layers) ** -0.5
-    return {
-        "embedding": normal(words, width, scale=0.1),
-        "position": normal(LONGEST, width, scale=0.1),
-        "qkv": normal(layers, width, 3 * width, scale=width**-0.5),
-        "out": normal(layers, width, width, scale=deep * width**-0.5),
-        "up": normal(layers, width, inner, scale=width**-0.5),
-        "down": normal(layers, inner, width, scale=deep * inner**-0.5),
-        "before_attention": ones(layers, width),
-        "before_inner": ones(layers, width),
-        "last": ones(width),
-    }
+    weights, deep = {}, (2 * course.layers) ** -0.5
+    for name, shape in shapes_of(words, course.width, course.layers).items():
+        if name in ("embedding", "before", "position"):
+            drawn = torch.randn(*shape) * 0.1
+        elif name in ("qkv", "out", "up", "down"):  # what adds to the stream is the smaller
+            drawn = (
+                torch.randn(*shape) * shape[1] ** -0.5 * (deep if name in ("out", "down") else 1)
+            )
+        else:
+            drawn = torch.ones(*shape)
+        weights[name] = drawn.requires_grad_()
+    return weights
 
 
 def _loss(torch: Any, weights: dict[str, Any], lessons: list[Lesson]) -> Any:
-    known = torch.from_numpy(padded([each.known for each in lessons]))[:, None]
+    """Return the mean cross-entropy of the words of the answers."""
+    known = torch.from_numpy(padded([windows((), each.known) for each in lessons]))[:, None]
     past = grown(torch, None, read(torch, weights, known)[1], known)
-    each = len(lessons[0].asked)
-    rest = padded([(*asked, *answer) for lesson in lessons for asked, answer in lesson.asked])
-    tokens = torch.from_numpy(rest.reshape(len(lessons), each, -1))
-    learned = np.zeros_like(rest, dtype=bool)
-    rows = (pair for lesson in lessons for pair in lesson.asked)
-    for row, (asked, answer) in zip(learned, rows, strict=True):
-        row[len(asked) : len(asked) + len(answer)] = True
-    chosen = torch.from_numpy(learned.reshape(tokens.shape))[..., 1:]
-    understood, _ = read(torch, weights, tokens[..., :-1], past)
+    asked = [(each.known, *pair) for each in lessons for pair in each.asked]
+    rest = padded([windows(before, (*text, *answer)) for before, text, answer in asked])
+    learned = np.zeros(rest.shape[:-1], dtype=bool)
+    for row, (_, text, answer) in zip(learned, asked, strict=True):
+        row[len(text) : len(text) + len(answer)] = True
+    shape = (len(lessons), -1, rest.shape[1])
+    windowed = torch.from_numpy(rest.reshape(*shape, rest.shape[-1]))
+    tokens, chosen = windowed[..., 0], torch.from_numpy(learned.reshape(shape))[..., 1:]
+    understood, _ = read(torch, weights, windowed[..., :-1, :], past)
     logits = understood[chosen] @ weights["embedding"].T
     return torch.nn.functional.cross_entropy(logits, tokens[..., 1:][chosen])
