@@ -22,7 +22,7 @@ from cwm_litellm.backend import LiteLLM
 from cwm_litellm.scoring import Format, rendering
 from cwm_playground.door import CHANGES, Door, DoorWords
 from cwm_tiny.backend import Tiny
-from cwm_tiny.model import MARKS, TinyModel, words_of
+from cwm_tiny.model import MARKS, TinyModel, shapes_of, words_of
 from language_server import BOS, Echoes, LanguageServer, Reader, Trigrams
 from openai_server import WRONG_KEY, OpenAIServer, answer, error
 
@@ -483,16 +483,7 @@ def weights(tmp_path_factory):
     said += [change.text for change in CHANGES]
     words = ["", "<unknown>", *MARKS, *sorted({word for each in said for word in words_of(each)})]
     rng = np.random.default_rng(0)
-    shapes = {
-        "embedding": (len(words), 16),
-        "qkv": (2, 16, 48),
-        "out": (2, 16, 16),
-        "up": (2, 16, 64),
-        "down": (2, 64, 16),
-        "before_attention": (2, 16),
-        "before_inner": (2, 16),
-        "last": (16,),
-    }
+    shapes = shapes_of(len(words), width=16, layers=2)
     drawn = {name: rng.normal(size=shape) / 2 for name, shape in shapes.items()}
     file = tmp_path_factory.mktemp("tiny") / "weights.npz"
     TinyModel(words, drawn, {}).save(file)
