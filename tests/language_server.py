@@ -79,7 +79,7 @@ class Echoes:
     """How a server echoes: whether at all, whether it takes `max_tokens=0`, what else it adds.
 
     `begins` is what it puts before every prompt, `special` what it generates but does not say,
-    `offsets` whether it tells where tokens begin.
+    `offsets` whether it tells where tokens begin, `counts` whether it counts them.
     """
 
     echo: str = "echoed"
@@ -88,6 +88,7 @@ class Echoes:
     begins: str = ""
     special: str = ""
     offsets: bool = True
+    counts: bool = True
     reversed: bool = False
     """Whether the choices come in another order than the prompts."""
 
@@ -102,10 +103,8 @@ class LanguageServer(OpenAIServer):
     template: Callable[[list[dict[str, str]], bool], str] | None = None
     """Words a conversation, and the header of an answer if asked to; offered as vLLM does."""
 
-    @property
-    def root(self) -> str:
-        """The address without the version."""
-        return self.url.removesuffix("/v1")
+    tampered: Any = field(default_factory=dict)
+    """What is told instead of what is true, None for nothing."""
 
     @property
     def weighings(self) -> list[list[str]]:
@@ -152,7 +151,7 @@ class LanguageServer(OpenAIServer):
         made = len(prompts) * body["max_tokens"]
         usage = {"prompt_tokens": counts, "completion_tokens": made, "total_tokens": counts + made}
         reply = {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000}
-        reply |= {"model": body["model"], "usage": usage}
+        reply |= {"model": body["model"]} | ({"usage": usage} if echoes.counts else {})
         reply["choices"] = choices[::-1] if echoes.reversed else choices
         handler.reply(200, json.dumps(reply).encode())
 
@@ -171,4 +170,5 @@ class LanguageServer(OpenAIServer):
         places = [*accumulate(map(len, tokens), initial=0)][:-1]
         found = {"tokens": tokens, "token_logprobs": said, "top_logprobs": None}
         found["text_offset"] = places if echoes.offsets else None
+        found = None if self.tampered is None else found | self.tampered
         return {"index": index, "text": text, "logprobs": found, "finish_reason": "length"}

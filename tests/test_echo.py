@@ -81,6 +81,8 @@ class TestEchoes:
             Echoes(nothing=False),
             Echoes(nothing=False, special="</s>"),
             Echoes(offsets=False),
+            Echoes(counts=False),
+            Echoes(nothing=False, counts=False),
             Echoes(reversed=True),
         ]
         for echoes in variants:
@@ -123,6 +125,28 @@ class TestEchoes:
     def test_a_chat_model_of_a_provider_is_not_asked_at_all(self):
         for model in ("openai/gpt-4o-mini", "anthropic/claude-3-5-haiku-20241022"):
             assert not LiteLLM(model).can_score
+
+    def test_a_server_that_makes_numbers_up_is_believed_nothing(self):
+        nonsense = [
+            {"token_logprobs": [None, 0.5, 2.0]},
+            {"token_logprobs": [None, float("nan"), -1.0]},
+            {"token_logprobs": None},
+            {"tokens": None},
+            {"tokens": ["a"], "token_logprobs": [-1.0], "text_offset": [0]},
+            {"text_offset": [0]},
+            None,
+        ]
+        for change in nonsense:
+            with LanguageServer(speaker=self.speaker) as server:
+                server.tampered = change
+                model = weigher(server)
+                assert not model.can_score, change
+            with LanguageServer(speaker=self.speaker) as server:
+                model = weigher(server)
+                assert model.can_score
+                server.tampered = change
+                with pytest.raises(CwmError, match="none of this text"):
+                    model.score(asked())
 
     def test_failures_are_told_as_those_of_completions(self):
         with LanguageServer(speaker=self.speaker) as server:

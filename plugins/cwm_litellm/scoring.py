@@ -6,6 +6,7 @@ as one prompt, nothing is generated, and the tokens of the answer are cut out by
 """
 
 import json
+import os
 import re
 import threading
 import time
@@ -37,6 +38,9 @@ MOST_CHARACTERS = 60_000
 
 SHORT_TIMEOUT = 10.0
 """Seconds for a server to word a few messages, which no model is asked for."""
+
+ROUNDED = 1e-3
+"""What is above 0 by no more is 0 in half precision."""
 
 SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answered)"
 """Contents that a format is learned from: found again in what a template made of them."""
@@ -122,7 +126,7 @@ class Weigher:
 
     def find_out(self, template: str) -> bool:
         """Return whether the server echoes log-probabilities; learn how it words conversations."""
-        known, api_base = self.known, self.settings.get("api_base")
+        known, api_base = self.known, address(self.model, self.settings.get("api_base"))
         if completions_model(self.model, api_base) is None:
             return False
         known.format = format_of(template, api_base, self.model)
@@ -149,8 +153,16 @@ class Weigher:
             for each in requests
         ]
         found: dict[tuple[str, str], list[float]] = {}
-        for pairs, said in self._each(self._batches(dict.fromkeys(asked))):
-            found.update(zip(pairs, said, strict=True))
+        try:
+            for pairs, said in self._each(self._batches(dict.fromkeys(asked))):
+                found.update(zip(pairs, said, strict=True))
+        except NoEchoError:
+            if self.known.can is None:
+                raise
+            raise CwmError(
+                f"{self.model} told log-probabilities before, and none of this text: try again "
+                "later, or another --statistician"
+            ) from None
         return [found[pair] for pair in asked]
 
     def _batches(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
@@ -193,10 +205,12 @@ class Weigher:
             raise NoEchoError
         usage = usage_of(self.model, response)
         self._count(usage, time.perf_counter() - start)
-        choices = sorted(response.choices, key=lambda choice: choice.index)
+        choices = sorted(response.choices or (), key=lambda choice: choice.index or 0)
         if len(choices) != len(pairs):
             raise NoEchoError
-        made = min(usage.completion_tokens // len(pairs), self.known.generated)
+        made = self.known.generated
+        if usage.prompt_tokens:  # it counts, and may have written nothing
+            made = min(made, usage.completion_tokens // len(pairs))
         return [
             window(choice.logprobs, prompt, answer, made)
             for choice, (prompt, answer) in zip(choices, pairs, strict=True)
@@ -208,7 +222,7 @@ class Weigher:
         asked = {
             **self.settings,
             **more,
-            "model": completions_model(self.model, self.settings.get("api_base")),
+            "model": completions_model(self.model, address(self.model, self.settings["api_base"])),
             "prompt": prompts,
             "echo": True,
             "logprobs": 1,
@@ -242,17 +256,27 @@ def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
     """
     tokens = list(getattr(told, "tokens", None) or ())
     said = list(getattr(told, "token_logprobs", None) or ())
-    if len(said) != len(tokens) or len(tokens) <= made:
-        raise NoEchoError
-    lengths = [len(token) for token in tokens]
+    lengths = [len(str(token)) for token in tokens]
     starts = getattr(told, "text_offset", None) or [*accumulate(lengths, initial=0)][:-1]
     last = len(tokens) - made
+    if not len(said) == len(starts) == len(tokens) > made or sum(lengths) < len(answer):
+        raise NoEchoError
     shift = starts[last - 1] + lengths[last - 1] - len(prompt) - len(answer)
     ends = [*starts[1:last], len(prompt) + len(answer) + shift]
     found = [said[i] for i in range(last) if ends[i] - shift > len(prompt)]
-    if not found or any(each is None for each in found) or len("".join(tokens)) < len(answer):
-        raise NoEchoError
-    return [float(each) for each in found]
+    if not found or not all(each is not None and each <= ROUNDED for each in found):
+        raise NoEchoError  # NaN is not below 0 either
+    return [min(0.0, each) for each in found]
+
+
+def address(model: str, api_base: str | None) -> str | None:
+    """Return where the model's server is, None for one that is not the user's own."""
+    if api_base is not None:
+        return api_base
+    names = {"hosted_vllm": ["HOSTED_VLLM_API_BASE"]}
+    provider = model.partition("/")[0]
+    here = names.get(provider, ["OPENAI_BASE_URL", "OPENAI_API_BASE"] * (provider == "openai"))
+    return next(filter(None, map(os.environ.get, here)), None)
 
 
 def completions_model(model: str, api_base: str | None) -> str | None:
