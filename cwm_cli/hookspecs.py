@@ -96,7 +96,8 @@ class Hooks(Protocol):
         """Name what is taken where the user names nothing, by role.
 
         The roles: `strategy`, `backend` (no model was named), `model` (the backend that is asked
-        when one was), and the backends `theorist` and `statistician` of `cwm theorize`::
+        when one was), and of `cwm theorize` the `method` and the backends `theorist` and
+        `statistician`::
 
             return {"strategy": "greedy"}
         """

@@ -51,7 +51,7 @@ Kind = Literal[
     "run kind",
     "learning strategy",
 ]
-Role = Literal["strategy", "backend", "model", "theorist", "statistician"]
+Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method"]
 """Where something is taken without being named: see the hook `cwm_defaults`."""
 
 HOOKS: Mapping[Kind, str] = {

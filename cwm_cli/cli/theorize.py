@@ -40,8 +40,13 @@ def theorize(
     hide: HideOption = None,
     noise: NoiseOption = None,
     method: Annotated[
-        str, typer.Option("--method", help="metropolis, importance or best-of; or a plugin's.")
-    ] = "metropolis",
+        str | None,
+        typer.Option(
+            "--method",
+            help="metropolis (the default), importance or best-of; or another strategy.",
+            show_default=False,
+        ),
+    ] = None,
     hastings: Annotated[
         bool,
         typer.Option("--hastings", help="Make up for how likely proposals are in both directions."),

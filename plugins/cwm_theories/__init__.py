@@ -17,7 +17,7 @@ def cwm_backends() -> Mapping[str, str]:
 @hookimpl
 def cwm_defaults() -> Mapping[str, str]:
     """Need no model where none is named: draw rules, and weigh them by reading them."""
-    return {"statistician": "symbolic", "theorist": "grammar"}
+    return {"method": "metropolis", "statistician": "symbolic", "theorist": "grammar"}
 
 
 @hookimpl

@@ -116,7 +116,7 @@ def statistician_of(
     return Statistician(view, weighs)
 
 
-class Choices(NamedTuple):
+class TheoryChoices(NamedTuple):
     """What a user chose, by name."""
 
     method: str

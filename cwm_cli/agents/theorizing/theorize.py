@@ -25,7 +25,7 @@ from cwm_cli.agents.theorizing.experimenters import (
     gather,
 )
 from cwm_cli.agents.theorizing.parts import (
-    Choices,
+    TheoryChoices,
     answers,
     dataset_of,
     given_rows,
@@ -46,6 +46,7 @@ from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.ranking import Ranking
 from cwm_cli.problems.theory import TheoryProblem
+from cwm_cli.registry import default
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRecord
 from cwm_cli.runs.store import DATASET, RowsAdded, fresh_folder
@@ -63,7 +64,7 @@ def theorize(
     env: str,
     *,
     env_args: Mapping[str, Any] | None = None,
-    method: str = "metropolis",
+    method: str | None = None,
     hastings: bool = False,
     evidence: str | None = None,
     experimenter: str = "random",
@@ -102,8 +103,8 @@ def theorize(
     """
     if min(phases, proposals, episodes, max_steps) < 1:
         raise CwmError("phases, proposals, episodes and steps have to be at least 1")
-    chosen = Choices(
-        method,
+    chosen = TheoryChoices(
+        method or default("method"),
         experimenter,
         answers("theorist", theorist, model),
         answers("statistician", statistician, model),
@@ -136,7 +137,7 @@ def theorize(
             env=spec.id,
             env_args=args,
             held_out=held_out.digest,
-            method=method,
+            method=chosen.method,
             theorist=str(chosen.theorist),
             statistician=str(chosen.statistician),
             experimenter=experimenter,
