@@ -12,6 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from cwm_cli.agents.recording import record
+from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.simulators import Opening
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, names
@@ -193,3 +194,60 @@ def test_worlds_of_objects_are_planned_in_and_nothing_else_is_printed(name, tmp_
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     result = json.loads(told.stdout)
     assert result["oracle"]["mean"] > result["random"]["mean"]
+
+
+def steps_in_words(name, actions, seed=0):
+    """Take actions, and return the view with the rows and what it says of each."""
+    env, observation = made(name, seed)
+    view, rows, told = environment(name).text(env), [], []
+    for action in actions:
+        after, reward, terminated, *_ = env.step(action)
+        rows.append(Transition(observation, action, after, reward, terminated))
+        told.append(view.change(rows[-1]))
+        observation = after
+        if terminated:
+            break
+    return view, rows, told
+
+
+@pytest.mark.parametrize("name", [DOORKEY, FETCH])
+def test_the_words_of_a_grid_tell_what_leads_to_its_mission(name):
+    view, rows, told = steps_in_words(name, shortest(name, seed=4), 4)
+    assert told[-1].kind == "won"
+    if name == DOORKEY:
+        assert [each.kind for each in told].count("picked up") == 1
+        door = next(n for n, each in enumerate(told) if each.kind == "opened")
+        facts = view.facts(rows[door].observation, rows[door].action)
+        assert (facts["front"], facts["state of front"], facts["carried"]) == (
+            "door",
+            "locked",
+            "key",
+        )
+        assert facts["color of front"] == facts["color of carried"] == told[door].fields["color"]
+        assert "(locked)" in view.state(rows[door].observation)
+    for row, change in zip(rows, told, strict=True):
+        meant = view.consequence(row.observation, row.action, change)
+        np.testing.assert_array_equal(meant.observation["objects"], row.next_observation["objects"])
+        assert meant[1:] == (row.reward, row.terminated)
+
+
+def test_the_words_of_a_grid_say_where_more_happens_than_they_tell():
+    ways = np.random.default_rng(0).integers(3, size=60)
+    seen = set()
+    for name in (*CURRICULUM, "MiniGrid-Dynamic-Obstacles-6x6-v0"):
+        view, rows, told = steps_in_words(name, ways)
+        unsaid = [
+            n
+            for n, each in enumerate(told)
+            if "something else" in (each.kind, each.fields.get("by"))
+        ]
+        assert bool(unsaid) == ("Dynamic" in name), name
+        assert all(view.consequence(*rows[n][:2], told[n]) is None for n in unsaid)
+        seen |= {each.kind for each in told}
+    assert seen >= {"moved", "turned", "stayed", "something else"}
+
+
+def test_a_partial_view_of_a_grid_has_no_words():
+    env, _ = made(DOORKEY, view="partial")
+    with pytest.raises(CwmError, match="no words"):
+        environment(DOORKEY).text(env)

@@ -21,7 +21,7 @@ from cwm_playground.playground import (
     RELEASE_ALL,
     WATER,
     Playground,
-    Scene,
+    PlaygroundState,
     product,
     scene_of,
 )
@@ -113,7 +113,9 @@ START = ("carrot seed", "potato seed", "pea seed", "baby cow", "baby giraffe", *
 def lying(*names, foot="nothing", held=()):
     """Return a scene by the names of its things."""
     ground = tuple(sorted(THING[name] for name in names))
-    return Scene(ground, THING[foot] if foot != "nothing" else 0, tuple(map(THING.get, held)))
+    return PlaygroundState(
+        ground, THING[foot] if foot != "nothing" else 0, tuple(map(THING.get, held))
+    )
 
 
 def done(scene, *sentences):

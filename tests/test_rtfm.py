@@ -628,3 +628,50 @@ def test_a_program_that_reads_is_scored_as_exact(sandbox, name):
     unread = program.replace("self.told or ", "")
     score = evaluate(ProgramModel(unread, sandbox), data, AccuracyMetric.of(data)).score
     assert (score.exact == 1.0) == (name == PLAIN)
+
+
+class TestWords:
+    """What the game says in words of what is ahead, what is held, and what followed."""
+
+    HERE = {(1, 1): "you", (1, 2): DRAGON, (2, 1): DEMON}  # noqa: RUF012
+
+    @pytest.mark.parametrize(
+        ("held", "action", "kind", "beats"),
+        [
+            (AXE, RIGHT, "won", "cold"),
+            (AXE, DOWN, "died", "cold"),
+            (BOW, DOWN, "missed", "fire"),
+            ("empty", RIGHT, "died", "none"),
+            (AXE, STAY, "stayed", "cold"),
+        ],
+    )
+    def test_a_step_is_told_with_what_the_manual_says_of_it(self, held, action, kind, beats):
+        env = standing(self.HERE, held)
+        view = spec_of(PLAIN).text(env)
+        seen = env.unwrapped.observation()
+        row = Transition(seen, action, *env.step(action)[:3])
+        assert view.change(row).kind == kind
+        facts = view.facts(seen, action)
+        assert facts["element that it beats"] == beats
+        assert (
+            facts["group ahead"]
+            == {
+                RIGHT: "order of the forest",
+                DOWN: "rebel enclave",
+                STAY: "none",
+            }[action]
+        )
+        assert view.consequence(seen, action, view.change(row)) == row[2:5]
+        likely = dict(
+            zip([each.kind for each in view.candidates(seen)], view.reachable(seen), strict=True)
+        )
+        assert likely[kind] and not likely["ran out of time"]
+
+    def test_an_item_that_is_taken_is_named(self):
+        env = standing({(1, 1): "you", (1, 2): AXE, **FOES})
+        view, seen = spec_of(PLAIN).text(env), env.unwrapped.observation()
+        row = Transition(seen, RIGHT, *env.step(RIGHT)[:3])
+        assert view.change(row).fields == {"modifier": "shimmering", "item": "axe"}
+        assert "You hold the shimmering axe." in view.state(row.next_observation)
+        assert LEFT not in view.legal(seen)
+        assert "beat cold" not in view.guide()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.data.objects import ObjectSchema
+    from cwm_cli.envs.text_view import TextView
     from cwm_minigrid.grid import GridRewinder
 
 ACTIONS = ("turn left", "turn right", "move forward", "pick up", "drop", "toggle", "nothing")
@@ -33,6 +34,7 @@ def specify(name: str) -> EnvironmentSpec:
         restore=_restore,
         objects=_objects,
         action_names=lambda env: ACTIONS,
+        text=_words,
     )
 
 
@@ -107,6 +109,13 @@ def _rewinder(env: gym.Env[Any, Any]) -> GridRewinder:
 def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     """Stand a grid at an observation; False where that does not tell all that matters."""
     return bool(_grid(env).restore(observation))
+
+
+def _words(env: gym.Env[Any, Any]) -> TextView:
+    """Put a grid into words; a partial view is refused."""
+    from cwm_minigrid.words import GridWords
+
+    return GridWords(_grid(env))
 
 
 def _objects(env: gym.Env[Any, Any]) -> ObjectSchema | None:

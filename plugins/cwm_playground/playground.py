@@ -122,7 +122,7 @@ def product(*things: int) -> int:
     return NOTHING
 
 
-class Scene(NamedTuple):
+class PlaygroundState(NamedTuple):
     """How a playground stands: what lies on the ground, in order, what is under foot, and held."""
 
     ground: tuple[int, ...]
@@ -141,12 +141,14 @@ class Scene(NamedTuple):
             actions.append(RELEASE_ALL)
         return tuple(actions)
 
-    def after(self, action: int) -> Scene:
+    def after(self, action: int) -> PlaygroundState:
         """Return where an action leads that can be carried out."""
         if action < GRASP:
             return self._replace(foot=action)
         if action == GRASP:
-            return Scene(_without(self.ground, self.foot), NOTHING, (*self.held, self.foot))
+            return PlaygroundState(
+                _without(self.ground, self.foot), NOTHING, (*self.held, self.foot)
+            )
         return self.growing(action, product(*self.released(action), self.foot))
 
     def released(self, action: int) -> tuple[int, ...]:
@@ -156,13 +158,13 @@ class Scene(NamedTuple):
         slot = action - RELEASE_FIRST
         return self.held[slot : slot + 1] if slot >= 0 else ()
 
-    def growing(self, action: int, grown: int) -> Scene:
+    def growing(self, action: int, grown: int) -> PlaygroundState:
         """Return where it leads that something grows of what is released and what is under foot."""
         kept = [*self.held]
         for thing in self.released(action):
             kept.remove(thing)
         ground = (*_without(self.ground, self.foot), grown)
-        return Scene(tuple(sorted(ground)), grown, tuple(kept))
+        return PlaygroundState(tuple(sorted(ground)), grown, tuple(kept))
 
     def products(self) -> Iterator[int]:
         """Yield, each once, what can come of the things that there are."""
@@ -187,7 +189,7 @@ class Scene(NamedTuple):
         return np.array([*counts, self.foot, *hands], np.int64)
 
 
-def solution(scene: Scene, goal: str) -> list[int]:
+def solution(scene: PlaygroundState, goal: str) -> list[int]:
     """Return the fewest actions that reach a goal; `CwmError` where none do.
 
     They are looked for among scenes in which every thing is the first of its kind, because what
@@ -207,10 +209,10 @@ def solution(scene: Scene, goal: str) -> list[int]:
 
 
 @cache
-def _solution(start: Scene, goal: str) -> tuple[int, ...] | None:
+def _solution(start: PlaygroundState, goal: str) -> tuple[int, ...] | None:
     """Search the shortest way, and of these one that seldom has both hands full."""
-    waiting: list[tuple[int, int, tuple[int, ...], Scene]] = [(0, 0, (), start)]
-    seen = set[Scene]()
+    waiting: list[tuple[int, int, tuple[int, ...], PlaygroundState]] = [(0, 0, (), start)]
+    seen = set[PlaygroundState]()
     while waiting:
         steps, full, actions, here = heappop(waiting)
         if here.reached(goal):
@@ -225,11 +227,11 @@ def _solution(start: Scene, goal: str) -> tuple[int, ...] | None:
     return None
 
 
-def _plain(scene: Scene) -> Scene:
+def _plain(scene: PlaygroundState) -> PlaygroundState:
     """Take every thing for the first of its kind."""
     ground = tuple(sorted(_FIRST[_KINDS[thing]] for thing in scene.ground))
     held = tuple(_FIRST[_KINDS[thing]] for thing in scene.held)
-    return Scene(ground, _FIRST[_KINDS[scene.foot]], held)
+    return PlaygroundState(ground, _FIRST[_KINDS[scene.foot]], held)
 
 
 def _without(ground: tuple[int, ...], thing: int) -> tuple[int, ...]:
@@ -237,11 +239,11 @@ def _without(ground: tuple[int, ...], thing: int) -> tuple[int, ...]:
     return ground[:place] + ground[place + 1 :]
 
 
-def scene_of(numbers: Any) -> Scene:
-    """Return the scene that `Scene.numbers` has told."""
+def scene_of(numbers: Any) -> PlaygroundState:
+    """Return the scene that `PlaygroundState.numbers` has told."""
     *counts, foot, first, second = np.asarray(numbers).tolist()
     ground = tuple(thing for thing, count in enumerate(counts) for _ in range(count))
-    return Scene(ground, foot, tuple(thing for thing in (first, second) if thing))
+    return PlaygroundState(ground, foot, tuple(thing for thing in (first, second) if thing))
 
 
 class Playground(gym.Env[Any, Any]):
@@ -262,7 +264,7 @@ class Playground(gym.Env[Any, Any]):
         lying = np.full(2 * GROWN, 1 + MOST_ALIKE)
         self.observation_space = spaces.MultiDiscrete([*lying, *[2 * GROWN] * (1 + HANDS)])
         self.action_space = spaces.Discrete(len(ACTIONS))
-        self.scene = Scene(())
+        self.scene = PlaygroundState(())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -275,14 +277,14 @@ class Playground(gym.Env[Any, Any]):
             for number in self.np_random.permutation(len(SPECIES[category]))[:count]
         ]
         ground += [WATER] * DRAWN[0][1]
-        self.scene = Scene(tuple(sorted(ground)))
+        self.scene = PlaygroundState(tuple(sorted(ground)))
         return self.scene.numbers(), self._info()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Do what can be done; anything else changes nothing."""
         if not self.action_space.contains(action):
             raise ValueError(f"there is no action {action!r}: choose one of {self.action_space}")
-        if self.scene == Scene(()):
+        if self.scene == PlaygroundState(()):
             raise gym.error.ResetNeeded("reset the environment before its first step")
         if action in self.valid_actions():
             self.scene = self.scene.after(int(action))
@@ -313,7 +315,7 @@ class Playground(gym.Env[Any, Any]):
         return {"valid_actions": self.valid_actions()}
 
 
-def in_words(scene: Scene) -> str:
+def in_words(scene: PlaygroundState) -> str:
     """Say what lies there, what is under foot, and what is held."""
     lying = ", ".join(f"the {NAMES[thing]}" for thing in scene.ground) or "nothing"
     held = " and ".join(f"the {NAMES[thing]}" for thing in scene.held) or "nothing"

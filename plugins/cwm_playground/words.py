@@ -32,7 +32,7 @@ from cwm_playground.playground import (
     THINGS,
     TYPES,
     Playground,
-    Scene,
+    PlaygroundState,
     in_words,
     scene_of,
     solution,
@@ -263,14 +263,14 @@ def _grown(thing: int) -> Change:
     return Change(f"The {NAMES[thing]} has grown.", kind, {"species": NAMES[thing]})
 
 
-def _change(action: int, after: Scene) -> Change:
+def _change(action: int, after: PlaygroundState) -> Change:
     """Say what has followed an action that was carried out."""
     if action < GRASP:
         return _standing(after.foot)
     return _holding(after.held) if action == GRASP else _grown(after.foot)
 
 
-def _told(scene: Scene, action: int, change: Change) -> Scene | None:
+def _told(scene: PlaygroundState, action: int, change: Change) -> PlaygroundState | None:
     """Return the scene that a change tells, None where it has no sense there.
 
     It goes by the words and by what the guide says of them, never by what could really follow.
@@ -286,7 +286,7 @@ def _told(scene: Scene, action: int, change: Change) -> Scene | None:
     return after if after.ground.count(named[0]) <= MOST_ALIKE else None
 
 
-def _holding_now(scene: Scene, held: tuple[int, ...]) -> Scene | None:
+def _holding_now(scene: PlaygroundState, held: tuple[int, ...]) -> PlaygroundState | None:
     """Return the scene in which just these things are held, taken from where they lie."""
     ground, foot = [*scene.ground], scene.foot
     taken = Counter(held) - Counter(scene.held)
@@ -295,7 +295,7 @@ def _holding_now(scene: Scene, held: tuple[int, ...]) -> Scene | None:
     for thing in taken.elements():
         ground.remove(thing)
         foot = NOTHING if thing == foot else foot
-    return Scene(tuple(ground), foot, held)
+    return PlaygroundState(tuple(ground), foot, held)
 
 
 def specify(name: str) -> EnvironmentSpec:

@@ -64,7 +64,7 @@ PLAIN = {kind: Change(text, kind) for kind, text in SAID.items()}
 ENDS = (DIED, WON, MISSED, LATE)
 
 
-class Situation(NamedTuple):
+class RtfmState(NamedTuple):
     """What an observation tells."""
 
     player: Cell | None
@@ -220,14 +220,14 @@ class RtfmWords(TextView):
         return np.concatenate([np.eye(len(every))[seen].ravel(), told.ravel()])
 
 
-def situation(observation: Any) -> Situation:
+def situation(observation: Any) -> RtfmState:
     """Read an observation; `CwmError` where it is none of the game."""
     board, held, *told = observation
     found = placed(board)
     rules = library().get(tuple(told)) if told else PUBLISHED.rules
     if found is None or rules is None:
         raise CwmError("this observation is none of the game: it has no words")
-    return Situation(*found, held, rules, tuple(told))
+    return RtfmState(*found, held, rules, tuple(told))
 
 
 def _took(word: str) -> Change:
