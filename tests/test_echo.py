@@ -99,6 +99,16 @@ class TestEchoes:
             wanted = [alone(self.speaker, BOS + self.prompt, f"{each}\n") for each in SENTENCES]
             assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
 
+    def test_the_address_may_be_where_litellm_looks_for_it(self, monkeypatch):
+        wanted = alone(self.speaker, self.prompt, f"{SENTENCES[0]}\n")
+        names = {"HOSTED_VLLM_API_BASE": "hosted_vllm/one", "OPENAI_BASE_URL": "openai/gpt-4o-mini"}
+        for name, model in names.items():
+            with LanguageServer(speaker=self.speaker) as server:
+                monkeypatch.setenv(name, server.url)
+                (found,) = LiteLLM(model, retries=0).score(asked(SENTENCES[0]))
+                assert found == pytest.approx(wanted, abs=1e-6)
+                assert any("messages" in each.body for each in server.requests), "no template asked"
+
     def test_texts_travel_in_batches_each_prompt_once_and_come_back_in_order(self):
         many = [f"The {each} door opens." for each in range(50)] * 2
         with LanguageServer(speaker=self.speaker) as server:
