@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from math import log
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +15,8 @@ import cwm_cli
 from cwm_cli import registry
 from cwm_cli.agents.playing import choose_planners
 from cwm_cli.agents.theorizing import scoring
+from cwm_cli.agents.theorizing.comparing import compare_with_program, program_weights
+from cwm_cli.agents.theorizing.parts import Choices, NamedBackend
 from cwm_cli.cli.score import ranks
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
@@ -22,7 +25,10 @@ from cwm_cli.envs.text_view import Change, Consequence, TextView
 from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.evaluation.ranking import Ranking
 from cwm_cli.planning import Moment
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.search.contracts import Backend
+from cwm_cli.worlds import Predictions
 from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
 from cwm_cli.worlds.theory import Theory
 
@@ -321,3 +327,90 @@ def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
     for odd in ("", "0", "1,x", "1.5", "-1", "1,,2", "9" * 9):
         with pytest.raises(cwm_cli.CwmError, match="write ranks from 1 on"):
             ranks(odd)
+
+
+def test_a_program_gives_what_it_says_all_chance_but_a_little(door) -> None:
+    rows = walked()
+    transitions = text_transitions(CorridorWords(), rows)
+
+    def ranked(predictions: Predictions) -> Ranking:
+        return Ranking.of(
+            transitions, program_weights(CorridorWords(), rows, transitions, predictions, 0.1)
+        )
+
+    columns = rows.select("next_observations", "rewards", "terminations")
+    right = ranked(Predictions(columns)).summary((1,)).all
+    assert right.top == {1: 1.0}
+    assert right.nll == pytest.approx(-log(0.9 + 0.1 / PLACES))
+    astray = {**columns, "next_observations": 5 - columns["next_observations"]}
+    both = {name: np.stack([columns[name], astray[name]], 1) for name in columns}
+    chances = np.tile([0.75, 0.25], (10, 1))
+    drawn = ranked(Predictions(both, None, "outcomes", chances)).summary((1,)).all
+    assert drawn.nll == pytest.approx(-log(0.9 * 0.75 + 0.1 / PLACES))
+    failed = ranked(Predictions({}, Failure(kind="step_error", message="oh")))
+    assert not failed.distinguishes
+
+
+@pytest.mark.slow
+def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path) -> None:
+    """Half of the items are shown, and all of them are held out."""
+    shown = door[np.arange(27) % 2 == 0]
+    held_out = replace(door, columns={**door.columns, "split": np.ones(27, np.int8)})
+    held_out.columns["episodes"] = held_out.columns["episodes"] + 100
+    parts = Choices("metropolis", "random", NamedBackend("grammar"), NamedBackend("symbolic"))
+    found = compare_with_program(
+        "Door-v0",
+        shown.extended(held_out),
+        parts=parts,
+        folder=tmp_path / "run",
+        phases=4,
+        proposals=50,
+        budget=3,
+        allow_gap=list(GAPS),
+    )
+    rules, program = found.models
+    assert (rules.completions, program.completions) == (200, 3)
+    assert rules.ranks.all.transitions == program.ranks.all.transitions == 27
+    assert rules.ranks.all.top[1] > program.ranks.all.top[1] > 0.5, "rules say what was not shown"
+    assert rules.exact == rules.ranks.all.top[1]
+    assert found.grid().cells[0][0] == "rules"
+    assert json.dumps(found.as_json())
+
+
+@pytest.fixture(scope="module")
+def theorized(tmp_path_factory) -> Path:
+    """Find the rule of the door in a few phases, and return the folder of the run."""
+    folder = tmp_path_factory.mktemp("runs") / "door"
+    found = cwm_cli.theorize(
+        "Door-v0", env_args={"rule": "not blue"}, phases=3, proposals=25, seed=1, run=folder
+    )
+    assert found.topk["all"]["top"]["1"] == 1.0, "of another seed, perhaps"
+    return folder
+
+
+def test_a_run_of_rules_is_evaluated_by_part(theorized) -> None:
+    found = cwm_cli.evaluate(theorized)
+    assert found.scores.test.exact == found.scores.train.exact == 1.0
+    assert found.ranks["test"].all.transitions == 27
+    assert found.ranks["test"].mean.top[1] == 1.0
+    assert set(found.as_json()["ranks"]) == {"train", "test"}
+    sceptical = cwm_cli.evaluate(theorized, split="test", options=["statistician.noise=0.5"])
+    assert list(sceptical.ranks) == ["test"]
+    assert sceptical.ranks["test"].all.nll > found.ranks["test"].all.nll
+    skill = cwm_cli.evaluate(theorized, split="test", metric="skill")
+    assert skill.scores.test.skill is not None
+
+
+def test_a_run_of_rules_is_planned_with_and_nothing_else_is_done_with_it(theorized) -> None:
+    found = cwm_cli.plan(theorized, episodes=4)
+    assert found.side.returns == [1.0] * 4
+    assert found.side.report.forms == ("rules",)
+    assert found.doubt == ""
+    again = cwm_cli.plan(theorized, episodes=4, options={"statistician.noise": 0.2})
+    assert again.journal != found.journal, "other rules, or another reader of them, is another plan"
+    for refused in (cwm_cli.bench_speed, cwm_cli.calibrate):
+        with pytest.raises(cwm_cli.CwmError):
+            refused(theorized)
+    with pytest.raises(cwm_cli.CwmError, match="has no rules yet"):
+        (theorized / "best.txt").rename(theorized / "was.txt")
+        cwm_cli.plan(theorized)
