@@ -18,7 +18,7 @@ import numpy as np
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import SynthesisResult, synthesize
-from cwm_cli.agents.theorizing.parts import Choices, view_of
+from cwm_cli.agents.theorizing.parts import TheoryChoices, view_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
@@ -106,7 +106,7 @@ def compare_with_program(
     env: str,
     rows: Dataset,
     *,
-    parts: Choices,
+    parts: TheoryChoices,
     folder: Path,
     phases: int = 10,
     proposals: int = 50,
