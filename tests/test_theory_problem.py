@@ -136,6 +136,7 @@ def test_cumulative_evidence_holds_every_transition_once_and_is_weighed_once():
     grown = problem.judge("some rules")
     assert [state for _, state in backend.asked[2:]] == [f"You are at place {n}." for n in (2, 3)]
     assert grown.log_likelihood == pytest.approx(2 * first.log_likelihood)
+    assert problem.weighed == len(backend.asked) == 4
 
 
 def test_the_evidence_of_a_phase_is_its_last_trajectories_each_as_often_as_it_was():
@@ -304,7 +305,7 @@ def test_strategies_whose_moves_it_has_words_for_search_rules_and_others_are_ref
         pass
     assert search.best.program == "Always, walked."
     for strategy in (GifMcts(), WorldCoder()):
-        with pytest.raises(CwmError, match="--strategy") as refused:
+        with pytest.raises(CwmError, match="another strategy") as refused:
             Search(problem, strategy, Guesser())
         assert len(str(refused.value).splitlines()) == 1
 

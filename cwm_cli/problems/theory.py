@@ -80,6 +80,8 @@ class TheoryProblem(Problem):
     """What the user should know of the statistician, in a line."""
     scorings: int = field(default=0, init=False)
     """How many candidates were weighed by the evidence, each time that they were."""
+    weighed: int = field(default=0, init=False)
+    """How many transitions the statistician weighed for that in this process."""
     _seen: _Evidence = field(init=False, repr=False)
     _weights: OrderedDict[str, np.ndarray] = field(
         default_factory=OrderedDict, init=False, repr=False
@@ -219,6 +221,7 @@ class TheoryProblem(Problem):
                     "another --statistician"
                 )
         with self._lock:
+            self.weighed += len(missing)
             self._weights[rules] = weights
             self._weights.move_to_end(rules)
             if len(self._weights) > MOST_KEPT:

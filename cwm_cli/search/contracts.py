@@ -587,6 +587,4 @@ class Backend:
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return, for each request, the log-probability of each token of its text as the answer."""
-        raise CwmError(
-            f"{type(self).__name__} knows no log-probabilities: choose another --backend"
-        )
+        raise CwmError(f"{type(self).__name__} knows no log-probabilities: choose another backend")

@@ -133,7 +133,7 @@ class Search:
             raise CwmError(
                 f"the strategy {type(self.strategy).__name__} makes moves that "
                 f"{type(self.problem).__name__} has no prompt for ({', '.join(unknown)}): "
-                "choose another --strategy"
+                "choose another strategy"
             )
         if self.strategy.corrects and not self.backend.can_score:
             raise CwmError(
