@@ -161,10 +161,11 @@ def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
 
 
 def test_what_it_costs_stops_a_run_which_goes_on_with_more_money(door) -> None:
-    asked = (*DOOR, "--phases", "3", "--proposals", "2", "--run", "r", "--json")
+    asked = (*DOOR, "--phases", "3", "--proposals", "2", "--json")
     poor = json.loads(door.inside(*asked, "--max-cost", "0.0035").stdout)
     assert (poor["stopped"], poor["completions"], len(poor["phases"])) == ("money", 3, 1)
     rich = json.loads(door.inside(*asked, "--max-cost", "1").stdout)
+    assert rich["run"] == poor["run"]
     assert (rich["stopped"], rich["completions"], len(rich["phases"])) == ("phases", 6, 3)
 
 

@@ -1,5 +1,6 @@
 """Follow theorizing: rules as they change and how likely they make what was found, or lines."""
 
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ from cwm_cli.views.terminal import (
 TALLEST = 10
 """Lines of the plot at most: a likelihood is read off as well from these as from more."""
 
-LEAST_RULES = 4
+LEAST_RULES = 8
 """Lines that rules have before there is room for a plot."""
 
 STYLES = {"+": "green", "-": "red", "": ""}
@@ -177,17 +178,19 @@ class TheorizingPicture(TheorizingView):
         work = self.work
         assert work is not None
         with self._lock:
-            facts, rules = list(self._facts(work)), list(self._rules())
-            room = min(TALLEST, height - 2 - len(facts) - min(len(rules), LEAST_RULES))
+            facts = list(self._facts(work))
+            free = height - 2 - len(facts)
+            rules = self._rules(width, free)
             plot: list[Text] = []
+            room = min(TALLEST, free - min(len(rules), LEAST_RULES))
             if self.phases and room >= 4 and width >= 20:
                 plot = likelihood_chart("", self.phases, work.kinds).dots(width, room)
+                rules = self._rules(width, free - len(plot))
             words = f" {len(self.phases)}/{work.wanted_phases} phases · {self.elapsed}"
             progress = bar(len(self.phases), work.wanted_phases, words, width)
         title = Text(self.title, "bold")
         if plot:
-            title.append("  log-likelihood of a change: ", "dim")
-            title.append("train", "green").append(", ", "dim").append("held-out", "cyan")
+            title.append("  log-likelihood of a change, by phase", "dim")
         lines = [title, *plot, *facts, *rules]
         return [*lines[: max(0, height - 1)], progress]
 
@@ -220,16 +223,31 @@ class TheorizingPicture(TheorizingView):
         spent = [f"{work.problem.scorings:,} scorings", *spent_words(usage.tokens, usage.cost)]
         yield Text(f"spent     {', '.join(spent)}", "dim")
 
-    def _rules(self) -> Iterator[Text]:
-        """Show the best rules, with what came and what went when they last changed."""
+    def _rules(self, width: int, room: int) -> list[Text]:
+        """Show the best rules, with what came and what went when they last changed.
+
+        Where there is little room, those that went are left out, then the ends of long ones.
+        """
         changed = [each for each in self.phases if each.rules != each.previous]
         if not changed:
-            yield Text("rules     none yet", "dim")
-            return
+            return [Text("rules     none yet", "dim")]
         last = changed[-1]
-        yield Text(f"rules     since phase {last.number}", "bold")
-        for mark, rule in rule_changes(last.previous, last.rules):
-            yield Text(f"  {mark or ' '} {printable(rule)}", STYLES[mark])
+        every = rule_changes(last.previous, last.rules)
+        here = [each for each in every if each[0] != "-"]
+        head = Text(f"rules     since phase {last.number}", "bold")
+        for some in (every, here):
+            lines = [head, *(line for each in some for line in _wrapped(*each, width))]
+            if len(lines) <= room:
+                return lines
+        return [head, *(line for each in here for line in _wrapped(*each, 0))]
+
+
+def _wrapped(mark: str, rule: str, width: int) -> Iterator[Text]:
+    """Write a rule in lines of a width; in one line if that is 0."""
+    words = f"  {mark or ' '} {printable(rule, 1000)}"
+    indent = " " * 6
+    for line in textwrap.wrap(words, width, subsequent_indent=indent) if width > 20 else [words]:
+        yield Text(line, STYLES[mark])
 
 
 def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:

@@ -161,7 +161,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         """Whether it came to an end that more phases would not change, or has as many."""
         result = self.result()
         return result is not None and (
-            result.get("stopped") != "phases" or len(result["phases"]) >= phases
+            result.get("stopped") == "given_up" or len(result["phases"]) >= phases
         )
 
     def summary(self) -> RunSummary:

@@ -290,6 +290,8 @@ class Theorizing:
         """Go on until all phases are over; return why it ended."""
         while True:
             over = self.number == (self.phases[-1].number if self.phases else 0)
+            if over and self.search.given_up:
+                return "given_up"
             if over and self.number >= self.wanted_phases:
                 return "phases"
             if over:
@@ -298,8 +300,6 @@ class Theorizing:
             if self.search.out_of_money:
                 return "money"
             self._conclude()
-            if self.search.given_up:
-                return "given_up"
 
     def _write(self, found: Record | Remark) -> None:
         """Write down what the search found."""
@@ -493,8 +493,10 @@ def _theorized(work: Theorizing) -> TheorizingResult:
 
 def _result(work: Theorizing, stopped: str) -> TheorizingResult:
     """Gather what came of theorizing."""
-    run, phases = work.run, work.phases
+    run, phases, best = work.run, work.phases, work.search.best
     rules = phases[-1].rules if phases else ""
+    if best is not None and best.verdict.log_likelihood is not None:
+        rules = best.program
     moved = [each.accepted for each in phases if each.accepted is not None]
     ranked = Ranking.of(
         work.held_out, Theory(rules, work.problem.statistician).weights(work.held_out)
