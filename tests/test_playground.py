@@ -10,8 +10,8 @@ from cwm_cli.agents.recording import record
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.simulators import Opening
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import environment
-from cwm_cli.worlds.statistician import text_transitions
+from cwm_cli.registry import environment, find
+from cwm_cli.worlds.statistician import Statistician, text_transitions
 from cwm_playground.door import ATTRIBUTES, ITEMS, RULES, Door
 from cwm_playground.playground import (
     ACTIONS,
@@ -269,3 +269,54 @@ class TestPlayground:
         assert "carrot" in view.state(told.observation)  # what the words say, true or not
         assert view.consequence(seen, GRASP, grown) is None
         assert PEA in scene.held
+
+
+SAID = {
+    NAME: """
+        If verb is go to, then standing with object the same as target.
+        If verb is grasp and held is nothing, then holding 1 with object the same as under foot.
+        If verb is grasp, then holding 2 with first the same as held and second the same as \
+under foot.
+        If verb is release and kind under foot is seed, then plant grown with species the same as \
+species under foot.
+        If verb is release and kind released is seed, then plant grown with species the same as \
+species released.
+        If verb is release, then small animal grown.
+        Otherwise, big animal grown.""",
+    "RTFM-shuffled-v0": """
+        If way is stay, then stayed.
+        If ahead is item, then took with modifier the same as modifier ahead and item the same as \
+item ahead.
+        If ahead is nothing, then moved.
+        If element that it beats is not the same as element ahead, then died.
+        If group ahead is the same as group to defeat, then won.
+        Otherwise, missed.""",
+    "MiniGrid-DoorKey-5x5-v0": """
+        If action is turn left, then turned with to the left.
+        If action is turn right, then turned with to the right.
+        If action is move forward and front is nothing, then moved.
+        If action is move forward and front is goal, then won with by moved.
+        If action is move forward and state of front is open, then moved.
+        If action is pick up and front is key, then picked up with thing key.
+        If action is drop and front is nothing and carried is key, then dropped.
+        If action is toggle and state of front is open, then closed.
+        If action is toggle and state of front is closed, then opened.
+        If action is toggle and color of front is the same as color of carried and \
+front is door, then opened.
+        Otherwise, stayed.""",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_rules_of_a_world_can_be_said_in_its_words(name):
+    spec = environment(name)
+    view = spec.text(spec.make())
+    how = {"policy": "oracle", "policy_options": {"plan": "ideal"}} if view.goals else {}
+    rows = record(spec, **{"policy": "random", "min_rows": 40, "episodes": 6, **how}).train
+    transitions = text_transitions(view, rows)
+    weighed = Statistician(view, find("backend", "symbolic")()).of_candidates(
+        SAID[name], transitions
+    )
+    for transition, weights in zip(transitions, weighed, strict=True):
+        best = [transition.candidates[place] for place in np.flatnonzero(weights == weights.max())]
+        assert best == [transition.change]
