@@ -47,12 +47,18 @@ IDLE = 5.0
 """How often a line that decides no example is left out, as against one that does."""
 
 
+SATED = 0.2
+"""How often edits that make rules longer are taken where these say all that was recorded, as
+against else: what is left to do then is to say it in fewer words."""
+
+
 @dataclass(frozen=True, eq=False)
 class Draft:
     """Rules to edit, and what is drawn from.
 
     `weights` say how often each example is the reason of an edit, and `deciding` which line
-    (examples,) decides it. Without examples both are empty.
+    (examples,) decides it. Without examples both are empty. Rules are `settled` where they say all
+    examples exactly.
     """
 
     rules: Ruleset
@@ -61,12 +67,15 @@ class Draft:
     from_evidence: float
     weights: np.ndarray = field(init=False)
     deciding: np.ndarray = field(init=False)
+    settled: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         weights, deciding = np.empty(0), np.empty(0, dtype=np.int64)
         if self.examples is not None:
             weights = self.examples.weights(self.rules if self.rules != Ruleset() else None)
             deciding = self.examples.table.deciding(self.rules, self.examples.rows)
+            precision = self.examples.table.precision(self.rules, self.examples.rows)
+            object.__setattr__(self, "settled", bool((precision == 1).all()))
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "deciding", deciding)
 
@@ -136,10 +145,12 @@ class Draft:
 class RuleEdit:
     """One way to change rules in one place: drawn by chance, with a chance that is known.
 
-    `weight` is how often it is taken, as against the others that apply.
+    `weight` is how often it is taken, as against the others that apply. What `grows` rules is
+    seldom taken where they say everything.
     """
 
     weight = 1.0
+    grows = False
 
     def applies(self, draft: Draft) -> bool:
         """Return whether there is anything to change."""
@@ -160,6 +171,7 @@ class AddLine(RuleEdit):
 
     most: int
     weight = 3.0
+    grows = True
 
     def applies(self, draft: Draft) -> bool:
         """Not where there are as many lines as there may be."""
@@ -304,6 +316,7 @@ class AddCondition(RuleEdit):
     """
 
     weight = 1.5
+    grows = True
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
         """Draw the reason or the line, then the fact, then the condition."""
@@ -577,7 +590,11 @@ class EditedRules:
             ChangeCondition(),
             Afresh(self.first),
         )
-        weights = {each: each.weight for each in edits if each.applies(self.draft)}
+        weights = {
+            each: each.weight * (SATED if each.grows and self.draft.settled else 1)
+            for each in edits
+            if each.applies(self.draft)
+        }
         object.__setattr__(self, "edits", shares(weights))
 
     def draw(self, rng: np.random.Generator) -> Ruleset:
