@@ -210,21 +210,19 @@ def steps_in_words(name, actions, seed=0):
     return view, rows, told
 
 
-@pytest.mark.parametrize("name", [DOORKEY, FETCH])
-def test_the_words_of_a_grid_tell_what_leads_to_its_mission(name):
-    view, rows, told = steps_in_words(name, shortest(name, seed=4), 4)
+def test_the_words_of_a_grid_tell_what_leads_to_its_mission():
+    view, rows, told = steps_in_words(DOORKEY, shortest(DOORKEY, seed=4), 4)
     assert told[-1].kind == "won"
-    if name == DOORKEY:
-        assert [each.kind for each in told].count("picked up") == 1
-        door = next(n for n, each in enumerate(told) if each.kind == "opened")
-        facts = view.facts(rows[door].observation, rows[door].action)
-        assert (facts["front"], facts["state of front"], facts["carried"]) == (
-            "door",
-            "locked",
-            "key",
-        )
-        assert facts["color of front"] == facts["color of carried"] == told[door].fields["color"]
-        assert "(locked)" in view.state(rows[door].observation)
+    assert [each.kind for each in told].count("picked up") == 1
+    door = next(n for n, each in enumerate(told) if each.kind == "opened")
+    facts = view.facts(rows[door].observation, rows[door].action)
+    assert (facts["front"], facts["state of front"], facts["carried"]) == (
+        "door",
+        "locked",
+        "key",
+    )
+    assert facts["color of front"] == facts["color of carried"] == told[door].fields["color"]
+    assert "(locked)" in view.state(rows[door].observation)
     for row, change in zip(rows, told, strict=True):
         meant = view.consequence(row.observation, row.action, change)
         np.testing.assert_array_equal(meant.observation["objects"], row.next_observation["objects"])

@@ -222,7 +222,7 @@ class TestPlayground:
         spec = environment(NAME)
         env = spec.make()
         view, rng = spec.text(env), np.random.default_rng(0)
-        rows = [*steps_of(env, lambda *_: lambda seen: rng.choice(view.legal(seen)), 150)]
+        rows = [*steps_of(env, lambda *_: lambda seen: rng.choice(view.legal(seen)), 100)]
         share = Counter(view.change(row).kind for row in rows)
         assert share.pop("standing") / len(rows) == pytest.approx(0.885, abs=0.015)
         assert [*dict(share.most_common(3))] == ["holding 2", "holding 1", "plant grown"]
@@ -312,7 +312,8 @@ def test_the_rules_of_a_world_can_be_said_in_its_words(name):
     spec = environment(name)
     view = spec.text(spec.make())
     how = {"policy": "oracle", "policy_options": {"plan": "ideal"}} if view.goals else {}
-    rows = record(spec, **{"policy": "random", "min_rows": 40, "episodes": 6, **how}).train
+    few = {"policy": "random", "episodes": 6, "max_steps": 30, "min_rows": 0}
+    rows = record(spec, **few | how, test_episodes=1, min_test_rows=0).train
     transitions = text_transitions(view, rows)
     weighed = Statistician(view, find("backend", "symbolic")()).of_candidates(
         SAID[name], transitions
