@@ -84,6 +84,8 @@ class Echoes:
 
     echo: str = "echoed"
     """Or "refused", in the words of llama.cpp, or "ignored", as it is by those who know no echo."""
+    grammars: str = "ignored"
+    """Or "obeyed", as by llama.cpp, or "masked": what a grammar forbids does not count."""
     nothing: bool = True
     begins: str = ""
     special: str = ""
@@ -126,6 +128,12 @@ class LanguageServer(OpenAIServer):
         body = handler.request_body
         if self.template is None:
             error(404, "Not Found")(handler)
+        elif handler.path == "/apply-template" and self.echoes.grammars == "obeyed":
+            handler.reply(
+                200, json.dumps({"prompt": self.template(body["messages"], True)}).encode()
+            )
+        elif self.echoes.grammars == "obeyed":
+            handler.reply(200, json.dumps({"tokens": [], "content": ""}).encode())
         elif handler.path == "/tokenize":
             try:
                 text = self.template(body["messages"], body.get("add_generation_prompt", True))
@@ -145,6 +153,8 @@ class LanguageServer(OpenAIServer):
             return error(500, "Only no echo is supported", "server_error")(handler)
         if not body["max_tokens"] and not echoes.nothing:
             return error(400, "max_tokens must be at least 1, got 0.", "BadRequestError")(handler)
+        if body.get("grammar") and echoes.grammars != "ignored":
+            return self._forced(handler)
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
         choices = [self._choice(i, p, body) for i, p in enumerate(prompts)]
         counts = sum(len(self.speaker.tokens(prompt)) for prompt in prompts)
@@ -153,6 +163,22 @@ class LanguageServer(OpenAIServer):
         reply = {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000}
         reply |= {"model": body["model"]} | ({"usage": usage} if echoes.counts else {})
         reply["choices"] = choices[::-1] if echoes.reversed else choices
+        handler.reply(200, json.dumps(reply).encode())
+
+    def _forced(self, handler: Handler) -> None:
+        """Write what a grammar allows, and the end, in the words of llama.cpp."""
+        body = handler.request_body
+        text = json.loads(body["grammar"].removeprefix("root ::= "))
+        before, tokens = self.speaker.tokens(body["prompt"]), self.speaker.tokens(text)
+        said = self.speaker.log_probabilities([*before, *tokens])[len(before) :]
+        if self.echoes.grammars == "masked":
+            said = [0.0] * len(said)
+        told = [{"token": t, "logprob": p} for t, p in zip(tokens, said, strict=True)]
+        told.append({"token": "", "logprob": -0.5})
+        choice = {"index": 0, "text": text, "logprobs": {"content": told}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": len(before), "completion_tokens": len(told), "total_tokens": 0}
+        reply = {"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000}
+        reply |= {"model": body["model"], "usage": usage, "choices": [choice]}
         handler.reply(200, json.dumps(reply).encode())
 
     def _choice(self, index: int, prompt: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,20 @@ class TestEchoes:
                 model.score(asked())
             assert len(server.requests) == count <= 5
 
+    def test_where_grammars_are_obeyed_nothing_but_the_text_can_be_written(self):
+        echoes = Echoes("refused", grammars="obeyed")
+        chatml = TestTemplates.chatml
+        asks = chatml([*map(Message.model_dump, ASKED)], True)
+        for template, prompt in ((None, self.prompt), (chatml, asks)):
+            texts = ['He said "no" \\ and\tleft: \u00fc.', *SENTENCES]
+            with LanguageServer(speaker=self.speaker, echoes=echoes, template=template) as server:
+                found = weigher(server).score(asked(*texts))
+                assert {*server.weighings[-1]} == {prompt}
+            wanted = [[*alone(self.speaker, prompt, each), -0.5] for each in texts]
+            assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
+        with LanguageServer(speaker=self.speaker, echoes=Echoes("refused", grammars="masked")) as s:
+            assert not weigher(s).can_score, "what is certain tells nothing"
+
     def test_a_chat_model_of_a_provider_is_not_asked_at_all(self):
         for model in ("openai/gpt-4o-mini", "anthropic/claude-3-5-haiku-20241022"):
             assert not LiteLLM(model).can_score

@@ -87,6 +87,8 @@ class Weighing:
     """Whether it echoes log-probabilities; None before it was asked."""
     generated: int = 0
     """Tokens that it writes after each prompt: some do not take 0."""
+    forced: bool = False
+    """Whether it echoes nothing, but writes what a grammar leaves it no choice but to write."""
     format: Any = None
     """How it words conversations."""
     usage: Usage = field(default_factory=Usage)
@@ -186,7 +188,7 @@ class LiteLLM(Backend):
 
     @property
     def can_score(self) -> bool:  # type: ignore[override]  # a server has to be asked
-        """Whether the server echoes log-probabilities; it is asked once."""
+        """Whether the server tells log-probabilities of any text; it is asked once."""
         with _probing:
             if self._weighing.can is None:
                 self._weighing.can = self._weigher().find_out(self.template)

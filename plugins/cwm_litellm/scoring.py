@@ -3,6 +3,8 @@
 A chat endpoint tells log-probabilities of what it wrote itself, and of nothing else. A completions
 endpoint that echoes its prompt tells those of any text: the conversation and the answer are worded
 as one prompt, nothing is generated, and the tokens of the answer are cut out by their offsets.
+llama.cpp's server echoes nothing, but writes by a grammar and tells how likely each token was among
+all: there a grammar leaves it no choice but to write the answer.
 """
 
 import json
@@ -41,6 +43,9 @@ SHORT_TIMEOUT = 10.0
 
 ROUNDED = 1e-3
 """What is above 0 by no more is 0 in half precision."""
+
+UNLIKELY, CERTAIN = "Blue seven, quickly; under (of) a 1403 yes.", -5.0
+"""A text that no model finds likely, and what it would weigh only if other texts did not count."""
 
 SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answered)"
 """Contents that a format is learned from: found again in what a template made of them."""
@@ -111,6 +116,16 @@ class Format(NamedTuple):
             return cls(middle, None, end, header, closing, complete=True)
         return cls(opening, middle, end, header, closing, complete=True)
 
+    @classmethod
+    def before_answers(cls, word: Callable[[list[dict[str, str]]], str]) -> Self:
+        """Find out what a template makes of a question, up to where its answer begins."""
+        said = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
+        opening, _, rest = word(said).rpartition(SYSTEM)
+        middle, found, asked = rest.partition(USER)
+        if not found:
+            raise CwmError("the chat template leaves messages out: give -o template=plain")
+        return cls(opening, middle, asked, "", "")
+
 
 @dataclass
 class Weigher:
@@ -125,7 +140,7 @@ class Weigher:
     in_flight: int
 
     def find_out(self, template: str) -> bool:
-        """Return whether the server echoes log-probabilities; learn how it words conversations."""
+        """Return whether the server weighs texts; learn how, and how it words conversations."""
         known, api_base = self.known, address(self.model, self.settings.get("api_base"))
         if completions_model(self.model, api_base) is None:
             return False
@@ -138,7 +153,12 @@ class Weigher:
             except NoEchoError:
                 continue
             return True
-        return False
+        known.forced = True
+        known.format = format_of(template, api_base, self.model, forced=True)
+        try:  # where a grammar is obeyed, and choices that it leaves not count as certain
+            return sum(self.weighed([ScoreRequest(messages, UNLIKELY)])[0]) < CERTAIN
+        except NoEchoError:
+            return False
 
     def weighed(self, requests: Sequence[ScoreRequest]) -> list[list[float]]:
         """Return the log-probability of each token of each text, each prompt being sent once.
@@ -171,7 +191,8 @@ class Weigher:
         size = 0
         for pair in pairs:
             length = sum(map(len, pair))
-            if batch and (len(batch) >= self.batch or size + length > MOST_CHARACTERS):
+            most = 1 if self.known.forced else self.batch
+            if batch and (len(batch) >= most or size + length > MOST_CHARACTERS):
                 yield batch
                 batch, size = [], 0
             batch.append(pair)
@@ -194,11 +215,10 @@ class Weigher:
 
     def _weighed(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         """Send one request, again after failures that may pass."""
-        prompts = [prompt + answer for prompt, answer in pairs]
         attempts = self.patience.attempts()
         start = time.perf_counter()
         try:
-            response = attempts(self._asked, prompts)
+            response = attempts(self._asked, pairs)
         except (OpenAIError, TimeoutError) as error:
             raise explain(error, self.model, attempts.statistics["attempt_number"]) from None
         if response is None:
@@ -208,6 +228,8 @@ class Weigher:
         choices = sorted(response.choices or (), key=lambda choice: choice.index or 0)
         if len(choices) != len(pairs):
             raise NoEchoError
+        if self.known.forced:
+            return [written(choices[0], pairs[0][1])]
         made = self.known.generated
         if usage.prompt_tokens:  # it counts, and may have written nothing
             made = min(made, usage.completion_tokens // len(pairs))
@@ -216,19 +238,24 @@ class Weigher:
             for choice, (prompt, answer) in zip(choices, pairs, strict=True)
         ]
 
-    def _asked(self, prompts: list[str]) -> Any:
+    def _asked(self, pairs: Sequence[tuple[str, str]]) -> Any:
         """Ask once; what cannot be asked of this server is told apart from what may pass."""
-        more = {"extra_body": {"add_special_tokens": False}} if self.known.format.complete else {}
         asked = {
             **self.settings,
-            **more,
             "model": completions_model(self.model, address(self.model, self.settings["api_base"])),
-            "prompt": prompts,
-            "echo": True,
             "logprobs": 1,
-            "max_tokens": self.known.generated,
             "timeout": self.timeout,
         }
+        if self.known.forced:
+            prompt, answer = pairs[0]
+            grammar = f"root ::= {json.dumps(answer, ensure_ascii=False)}"
+            asked |= {"prompt": prompt, "max_tokens": len(answer.encode()) + 1, "temperature": 0.0}
+            asked["extra_body"] = {"grammar": grammar}
+        else:
+            asked |= {"prompt": [prompt + answer for prompt, answer in pairs], "echo": True}
+            asked["max_tokens"] = self.known.generated
+            if self.known.format.complete:
+                asked["extra_body"] = {"add_special_tokens": False}
 
         def ask() -> Any:
             until(time.monotonic() + self.timeout)
@@ -269,6 +296,18 @@ def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
     return [min(0.0, each) for each in found]
 
 
+def written(choice: Any, answer: str) -> list[float]:
+    """Return the log-probabilities of the tokens of an answer that had to be written."""
+    tokens = getattr(choice.logprobs, "content", None) or ()
+    try:
+        said = [float(token["logprob"]) for token in tokens]
+    except (KeyError, TypeError, ValueError):
+        raise NoEchoError from None
+    if choice.text != answer or not said or not all(each <= ROUNDED for each in said):
+        raise NoEchoError
+    return [min(0.0, each) for each in said]
+
+
 def address(model: str, api_base: str | None) -> str | None:
     """Return where the model's server is, None for one that is not the user's own."""
     if api_base is not None:
@@ -295,34 +334,45 @@ def completions_model(model: str, api_base: str | None) -> str | None:
     return model if provider in compatible else None
 
 
-def format_of(template: str, api_base: str | None, model: str) -> Format:
+def format_of(template: str, api_base: str | None, model: str, *, forced: bool = False) -> Format:
     """Return how conversations are worded: as the user says, as the server does, or plainly."""
-    if template == PLAIN:
-        return Format()
-    if template:
-        return Format.learned(_read_template(Path(template)))
-    if api_base is None:
-        return Format()
+    if template and template != PLAIN:
+        known = Format.learned(_read_template(Path(template)))
+        return (
+            known._replace(asked=known.asked + known.header, header="", closing="")
+            if forced
+            else known
+        )
+    if template or api_base is None:
+        return Format(closing="" if forced else "\n")
+    root = api_base.rstrip("/").removesuffix("/v1")
     try:
-        return Format.learned(_serving(api_base.rstrip("/").removesuffix("/v1"), model))
+        if forced:
+            return Format.before_answers(
+                lambda said: _post(root, "/apply-template", messages=said)["prompt"]
+            )
+        return Format.learned(_serving(root, model))
     except (CwmError, httpx.HTTPError, ValueError, KeyError, TypeError):
-        return Format()
+        return Format(closing="" if forced else "\n")
+
+
+def _post(root: str, path: str, **body: Any) -> Any:
+    """Ask a server something that no model is asked for."""
+    until(time.monotonic() + SHORT_TIMEOUT)
+    response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
+    if response.status_code == httpx.codes.BAD_REQUEST:
+        raise CwmError("the server does not word this conversation")
+    return response.raise_for_status().json()
 
 
 def _serving(root: str, model: str) -> Callable[[list[dict[str, str]]], str]:
     """Return what has a server word a conversation, as vLLM does: into tokens, which are text."""
     name = model.partition("/")[2] or model
 
-    def ask(path: str, **body: Any) -> Any:
-        until(time.monotonic() + SHORT_TIMEOUT)
-        response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
-        if response.status_code == httpx.codes.BAD_REQUEST:
-            raise CwmError("the server does not word this conversation")
-        return response.raise_for_status().json()
-
     def word(messages: list[dict[str, str]]) -> str:
-        found = ask("/tokenize", model=name, messages=messages, add_generation_prompt=False)
-        return str(ask("/detokenize", model=name, tokens=found["tokens"])["prompt"])
+        asked = {"messages": messages, "add_generation_prompt": False}
+        found = _post(root, "/tokenize", model=name, **asked)
+        return str(_post(root, "/detokenize", model=name, tokens=found["tokens"])["prompt"])
 
     return word
 
