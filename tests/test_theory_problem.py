@@ -232,6 +232,8 @@ def test_what_holds_no_rules_is_read_as_none_and_hides_nothing():
     assert read_rules("") == read_rules("```\n```") == read_rules("<think>on and on") == ""
     assert "\x1b" not in read_rules("Water \x1b[31mmakes\x07 seeds grow.")
     assert read_rules("Everything grows:") == "Everything grows:"
+    assert read_rules("Here it is:\n1. Everything grows.\nGood luck!") == "Everything grows."
+    assert read_rules("- Everything grows.\nAnd eats.") == "Everything grows.\nAnd eats."
 
 
 def node_of(number, rules, verdict):

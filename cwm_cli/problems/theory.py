@@ -364,9 +364,9 @@ def read_rules(text: str) -> str:
             rules.append(line[item.end() :])
         elif rules and line[:1].isspace():
             rules[-1] += f" {line.strip()}"
-    if 2 * len(rules) < len(lines) and len(rules) < 2:
-        introduced = len(lines) > 1 and lines[0].rstrip(" *").endswith(":")
-        rules = lines[1:] if introduced else lines
+    introduced = len(lines) > 1 and lines[0].rstrip(" *").endswith(":")
+    if not rules or (len(rules) == 1 and not introduced):  # one mark alone makes no list
+        rules = [ITEM.sub("", line) for line in lines[introduced:]]
     kept = (clean(re.sub(r"\*\*|`", "", rule)).strip() for rule in rules)
     return "\n".join(filter(None, kept))
 
