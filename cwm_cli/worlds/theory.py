@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from scipy.special import softmax
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
@@ -28,7 +29,7 @@ from cwm_cli.worlds.model import (
     TrustedSession,
     WorldModel,
 )
-from cwm_cli.worlds.statistician import Statistician, TextTransition, normalised
+from cwm_cli.worlds.statistician import Statistician, TextTransition
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
@@ -56,10 +57,10 @@ class PossibleChange(NamedTuple):
 
 
 class WeighedCandidates(NamedTuple):
-    """What may follow in a situation, and the probability of each under the rules."""
+    """What may follow in a situation, and the weight of each under the rules, a logarithm."""
 
     candidates: Sequence[Change]
-    probabilities: np.ndarray
+    weights: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -115,24 +116,28 @@ class Theory(WorldModel):
         return self.statistician.of_candidates(self.rules, transitions, tuple(sorted(found)))
 
     def weigh(self, situations: Sequence[_Situation]) -> list[WeighedCandidates]:
-        """Return what may follow in each of some situations, and how likely it is."""
+        """Return what may follow in each of some situations; equal ones are weighed once."""
         keys = [key(situation) for situation in situations]
-        missing = {k: s for k, s in zip(keys, situations, strict=True) if k not in self._known}
-        if len(self._known) + len(missing) > LARGEST:
-            self._known.clear()
-            missing = dict(zip(keys, situations, strict=True))
+        found = {each: self._known.get(each) for each in keys}
+        missing = {k: s for k, s in zip(keys, situations, strict=True) if found[k] is None}
         asked = [self._in_words(*situation) for situation in missing.values()]
-        shares = normalised(self.weights(asked)) if asked else []
-        for each, row, own in zip(missing, asked, shares, strict=True):
-            self._known[each] = WeighedCandidates(row.candidates, np.exp(own))
-        return [self._known[each] for each in keys]
+        new = {
+            each: WeighedCandidates(row.candidates, own)
+            for each, row, own in zip(missing, asked, self.weights(asked), strict=True)
+        }
+        if len(self._known) + len(new) > LARGEST:
+            self._known.clear()
+        self._known.update(new)
+        known = {**found, **new}
+        return [each for each in (known[k] for k in keys) if each is not None]
 
     def outcomes(self, situation: _Situation, *, plausible: bool = False) -> list[PossibleChange]:
         """Return what may follow, the likeliest first; nothing where no words tell what that is.
 
         With `plausible` that is only what is as likely as by guessing.
         """
-        [(candidates, probabilities)] = self.weigh([situation])
+        [(candidates, weights)] = self.weigh([situation])
+        probabilities = softmax(weights)
         least = GUESSING / len(candidates) if plausible else 0.0
         found = [
             PossibleChange(float(probabilities[place]), candidates[place], meaning)

@@ -19,6 +19,7 @@ from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import SynthesisResult, synthesize
 from cwm_cli.agents.theorizing.parts import TheoryChoices, view_of
+from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
@@ -173,13 +174,12 @@ def _rules(
             pass
     seconds = time.perf_counter() - began
     best = Theory(search.best.program if search.best else "", reads)
-    transitions = text_transitions(best.view, rows.test)
     found = evaluate(best, rows.test, AccuracyMetric.of(train))
     spent = total([*(node.usage for node in search.nodes), reads.backend.weighed])
     return ComparedModel(
         "rules",
         best.rules,
-        Ranking.of(transitions, best.weights(transitions)).summary(),
+        ranking(best, rows.test).summary(),
         None if found.failure else found.score.exact,
         search.completions,
         spent.tokens,

@@ -107,7 +107,7 @@ def score(
     source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
     transitions = text_transitions(reads.view, rows)
     theories = [Theory(each, reads) for each in (text, "")]
-    ranked, bare = (Ranking.of(transitions, each.weights(transitions)) for each in theories)
+    ranked, bare = (ranking(each, rows) for each in theories)
     return RuleScores(
         env=spec.id,
         rules=text,
@@ -159,8 +159,8 @@ def read_rules_file(source: Path | str) -> str:
 
 def ranking(theory: Theory, rows: Dataset) -> Ranking:
     """Rank what followed rows by rules."""
-    transitions = text_transitions(theory.view, rows)
-    return Ranking.of(transitions, theory.weights(transitions))
+    weighed = theory.weigh([(row.observation, row.action) for row in rows])
+    return Ranking.of(text_transitions(theory.view, rows), [each.weights for each in weighed])
 
 
 def rank_grid(sides: Mapping[str, RankSummary]) -> Grid:
