@@ -26,7 +26,7 @@ LOOSE = {"__init__", "__main__", "errors", "text", "presets", "hookspecs", "regi
 MEANT = {
     "cwm_cli/bench/configuration.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
     "cwm_cli/bench/tables.py": {"simulated"},  # a key of the report
-    "cwm_cli/cli/doctor.py": {"litellm"},  # the Python package that an extra installs
+    "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
     "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
 }
 """Texts of the core that are what a plugin gives is called, and have to be."""

@@ -144,7 +144,7 @@ class Weigher:
         known, api_base = self.known, address(self.model, self.settings.get("api_base"))
         if completions_model(self.model, api_base) is None:
             return False
-        known.format = format_of(template, api_base, self.model)
+        known.forced, known.format = False, format_of(template, api_base, self.model)
         messages = (Message(role="user", content="Say that the door opens."),)
         probe = [ScoreRequest(messages, "The door opens.")]
         for known.generated in (0, 1):
