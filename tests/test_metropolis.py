@@ -94,7 +94,7 @@ class Theorist(Backend):
 
 
 def searched(strategy, steps, *, seed=0, noise=0.8, keys=(0, 1, 2, 3, 4, 5), parallel=1):
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=noise)))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=noise)), simplicity=0)
     problem.observe(tried(*keys))
     search = Search(problem, strategy, Theorist(), seed=seed, parallel=parallel)
     for _ in search.run(steps):
@@ -197,7 +197,7 @@ class Mute(Theorist):
 
 
 def test_a_particle_waits_for_rules_that_can_be_weighed():
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()), simplicity=0)
     problem.observe(tried(0, 2))
     search = Search(problem, Metropolis(), Mute())
     assert [record.node.action for record in search.run(4)][:3] == [GENERATE] * 3
@@ -209,7 +209,7 @@ PHASES = ((0, 2), (1, 5), (3, 4))
 
 def in_phases(strategy, *, seed=3, known=()):
     """Search in three phases, or go on from the nodes of a search that was cut."""
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
     search, left = Search(problem, strategy, Theorist(), seed=seed), list(known)
     for number, keys in enumerate(PHASES, 1):
         problem.observe(tried(*keys))
@@ -265,7 +265,7 @@ def test_weights_make_up_for_how_likely_rules_were_to_be_drawn():
 
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
 def test_samples_are_drawn_anew_by_their_weights_and_weighed_by_what_is_new(resampling):
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
     problem.observe(tried(0, 2))
     strategy = Importance(particles=200, resampling=resampling)
     search = Search(problem, strategy, Theorist())
@@ -290,7 +290,7 @@ def test_what_needs_the_chances_of_proposals_is_refused_without_them():
         def complete(self, request):
             return super().complete(request)._replace(log_probability=None)
 
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic()), simplicity=0)
     with pytest.raises(CwmError, match="log-probabilities") as refused:
         Search(problem, Metropolis(hastings=True), Silent())
     assert len(str(refused.value).splitlines()) == 1
@@ -308,7 +308,7 @@ class Chatty(Theorist):
 
 @pytest.mark.parametrize("strategy", [Metropolis(hastings=True), Importance()])
 def test_what_stands_around_rules_in_an_answer_does_not_make_them_unlikely(strategy):
-    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)))
+    problem = TheoryProblem(Statistician(KeyWords(), Symbolic(noise=0.8)), simplicity=0)
     problem.observe(tried(0, 2))
     search = Search(problem, strategy, Chatty())
     for node in (record.node for record in search.run(12)):

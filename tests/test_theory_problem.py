@@ -91,7 +91,7 @@ def problem_of(backend, rows=(), *, view=None, **options):
 
 
 def test_rules_are_as_good_as_what_was_recorded_is_likely():
-    problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1))
+    problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1), simplicity=0)
     verdict = problem.judge("Always, walked.")
     right, wrong = log(0.9), log(0.1)
     assert verdict.log_likelihood == pytest.approx(3 * right + wrong)
@@ -99,6 +99,15 @@ def test_rules_are_as_good_as_what_was_recorded_is_likely():
     assert verdict.parts == pytest.approx({"walked": 0.9, "bumped": 0.1})
     assert not verdict.is_bug
     assert "`bumped`" in verdict.failure.message
+
+
+def test_of_rules_that_say_the_same_those_with_fewer_words_are_better():
+    problem = problem_of(Symbolic(noise=0.2), walk(0, 1, 2, PLACES - 1), simplicity=0.5)
+    short, long = map(problem.judge, ("Always, walked.", "Always, walked.\nAlways, walked."))
+    assert short.log_likelihood == long.log_likelihood == pytest.approx(3 * log(0.9) + log(0.1))
+    assert (short.log_prior, long.log_prior) == (-1.0, -2.0)
+    assert short.rank > long.rank
+    assert short.score == pytest.approx(exp((short.log_likelihood - 1.0) / 4))
 
 
 def test_rules_that_are_all_but_impossible_are_still_told_apart():

@@ -65,7 +65,8 @@ class Verdict:
     is the episode that would show something. Where less than 1 may be all that can be had, as by
     chance, `reached` says whether it was (None where nobody can tell), and `stderr` how
     uncertain the score is. `log_likelihood` is that of all the evidence under the candidate,
-    where candidates are weighed by it (a natural logarithm).
+    where candidates are weighed by it, and `log_prior` says how likely it is held before any of
+    that, but for a constant (natural logarithms).
     """
 
     score: float
@@ -80,6 +81,7 @@ class Verdict:
     reached: bool | None = None
     stderr: float | None = None
     log_likelihood: float | None = None
+    log_prior: float = 0.0
 
     @property
     def rank(self) -> tuple[float, float, float]:

@@ -1,8 +1,9 @@
 """Searches among rules in words: chains, weighted samples, the best of many (Levy et al., 2025).
 
-Before anything is seen all rules are as likely, so that all of them look for rules by how likely
-they are after that: p(h) is proportional to exp L(h), L being the log-likelihood of the evidence.
-A problem that knows none is searched by the logarithm of the score instead.
+All of them look for rules by how likely they are once the evidence is seen: p(h) is proportional
+to exp L(h), L being the log-likelihood of the evidence and the logarithm of what rules were held
+for before it (as published that is the same for all). A problem that knows none is searched by
+the logarithm of the score instead.
 """
 
 from collections import Counter
@@ -35,6 +36,7 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "problem.policy": "phase",
         "problem.subset": 5,
         "problem.evidence_tokens": None,
+        "problem.simplicity": 0.0,
         "theorist.temperature": 1.0,
         "theorist.top_p": 1.0,
         "theorist.max_tokens": 200,
@@ -48,7 +50,7 @@ def likelihood_of(verdict: Verdict) -> float:
     if verdict.is_bug:
         return -inf
     if verdict.log_likelihood is not None:
-        return verdict.log_likelihood
+        return verdict.log_likelihood + verdict.log_prior
     return log(verdict.score) if verdict.score > 0 else -inf
 
 

@@ -1,0 +1,1 @@
+"""What rules in words reach: doors, the playground, and beside programs."""

@@ -1,0 +1,204 @@
+"""What is measured: jobs of one run each, and what each comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import cwm_cli as cwm
+from cwm_cli.agents.theorizing.runs import TheorizingResult, TheoryRun, discovered
+from cwm_cli.agents.theorizing.scoring import RuleScores
+
+DOOR, PLAYGROUND = "Door-v0", "PlaygroundText-v0"
+
+NAMED_RULES = ("not blue", "not a blue key", "neither green nor large", "always", "never")
+"""The five doors that publications name."""
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "metropolis": {},
+    "metropolis, corrected": {"hastings": True},
+    "metropolis, phase": {"evidence": "phase"},
+    "importance": {"method": "importance"},
+    "best-of": {"method": "best-of", "evidence": "phase"},
+}
+"""Ways to search, by what the tables call them; `phase` forgets, as was published."""
+
+EXPERIMENTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "O-Random": ("random", {}),
+    "O-Hardest": ("oracle", {"experimenter.plan": "hardest"}),
+    "O-Curriculum": ("oracle", {"experimenter.plan": "curriculum"}),
+    "O-Ideal": ("oracle", {"experimenter.plan": "ideal"}),
+    "RL-LogP": ("curiosity", {"experimenter.reward": "ll"}),
+    "RL-ALP": ("curiosity", {"experimenter.reward": "alp"}),
+    "RL-ALPEXP": ("curiosity", {"experimenter.reward": "alpexp"}),
+}
+"""Who collects, by the names of the publication."""
+
+PUBLISHED: Mapping[str, Sequence[float]] = {
+    "O-Hardest": (0.01, 0.32, 0.51, 0.73),
+    "O-Curriculum": (0.0, 0.42, 0.54, 0.71),
+    "O-Random": (0.0, 0.55, 0.74, 0.83),
+    "O-Ideal": (0.01, 0.58, 0.71, 0.80),
+    "RL-LogP": (0.0, 0.35, 0.58, 0.74),
+    "RL-ALP": (0.0, 0.62, 0.77, 0.84),
+    "RL-ALPEXP": (0.0, 0.52, 0.66, 0.77),
+}
+"""Top-1, -3, -5 and -10 of the best rules of Phi-3-mini (3.8 billion weights), as published."""
+
+BIG = "big animal grown"
+"""The kind of change that needs the longest plan."""
+
+
+class Job(NamedTuple):
+    """One run: the part that it belongs to, what it is a measure of, and the seed."""
+
+    part: str
+    case: str
+    seed: int
+
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the benchmark: its cases, how one is measured, and how its table is told.
+
+    Every case is measured with each of so many `seeds`.
+    """
+
+    name: str
+    cases: Sequence[str]
+    measure: Callable[[str, int, Path], Figures]
+    table: Callable[[Mapping[str, Sequence[Figures]]], Iterator[str]]
+    seeds: int = 10
+    about: str = field(default="", compare=False)
+
+
+def theorized(env: str, folder: Path, seed: int, **asked: Any) -> TheorizingResult:
+    """Theorize in a folder of its own, from where a run that was stopped left off."""
+    return cwm.theorize(env, run=folder, seed=seed, data_seed=1000 + seed, **asked)
+
+
+def said(env: str, result: TheorizingResult) -> RuleScores:
+    """Score the best rules of a run on its held-out rows, as they are read exactly."""
+    held_out = TheoryRun.load(result.run).held_out()
+    return cwm.score(env, rules=f"{result.rules}\n", dataset=held_out, statistician="symbolic")
+
+
+def door(statistician: str) -> Callable[[str, int, Path], Figures]:
+    """Return what finds the rule of a door: five transitions and five proposals in 40 phases."""
+
+    def measure(case: str, seed: int, folder: Path) -> Figures:
+        method, _, rule = case.partition(": ")
+        asked = METHODS[method]
+        result = theorized(
+            DOOR, folder, seed, env_args={"rule": rule}, statistician=statistician, **asked
+        )
+        ranks = said(DOOR, result).ranks.all  # whoever weighed them: what the rules say themselves
+        return {
+            "recovered": ranks.top[1] >= 1.0,
+            "accuracy": ranks.top[1],
+            "held_out": result.phases[-1].held_out_total,
+            "scorings": result.scorings,
+            "rules": result.rules,
+        }
+
+    return measure
+
+
+def door_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
+    """Yield a line for each method: how many rules were found exactly, how well they predict."""
+    yield f"{'method':24s} {'found exactly':>14s} {'accuracy':>9s} {'log-likelihood':>15s}"
+    for method in METHODS:
+        own = [each for case, runs in found.items() for each in runs if _of(case, method)]
+        if own:
+            exact = f"{sum(each['recovered'] for each in own)} of {len(own)}"
+            likely = mean(each["held_out"] for each in own)
+            accuracy = mean(each["accuracy"] for each in own)
+            yield f"{method:24s} {exact:>14s} {accuracy:9.3f} {likely:15.2f}"
+
+
+def _of(case: str, method: str) -> bool:
+    return case.partition(": ")[0] == method
+
+
+def playground(phases: int) -> Callable[[str, int, Path], Figures]:
+    """Return what finds the rules of the playground from what an experimenter collects."""
+
+    def measure(case: str, seed: int, folder: Path) -> Figures:
+        experimenter, options = EXPERIMENTERS[case]
+        result = theorized(
+            PLAYGROUND,
+            folder,
+            seed,
+            experimenter=experimenter,
+            options=[f"{name}={value}" for name, value in options.items()],
+            phases=phases,
+        )
+        counts, first = discovered(result.phases)
+        return ranked(said(PLAYGROUND, result).ranks) | {
+            "held_out": [each.held_out_total for each in result.phases],
+            "rows": result.phases[-1].rows,
+            "found": dict(counts),
+            "first": first,
+            "seconds": result.seconds,
+            "rules": result.rules,
+        }
+
+    return measure
+
+
+def ranked(ranks: Any) -> Figures:
+    """Return top-k accuracy of all, that of each kind at 1 and at 3, and the likelihood."""
+    return {
+        "top": list(ranks.all.top.values()),
+        "kinds": {kind: each.top[1] for kind, each in ranks.kinds.items()},
+        "kinds3": {kind: each.top[3] for kind, each in ranks.kinds.items()},
+        "nll": ranks.all.nll,
+    }
+
+
+def playground_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
+    """Yield a line for each experimenter: ours, what was published, the kinds, what was found."""
+    yield (
+        f"{'':14s} {'top-1':>6s} {'3':>5s} {'5':>5s} {'10':>5s}   {'published':>23s}   "
+        f"{'worst kind':>10s} {'nll':>6s}"
+    )
+    for case, runs in found.items():
+        top = [mean(values) for values in zip(*(each["top"] for each in runs), strict=True)]
+        ours = " ".join(f"{value:5.2f}" for value in top)
+        theirs = " ".join(f"{value:5.2f}" for value in PUBLISHED[case])
+        worst = mean(min(each["kinds"].values()) for each in runs)
+        likely = mean(each["nll"] for each in runs)
+        yield f"{case:14s}  {ours}   {theirs}   {worst:10.2f} {likely:6.3f}"
+    yield ""
+    kinds = list(next(iter(found.values()))[0]["kinds"]) if found else []
+    yield f"{'top-3 by kind':14s} " + " ".join(f"{kind:>12s}" for kind in kinds)
+    for case, runs in found.items():
+        own = [mean(each["kinds3"][kind] for each in runs) for kind in kinds]
+        yield f"{case:14s} " + " ".join(f"{value:12.2f}" for value in own)
+    yield ""
+    yield f"{'found in 3,600':14s} " + " ".join(f"{kind:>12s}" for kind in kinds) + "  first big"
+    for case, runs in found.items():
+        if "found" in runs[0]:
+            yield (
+                f"{case:14s} "
+                + " ".join(f"{_rate(runs, kind):12.1f}" for kind in kinds)
+                + (f"  {_first(runs)}")
+            )
+
+
+def _rate(runs: Sequence[Figures], kind: str) -> float:
+    return mean(3600 * each["found"].get(kind, 0) / each["rows"] for each in runs)
+
+
+def _first(runs: Sequence[Figures]) -> str:
+    """Say when the big transformation came up, or in how many rows it did not."""
+    steps = [each["first"].get(BIG) for each in runs]
+    none = [each["rows"] for each, step in zip(runs, steps, strict=True) if step is None]
+    told = ", ".join(f"{step:,}" for step in sorted(filter(None, steps)))
+    return f"{told}; never in {len(none)} x {min(none):,}" if none else told
