@@ -40,9 +40,11 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "theorist.temperature": 1.0,
         "theorist.top_p": 1.0,
         "theorist.max_tokens": 200,
+        "experimenter.environments": 15,
+        "experimenter.steps": 240,
     }
 )
-"""What rules were weighed by, and how they were sampled."""
+"""What rules were weighed by, how they were sampled, and how much curiosity collected."""
 
 
 def likelihood_of(verdict: Verdict) -> float:
@@ -87,7 +89,7 @@ class Metropolis(Strategy):
     moves = (GENERATE, IMPROVE)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem and of the theorist."""
+    """Values of what is not set of the problem, the theorist and the experimenter."""
     particles: Annotated[int, Field(ge=1)] = 1
     """How many chains there are."""
     hastings: bool = False
@@ -199,7 +201,7 @@ class Importance(Strategy):
     moves = (GENERATE,)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem and of the theorist."""
+    """Values of what is not set of the problem, the theorist and the experimenter."""
     particles: Annotated[int, Field(ge=1)] = 5
     """How many rules are kept when the evidence grows."""
     resampling: Literal["systematic", "multinomial"] = "systematic"
@@ -296,7 +298,7 @@ class BestOf(Strategy):
     moves = (GENERATE,)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set, here, of the problem and of the theorist."""
+    """Values of what is not set: here, of the problem, the theorist and the experimenter."""
     forget: bool = FROM_PRESET
     """Whether the best rules of before do not compete when the evidence grows, as published."""
 

@@ -45,16 +45,18 @@ class CuriousPolicy(Experimenter):
     """What each kind of change pays as custom; those that are not named 1."""
     exponent: Annotated[float, Field(ge=0)] = 1.0
     """Power of how often a kind was met that custom divides by."""
-    environments: Annotated[int, Field(ge=1)] = 15
+    environments: Annotated[int, Field(ge=1)] = 5
     """Environments that are played side by side in a phase."""
-    steps: Annotated[int, Field(ge=1)] = 240
-    """Steps of each of them."""
+    steps: Annotated[int, Field(ge=1)] = 30
+    """Steps of each of them; the first phase is random, and all of them have to be weighed."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     """Discount of rewards per step."""
     learning_rate: Annotated[float, Field(gt=0)] = 5e-4
     """Size of the steps by which the policy learns."""
     entropy: Annotated[float, Field(ge=0)] = 0.01
     """Weight of keeping actions even."""
+    clip: Annotated[float, Field(gt=0)] = 0.2
+    """How far the chance of an action may move in a phase, relative to what it was."""
     epochs: Annotated[int, Field(ge=1)] = 20
     """How often it goes through the rows of a phase."""
     _ppo: Ppo | None = field(default=None, init=False, repr=False)
@@ -93,6 +95,7 @@ class CuriousPolicy(Experimenter):
             gamma=self.gamma,
             learning_rate=self.learning_rate,
             entropy=self.entropy,
+            clip=self.clip,
             epochs=self.epochs,
         )
 
