@@ -152,6 +152,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(door) -> None:
     assert (killed / "best.txt").read_bytes() == (whole / "best.txt").read_bytes()
 
 
+@pytest.mark.slow
 def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
     asked = {"env": "Door-v0", "proposals": 2, "seed": 3}
     theorize(**asked, phases=2, run=tmp_path / "parts")
@@ -160,6 +161,7 @@ def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_what_it_costs_stops_a_run_which_goes_on_with_more_money(door) -> None:
     asked = (*DOOR, "--phases", "3", "--proposals", "2", "--json")
     poor = json.loads(door.inside(*asked, "--max-cost", "0.0035").stdout)
@@ -203,7 +205,7 @@ def recorded(tmp_path_factory):
     """A run, and the picture of it at its end."""
     folder = tmp_path_factory.mktemp("runs") / "r"
     view = theorizing_view(terminal(100, 40))
-    asked = {"env": "Door-v0", "env_args": {"rule": "not blue"}, "phases": 12, "proposals": 8}
+    asked = {"env": "Door-v0", "env_args": {"rule": "not blue"}, "phases": 12, "proposals": 4}
     return theorize(**asked, run=folder, observer=view), view
 
 
@@ -226,12 +228,12 @@ def test_one_can_see_rules_and_likelihoods_change(recorded) -> None:
     assert told[0].startswith("Door-v0 · metropolis · grammar, symbolic")
     assert sum("\u2502" in line for line in told) > 5
     heads = {line.split("  ")[0].strip(): line for line in told}
-    assert "proposal 8 of 8; " in heads["phase"]
+    assert "proposal 4 of 4; " in heads["phase"]
     assert " accepted, " in heads["phase"]
     assert heads["train"].endswith(f"{result.phases[-1].evidence} changes")
     assert "27 changes" in heads["held-out"]
     assert heads["found"].startswith("found     ")
-    assert heads["spent"] == f"spent     {result.scorings} scorings"
+    assert heads["spent"].startswith(f"spent     {result.scorings} scorings, ")
     assert any(line.startswith("  + If ") for line in told)
     assert " 12/12 phases · " in told[-1]
 
@@ -280,11 +282,11 @@ def test_lines_of_a_journal_that_cannot_be_read_are_left_out_and_said(recorded, 
             "Door-v0",
             env_args={"rule": "not blue"},
             phases=13,
-            proposals=8,
+            proposals=4,
             run=run,
             observer=notes,
         )
-        if again.phases[-1].number != 13 or again.phases[-1].proposals != 8:
+        if again.phases[-1].number != 13 or again.phases[-1].proposals != 4:
             wrong[kind] = again.phases[-1]
         if not any("cannot be used" in words for words in notes.said):
             wrong[kind] = notes.said

@@ -137,9 +137,7 @@ class TheorizingLines(TheorizingView):
         """Print how far it is."""
         work = self.work
         assert work is not None
-        self._print(
-            f"phase {work.number}: proposal {work.proposed} of {work.wanted}  {self.elapsed}"
-        )
+        self._print(f"phase {work.doing}  {self.elapsed}")
 
     def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
@@ -196,7 +194,7 @@ class TheorizingPicture(TheorizingView):
 
     def _facts(self, work: Theorizing) -> Iterator[Text]:
         """Say what is known at the moment, a line each."""
-        words = f"{work.number}: proposal {work.proposed} of {work.wanted}"
+        words = work.doing
         made = sum(each.proposals for each in self.phases) + work.proposed
         if work.accepted is not None and made:
             accepted = sum(each.accepted or 0 for each in self.phases) + work.accepted
@@ -220,7 +218,9 @@ class TheorizingPicture(TheorizingView):
         elif found:
             yield Text(f"found     {found_words(found, {})}", "yellow")
         usage = work.usage
-        spent = [f"{work.problem.scorings:,} scorings", *spent_words(usage.tokens, usage.cost)]
+        problem = work.problem
+        scored = f"{problem.scorings:,} scorings, {problem.weighed:,} changes weighed"
+        spent = [scored, *spent_words(usage.tokens, usage.cost)]
         yield Text(f"spent     {', '.join(spent)}", "dim")
 
     def _rules(self, width: int, room: int) -> list[Text]:

@@ -213,6 +213,7 @@ class Theorizing:
     begins_with: Dataset
     phases: list[PhaseRecord] = field(default_factory=list, init=False)
     number: int = field(default=0, init=False)
+    collecting: bool = field(default=False, init=False)
     gathered: Gathered = field(default=Gathered(0, 0, {}, {}), init=False)
     discoveries: Discoveries = field(default_factory=Discoveries, init=False)
     _rows: list[Transition] = field(default_factory=list, init=False)
@@ -240,6 +241,13 @@ class Theorizing:
     def wanted(self) -> int:
         """How many proposals a phase has."""
         return self.run.config.proposals
+
+    @property
+    def doing(self) -> str:
+        """Say which phase it is, and what is being done."""
+        if self.collecting:
+            return f"{self.number + 1}: collecting"
+        return f"{self.number}: proposal {self.proposed} of {self.wanted}"
 
     @property
     def proposed(self) -> int:
@@ -311,6 +319,7 @@ class Theorizing:
         if isinstance(self.experimenter, Experimenter):
             last, before = ["", "", *(each.rules for each in self.phases)][:-3:-1]
             self.experimenter.inquire(self._context(self.number + 1, last, before))
+        self.collecting = True
         rows = gather(
             self.stage,
             self.experimenter,
@@ -325,7 +334,7 @@ class Theorizing:
 
     def _observe(self, number: int, rows: list[Transition]) -> None:
         """Begin a phase with what it collected."""
-        self.number, self._before = number, self.search.completions
+        self.number, self._before, self.collecting = number, self.search.completions, False
         self._moved = getattr(self.search.strategy, "accepted", 0)
         before, known = dict(self.discoveries.counts), set(self.discoveries.first)
         self.discoveries.add(self.view.change(row).kind for row in rows)
