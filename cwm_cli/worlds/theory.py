@@ -206,8 +206,12 @@ class Theory(WorldModel):
     def _spread(
         self, row: Transition, found: Sequence[PossibleChange], width: int
     ) -> list[Transition]:
-        """Return so many transitions: what may follow a row, and the first of it again."""
-        told = [self._followed(row, each.meaning) for each in found] or [row]
+        """Return so many transitions: what may follow a row, and the first of it again.
+
+        Where nothing is known to follow nothing changes, as plans have it.
+        """
+        meanings = [each.meaning for each in found] or [Consequence(row.observation, 0.0, False)]
+        told = [self._followed(row, each) for each in meanings]
         return told + told[:1] * (width - len(told))
 
     def _followed(self, row: Transition, meaning: Consequence) -> Transition:
