@@ -406,6 +406,7 @@ def test_a_run_of_rules_is_planned_with_and_nothing_else_is_done_with_it(theoriz
     assert found.side.returns == [1.0] * 4
     assert found.side.report.forms == ("rules",)
     assert found.doubt == ""
+    assert found.learn_from is None
     again = cwm_cli.plan(theorized, episodes=4, options={"statistician.noise": 0.2})
     assert again.journal != found.journal, "other rules, or another reader of them, is another plan"
     with pytest.raises(cwm_cli.CwmError, match="which has no program"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +165,8 @@ def plan(
     if film and filmed:
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
+    if subject.model is not None:
+        return replace(result, learn_from=None)  # what learns goes on from programs
     return result
 
 
