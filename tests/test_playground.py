@@ -271,6 +271,12 @@ class TestPlayground:
         assert PEA in scene.held
 
 
+def test_a_world_of_which_something_is_hidden_has_no_words():
+    spec = environment(NAME)
+    with pytest.raises(CwmError, match="leave out"):
+        spec.text(spec.make(hide=[28]))
+
+
 SAID = {
     NAME: """
         If verb is go to, then standing with object the same as target.

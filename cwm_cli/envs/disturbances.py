@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.envs.text_view import TextView
 
 HIDE, NOISE = "hide", "noise"
 """The arguments that are reserved for names of what is hidden, and for standard deviations by
@@ -74,6 +75,7 @@ def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
         describe=partial(_described, spec),
         restore=spec.restore and partial(_restored, spec),
         objects=spec.objects and partial(_objects, spec),
+        text=spec.text and partial(_text, spec),
     )
 
 
@@ -113,6 +115,16 @@ def _objects(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | No
 
     shown = getattr(env.observation_space, "spaces", {})
     return spec.objects(env) if spec.objects and OBJECTS in shown else None
+
+
+def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
+    """Put an environment into words, if all of it is seen as it is."""
+    found = disturbance_of(env)
+    if spec.text is None or (found and found.altered):
+        raise CwmError(
+            f"{spec.id} has words for what is seen undisturbed: leave out --{HIDE} and --{NOISE}"
+        )
+    return spec.text(env)
 
 
 def _names(given: Any) -> list[str]:
