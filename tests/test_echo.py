@@ -166,10 +166,10 @@ class TestEchoes:
                 server.tampered = change
                 model = weigher(server)
                 assert not model.can_score, change
-            with LanguageServer(speaker=self.speaker) as server:
-                model = weigher(server)
-                assert model.can_score
-                server.tampered = change
+        with LanguageServer(speaker=self.speaker) as server:
+            model = weigher(server)
+            assert model.can_score
+            for server.tampered in nonsense:
                 with pytest.raises(CwmError, match="none of this text"):
                     model.score(asked())
 
