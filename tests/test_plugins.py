@@ -98,7 +98,7 @@ def test_uninstalling_an_entry_point_removes_the_feature(cwm):
     assert "zero-shot" not in names(cwm, "strategy")
     refused = cwm.inside("synthesize", "--env", "CartPole-v1", "--strategy", "zero-shot")
     assert refused.returncode == 1
-    assert "unknown strategy 'zero-shot': choose one of gif-mcts" in refused.stderr
+    assert "unknown strategy 'zero-shot': choose one of" in refused.stderr
 
 
 @pytest.mark.slow

@@ -151,6 +151,8 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         chosen = {**config.options.get("statistician", {}), **given}
         spec = find_environment(config.env)
         reads = statistician_of(asked, chosen, spec, config.env_args, observer)
+        for words in reads.backend.unread(reads.view, rules):
+            observer.note(words, "Warning")
         return Theory(rules, reads, str(self.folder))
 
     def held_out(self) -> Dataset:
