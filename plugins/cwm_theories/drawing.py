@@ -33,9 +33,13 @@ HAS, SAME, OTHER, LACKS = 1.0, 0.5, 0.1, 0.1
 has another, and that it lacks a value: each as against the first. What a fact is tells more than
 what it is not, and many pairs of facts differ by chance."""
 
-OPEN, WORD, FACT = 0.4, 1.0, 3.0
+OPEN, WORD, FACT = 0.25, 1.0, 3.0
 """How often a conclusion leaves a field open, says the word, or says it by a fact of that value:
 what is said by a fact holds for more transitions, and what is left open says little."""
+
+RARER = 0.5
+"""The power of how much of a kind of change is unsaid that it is an example by: with 1 rare kinds
+would wait until all else is said, with 0 they would keep what is common from being said."""
 
 TELLING = 0.02
 """The least that a fact counts for which tells nothing of the kind of change: a line may need it
@@ -173,8 +177,8 @@ class Examples:
 
         It is the more often the more likely the kind of change is where the fact has its value.
         """
-        kinds, weights = self._kinds, self.weights()
-        count = kinds.max() + 1
+        kinds, count = self._kinds, self._kinds.max() + 1
+        weights = 1 / np.bincount(kinds)[kinds] / count
         telling = np.zeros(facts.shape)
         for place in range(facts.shape[1]):
             _, values = np.unique(facts[:, place], return_inverse=True)
@@ -207,8 +211,8 @@ class Examples:
     def weights(self, rules: Ruleset | None = None) -> np.ndarray:
         """Return how often each transition (transitions,) is taken for an example.
 
-        All kinds of change are as frequent, however rare they are. Under rules those transitions
-        count that the rules do not say, as far as they do not; all where they say everything.
+        Under rules those transitions count that the rules do not say, as far as they do not; all
+        where they say everything. Kinds of change are more alike in number than they were met.
         """
         unsaid = np.ones(len(self.rows))
         if rules is not None:
@@ -216,8 +220,8 @@ class Examples:
             if not unsaid.any():
                 unsaid += 1
         totals = np.bincount(self._kinds, weights=unsaid)
-        weights = unsaid / np.where(totals > 0, totals, 1)[self._kinds]
-        return np.asarray(weights / np.count_nonzero(totals))
+        weights = unsaid * np.where(totals > 0, totals, 1)[self._kinds] ** (RARER - 1)
+        return np.asarray(weights / weights.sum())
 
     def comparison(self, row: int, fact: str, rng: np.random.Generator) -> Comparison:
         """Draw what is so of a fact that a transition has."""

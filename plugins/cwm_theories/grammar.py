@@ -170,7 +170,7 @@ class AddLine(RuleEdit):
     """Adds a line: one with a reason not after the line that decides that example."""
 
     most: int
-    weight = 3.0
+    weight = 4.5
     grows = True
 
     def applies(self, draft: Draft) -> bool:
@@ -205,7 +205,7 @@ class AddLine(RuleEdit):
 class DropLine(RuleEdit):
     """Leaves a line out, so that lines that decide nothing leave as easily as they came."""
 
-    weight = 2.0
+    weight = 3.0
 
     def applies(self, draft: Draft) -> bool:
         """Not where nothing would be left."""
@@ -278,7 +278,7 @@ class SetOtherwise(RuleEdit):
 class SetConclusion(RuleEdit):
     """Gives a line another conclusion: what followed where it decided wrongly, or any."""
 
-    weight = 2.0
+    weight = 2.5
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
         """Draw the reason or the line, then the conclusion."""
