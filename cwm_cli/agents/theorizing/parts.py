@@ -215,7 +215,7 @@ def held_out_rows(
 
     Where an episode has a single step, each action is taken once. Where there are goals, episodes
     are for the two hardest ones and for none in turn, so that rare changes are among them; else
-    actions are taken in turn.
+    actions are random.
     """
     stage, view = in_words(spec, env_args, seed=seed, max_steps=max_steps)
     with closing(stage.env):
@@ -225,7 +225,7 @@ def held_out_rows(
         elif view.goals:
             policy, episodes = find("policy", "oracle")(plan="ideal"), HELD_OUT_EPISODES
         else:
-            policy, episodes = find("policy", "enumerate")(), HELD_OUT_EPISODES
+            policy, episodes = find("policy", "random")(), HELD_OUT_EPISODES
         policy.prepare(stage)
         return dataset_of(stage, gather(stage, policy, episodes, seed=seed, split=1))
 
