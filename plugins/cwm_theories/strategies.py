@@ -42,9 +42,12 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "theorist.max_tokens": 200,
         "experimenter.environments": 15,
         "experimenter.steps": 240,
+        "experimenter.learning_rate": 5e-4,
+        "experimenter.clip": 0.2,
+        "experimenter.entropy": 0.01,
     }
 )
-"""What rules were weighed by, how they were sampled, and how much curiosity collected."""
+"""What rules were weighed by, how they were sampled, and how curiosity collected and learned."""
 
 
 def likelihood_of(verdict: Verdict) -> float:

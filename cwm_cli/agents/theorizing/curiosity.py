@@ -51,11 +51,11 @@ class CuriousPolicy(Experimenter):
     """Steps of each of them; the first phase is random, and all of them have to be weighed."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     """Discount of rewards per step."""
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Size of the steps by which the policy learns."""
-    entropy: Annotated[float, Field(ge=0)] = 0.01
-    """Weight of keeping actions even."""
-    clip: Annotated[float, Field(gt=0)] = 0.2
+    entropy: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of keeping actions even: what was surprising is not for long."""
+    clip: Annotated[float, Field(gt=0)] = 0.6
     """How far the chance of an action may move in a phase, relative to what it was."""
     epochs: Annotated[int, Field(ge=1)] = 20
     """How often it goes through the rows of a phase."""
