@@ -22,6 +22,7 @@ from cwm_cli.agents.theorizing.experimenters import (
     SideBySide,
     gather,
 )
+from cwm_cli.agents.theorizing.parts import TheoryChoices, answers
 from cwm_cli.agents.theorizing.ppo import Played, Ppo
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -183,7 +184,7 @@ def test_an_oracle_is_recorded_by_collect_too() -> None:
 
 def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
     for name in ("oracle", "enumerate"):
-        with pytest.raises(CwmError, match="CartPole-v1 has no text view"):
+        with pytest.raises(CwmError, match=r"CartPole-v1 into words: choose .*Door-v0"):
             record(environment("CartPole-v1"), policy=name, episodes=1, test_episodes=0)
     for name in ("llm", "curiosity"):
         with pytest.raises(CwmError, match="cwm theorize"):
@@ -316,6 +317,16 @@ def test_a_curious_experimenter_goes_on_exactly_from_its_state() -> None:
     phases(before, range(2))
     after.restore(before.state())
     assert phases(after, range(2, 3)) == expected[2:]
+
+
+def test_the_published_preset_collects_and_learns_as_published() -> None:
+    nobody = answers("theorist", None, None), answers("statistician", None, None)
+    made = (
+        TheoryChoices("metropolis", "curiosity", *nobody).made({"preset": "paper"}, {}).experimenter
+    )
+    assert isinstance(made, CuriousPolicy)
+    assert made.beside == SideBySide(15, 240)
+    assert (made.learning_rate, made.entropy, made.clip, made.epochs) == (5e-4, 0.01, 0.2, 20)
 
 
 def walked(ppo: Ppo, rng: np.random.Generator) -> Played:

@@ -18,7 +18,8 @@ import numpy as np
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import SynthesisResult, synthesize
-from cwm_cli.agents.theorizing.parts import TheoryChoices, view_of
+from cwm_cli.agents.theorizing.experimenters import view_of
+from cwm_cli.agents.theorizing.parts import TheoryChoices
 from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.text_view import TextView

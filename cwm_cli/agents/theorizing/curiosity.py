@@ -76,7 +76,7 @@ class CuriousPolicy(Experimenter):
 
     def prepare(self, stage: Stage) -> None:
         """Make networks for what is seen and done in the environment."""
-        view = view_of(stage)
+        view = view_of(stage.spec, stage.env)
         actions = space_of(stage.env.action_space, "actions")
         if actions.kind != "discrete":
             raise CwmError(f"curiosity chooses among actions, of which {stage.spec.id} has no list")

@@ -19,10 +19,14 @@ from scipy.special import softmax
 from cwm_cli.agents.policies import Act, Policy, Stage, random_acts
 from cwm_cli.agents.recording import EpisodeRequest, Recorded, record_episode
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import find, names
 from cwm_cli.search.contracts import Message, ScoreRequest
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from cwm_cli.data.dataset import Transition
+    from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.envs.text_view import TextView
     from cwm_cli.worlds.statistician import Statistician
 
@@ -95,18 +99,21 @@ class Experimenter(Policy):
 
     def prepare(self, stage: Stage) -> None:
         """Refuse an environment that has no words."""
-        view_of(stage)
+        view_of(stage.spec, stage.env)
 
     def view(self, stage: Stage) -> TextView:
         """Return the environment in words."""
-        return self.context.view if self.context else view_of(stage)
+        return self.context.view if self.context else view_of(stage.spec, stage.env)
 
 
-def view_of(stage: Stage) -> TextView:
-    """Return the words of the environment that is recorded, or say that it has none."""
-    if stage.spec.text is None:
-        raise CwmError(f"{stage.spec.id} has no text view: choose another environment or --policy")
-    return stage.spec.text(stage.env)
+def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
+    """Return the words for a made environment, or say which environments have any."""
+    if spec.text is None:
+        having = [name for name in names("environment") if find("environment", name)().text]
+        raise CwmError(
+            f"nothing puts what happens in {spec.id} into words: choose {', '.join(having)}"
+        )
+    return spec.text(env)
 
 
 def gather(
@@ -207,7 +214,7 @@ class OraclePolicy(Experimenter):
 
     def prepare(self, stage: Stage) -> None:
         """Refuse an environment whose words name no goals."""
-        if not view_of(stage).goals:
+        if not view_of(stage.spec, stage.env).goals:
             raise CwmError(f"{stage.spec.id} names no goals to an oracle: choose another --policy")
 
     def goal(self, goals: Sequence[str], place: int) -> str | None:

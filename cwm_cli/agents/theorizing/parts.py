@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.agents.collecting import load_transitions
 from cwm_cli.agents.policies import Policy, Stage
 from cwm_cli.agents.synthesizing import MODEL_VARIABLE
-from cwm_cli.agents.theorizing.experimenters import gather
+from cwm_cli.agents.theorizing.experimenters import gather, view_of
 from cwm_cli.data.dataset import DONE, Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import step_limit
@@ -29,9 +29,6 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import Backend, Strategy
 from cwm_cli.worlds.choosing import weigher
 from cwm_cli.worlds.statistician import Statistician
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 HELD_OUT_EPISODES = 9
 """Episodes that are held out, as many as in the published test set."""
@@ -87,16 +84,6 @@ def answers(
             raise CwmError(f"the backend {named!r} needs a model: write --{role} {named}/MODEL")
         return NamedBackend(named, model if needs else "")
     return NamedBackend(default("model"), model) if model else NamedBackend(default(role))
-
-
-def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
-    """Return the words for a made environment, or say which environments have any."""
-    if spec.text is None:
-        having = [name for name in names("environment") if find("environment", name)().text]
-        raise CwmError(
-            f"nothing puts what happens in {spec.id} into words: choose {', '.join(having)}"
-        )
-    return spec.text(env)
 
 
 def statistician_of(
