@@ -15,13 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import machine
+from benchmarks.theories.balance import balance, balance_table
 from benchmarks.theories.measures import (
+    COMPARED,
     EXPERIMENTERS,
     METHODS,
     NAMED_RULES,
     Figures,
     Job,
     Part,
+    compared,
+    compared_table,
     door,
     door_table,
     playground,
@@ -34,6 +38,7 @@ FIRST_SEED = 100
 DOORS = [f"{method}: {rule}" for method in METHODS for rule in NAMED_RULES]
 
 PARTS = (
+    Part("balance", ["corrected", "not corrected"], balance, balance_table, seeds=3),
     Part("door", DOORS, door("symbolic"), door_table, about="rules read exactly"),
     Part("door-tiny", DOORS, door("tiny"), door_table, about="read by a tiny language model"),
     Part(
@@ -43,6 +48,14 @@ PARTS = (
         playground_table,
         seeds=3,
         about="rules read exactly, 60 phases",
+    ),
+    Part(
+        "programs",
+        list(COMPARED),
+        compared,
+        compared_table,
+        seeds=3,
+        about="rules and programs from the same transitions, without a language model",
     ),
 )
 

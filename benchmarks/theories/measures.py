@@ -9,6 +9,8 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import cwm_cli as cwm
+from cwm_cli.agents.theorizing.comparing import compare_with_program
+from cwm_cli.agents.theorizing.parts import NamedBackend, TheoryChoices
 from cwm_cli.agents.theorizing.runs import TheorizingResult, TheoryRun, discovered
 from cwm_cli.agents.theorizing.scoring import RuleScores
 
@@ -202,3 +204,63 @@ def _first(runs: Sequence[Figures]) -> str:
     none = [each["rows"] for each, step in zip(runs, steps, strict=True) if step is None]
     told = ", ".join(f"{step:,}" for step in sorted(filter(None, steps)))
     return f"{told}; never in {len(none)} x {min(none):,}" if none else told
+
+
+COMPARED: Mapping[str, Mapping[str, Any]] = {
+    "door, 10 rows": {"env": DOOR, "policy": "random", "episodes": 10},
+    "door, 40 rows": {"env": DOOR, "policy": "random", "episodes": 40},
+    "playground, 3 episodes": {"env": PLAYGROUND, "policy": "oracle", "episodes": 3},
+    "playground, 30 episodes": {"env": PLAYGROUND, "policy": "oracle", "episodes": 30},
+}
+"""What is recorded for rules and for programs alike."""
+
+
+def compared(case: str, seed: int, folder: Path) -> Figures:
+    """Find rules, and a program, from the same transitions, without a language model."""
+    asked = dict(COMPARED[case])
+    options = ["policy.plan=ideal"] if asked["policy"] == "oracle" else []
+    file = folder.with_suffix(".npz")
+    rows = cwm.collect(
+        asked.pop("env"),
+        **asked,
+        options=options,
+        test_episodes=27 if case.startswith("door") else 9,
+        min_rows=1,
+        seed=seed,
+        out=file,
+    ).dataset
+    symbolic, grammar = (NamedBackend(name) for name in ("symbolic", "grammar"))
+    return compare_with_program(
+        COMPARED[case]["env"],
+        rows,
+        parts=TheoryChoices("metropolis", "random", grammar, symbolic),
+        folder=folder,
+        phases=40,
+        proposals=15,
+        seed=seed,
+    ).as_json()["models"]
+
+
+def compared_table(found: Mapping[str, Sequence[Figures]]) -> Iterator[str]:
+    """Yield a line for rules and one for programs of each case."""
+    yield (
+        f"{'':24s} {'':8s} {'top-1':>6s} {'kinds':>6s} {'exact':>6s} {'nll':>6s} "
+        f"{'completions':>11s} {'tokens':>6s} {'seconds':>7s}"
+    )
+    for case, runs in found.items():
+        for name in runs[0]:
+            own = [each[name] for each in runs]
+            top, kinds = (mean(_top(each, part)) for part in ("all", "mean") for each in [own])
+            nll = mean(each["ranks"]["all"]["nll"] for each in own)
+            exact = mean(each["exact"] or 0.0 for each in own)
+            spent = [
+                mean(each[key] for each in own) for key in ("completions", "tokens", "seconds")
+            ]
+            yield (
+                f"{case:24s} {name:8s} {top:6.3f} {kinds:6.3f} {exact:6.3f} {nll:6.3f} "
+                f"{spent[0]:11.0f} {spent[1]:6.0f} {spent[2]:7.1f}"
+            )
+
+
+def _top(models: Sequence[Figures], part: str) -> list[float]:
+    return [next(iter(each["ranks"][part]["top"].values())) for each in models]

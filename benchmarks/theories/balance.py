@@ -1,0 +1,91 @@
+"""Whether corrected chains visit rules as often as they are likely: five rules, an uneven q."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.registry import find
+from cwm_cli.search.contracts import (
+    GENERATE,
+    IMPROVE,
+    Backend,
+    Completion,
+    Message,
+    Move,
+    Problem,
+    Request,
+    ScoreRequest,
+    Verdict,
+)
+from cwm_cli.search.loop import Search
+
+STEPS = 50_000
+NAMES = "abcde"
+
+
+class Table(Problem):
+    """Five rules of known likelihood."""
+
+    moves = (GENERATE, IMPROVE)
+
+    def __init__(self, likelihoods: Mapping[str, float]) -> None:
+        self.likelihoods = likelihoods
+
+    def messages(self, move: Move) -> tuple[Message, ...]:
+        """Ask for one of them."""
+        return (Message(role="user", content=f"One of {NAMES}, after {move.program!r}."),)
+
+    def read(self, text: str, move: Move) -> str:
+        """Take it as it is."""
+        return text
+
+    def judge(self, candidate: str) -> Verdict:
+        """Look its likelihood up."""
+        likelihood = self.likelihoods[candidate]
+        return Verdict(exp(likelihood), log_likelihood=likelihood)
+
+
+class Proposer(Backend):
+    """Proposes one of them by a table of chances, which it knows."""
+
+    can_score = True
+
+    def __init__(self, chances: Mapping[str, np.ndarray]) -> None:
+        self.chances = chances
+
+    def complete(self, request: Request) -> Completion:
+        """Draw one."""
+        chances = self.chances[request.move.program]
+        place = np.random.default_rng(request.seed).choice(len(NAMES), p=chances)
+        return Completion(NAMES[place], log_probability=log(chances[place]))
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Look the chances up."""
+        asked = [(each.question.move.program, each.text) for each in requests]  # type: ignore[attr-defined]
+        return [[log(self.chances[given][NAMES.index(text)])] for given, text in asked]
+
+
+def balance(case: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Return the total variation between where a chain stood and the exact posterior."""
+    rng = np.random.default_rng(seed)
+    likelihoods = dict(zip(NAMES, -2 * rng.random(len(NAMES)) - 0.5, strict=True))
+    chances = {given: rng.dirichlet(np.ones(len(NAMES))) * 0.9 + 0.02 for given in ("", *NAMES)}
+    strategy = find("strategy", "metropolis")(hastings=case == "corrected")
+    search = Search(Table(likelihoods), strategy, Proposer(chances), seed=seed)
+    stood: Counter[str] = Counter()
+    for _ in search.run(STEPS):
+        stood[search.nodes[strategy.held()[0]].program] += 1
+    exact = np.exp(list(likelihoods.values()))
+    shares = np.array([stood[name] for name in NAMES]) / stood.total()
+    return {"variation": float(np.abs(shares - exact / exact.sum()).sum() / 2), "steps": STEPS}
+
+
+def balance_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield the distance of corrected and of other chains from the posterior."""
+    for case, runs in found.items():
+        every = sorted(each["variation"] for each in runs)
+        yield f"{case:15s} total variation {every[0]:.4f} to {every[-1]:.4f}, {STEPS:,} steps"
