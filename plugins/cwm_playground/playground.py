@@ -241,7 +241,12 @@ def _without(ground: tuple[int, ...], thing: int) -> tuple[int, ...]:
 
 def scene_of(numbers: Any) -> PlaygroundState:
     """Return the scene that `PlaygroundState.numbers` has told."""
-    *counts, foot, first, second = np.asarray(numbers).tolist()
+    return _scene(np.asarray(numbers, np.int64).tobytes())
+
+
+@lru_cache(maxsize=4096)  # words ask for the same scene some ten times in a step
+def _scene(numbers: bytes) -> PlaygroundState:
+    *counts, foot, first, second = np.frombuffer(numbers, np.int64).tolist()
     ground = tuple(thing for thing, count in enumerate(counts) for _ in range(count))
     return PlaygroundState(ground, foot, tuple(thing for thing in (first, second) if thing))
 
