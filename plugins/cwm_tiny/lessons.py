@@ -54,7 +54,7 @@ PLAIN = 10.0
 """How often a made-up change is about what is there, as against any other: so is what follows in
 most worlds, and rules about it say more."""
 
-RULES_AT_ONCE, ASKED_OF_EACH = 32, 8
+RULES_AT_ONCE, ASKED_OF_EACH = 16, 8
 """Rules in a batch, each with one state, and questions that share the reading of both."""
 
 STARTED, UNKNOWN_RULES = 0.15, 0.03
@@ -67,7 +67,7 @@ FIRST_WORDS, MOST_WORDS = 15, 100
 """Rules of more words than this are not changed but drawn anew, at the beginning and later: those
 of one line are understood first."""
 
-FOR_A_WORD = 128
+FOR_A_WORD = 64
 """Rules after which one word more is allowed."""
 
 SHOWN = 12
