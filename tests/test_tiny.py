@@ -116,6 +116,32 @@ def door(rule):
     return view, text_transitions(view, rows)
 
 
+@pytest.mark.parametrize("rule", TRUE)
+def test_the_model_that_ships_finds_what_follows_likely_under_the_rules_alone(rule):
+    view, transitions = door(rule)
+    statistician = Statistician(view, Tiny())
+    said = {
+        name: statistician.log_likelihoods(text, transitions).sum() for name, text in TRUE.items()
+    }
+    unknown = statistician.log_likelihoods("", transitions).sum()
+    assert said.pop(rule) > -1.0
+    assert -35 < unknown < -12  # 27 sentences, either of which may follow: -18.7
+    assert max(said.values()) < -8  # "not a blue key" is wrong of one item where all are opened to
+
+
+def test_the_tiny_model_only_predicts():
+    view, transitions = door("always")
+    question = PredictionQuestion(view, "", transitions[0])
+    request = Request((), 0, Move(GENERATE), None)
+    with pytest.raises(CwmError, match="proposes no rules"):
+        Tiny().complete(request)
+    with pytest.raises(CwmError, match="weighs predictions alone"):
+        Tiny().score([ScoreRequest((), "Always, opened.", request)])
+    with pytest.raises(CwmError, match="leave out --model"):
+        Tiny(model="tiny")
+    assert len(Tiny().score([ScoreRequest((), "The door opens.", question)])[0]) == 4
+
+
 def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path):
     view, transitions = door("always")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

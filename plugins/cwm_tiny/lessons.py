@@ -30,12 +30,10 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.worlds.statistician import PredictionQuestion, Statistician, TextTransition
 from cwm_tiny.model import (
-    ACTION,
-    CHANGE,
     MARKS,
-    RULES,
     STATE,
     TinyModel,
+    question_text,
     words_of,
 )
 from cwm_tiny.training import Course, Lesson, train
@@ -55,7 +53,7 @@ PLAIN = 10.0
 most worlds, and rules about it say more."""
 
 RULES_AT_ONCE, ASKED_OF_EACH = 16, 8
-"""Rules in a batch, each with one state, and questions that share the reading of both."""
+"""Rules in a batch, each with one state, and actions that are asked about there."""
 
 STARTED, UNKNOWN_RULES = 0.15, 0.03
 """Share of rules that are drawn anew, not by changing others; share of questions without rules."""
@@ -63,7 +61,7 @@ STARTED, UNKNOWN_RULES = 0.15, 0.03
 TRIES = 3
 """Draws of rules and a state until the rules say something there."""
 
-FIRST_WORDS, MOST_WORDS = 15, 100
+FIRST_WORDS, MOST_WORDS = 15, 60
 """Rules of more words than this are not changed but drawn anew, at the beginning and later: those
 of one line are understood first."""
 
@@ -212,12 +210,13 @@ class Lessons:
             turns.append((len(texts) == len(here[0].candidates), times[texts]))
             times[texts] += 1
         order = sorted(range(len(here)), key=turns.__getitem__)
+        state = tokens(f"{STATE} {here[0].state}")
         asked = []
         for n in [order[n % len(order)] for n in range(ASKED_OF_EACH)]:
             answer = allowed[n][rng.integers(len(allowed[n]))]
-            asked.append((tokens(f"{ACTION} {here[n].action} {CHANGE}"), tokens(answer)))
-        known = f"{RULES} {rules} " if rules else ""
-        return Lesson(tokens(f"{known}{STATE} {here[0].state}"), asked)
+            question = tokens(question_text(rules, here[n].state, here[n].action))
+            asked.append((question[len(state) :], tokens(answer)))
+        return Lesson(state, asked)
 
     def _allowed(self, rules: str, here: Sequence[TextTransition]) -> list[tuple[str, ...]]:
         """Return, for each action, the changes that are likeliest under rules."""

@@ -2,7 +2,7 @@
 
 `read` is the whole network, written once: NumPy reads with it, torch learns with it. A text is
 read in stretches, each of which remembers the one before, so that what many texts begin with is
-read once: the rules for all transitions, a transition for all that may follow.
+read once: a state for all its actions, a question for all that may follow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING, UNKNOWN = 0, 1
 """Tokens that stand for no word (the end of a shorter text in a batch) and for any other word."""
 
 RULES, STATE, ACTION, CHANGE = "<rules>", "<state>", "<action>", "<change>"
-MARKS = (RULES, STATE, ACTION, CHANGE)
+MARKS = (STATE, ACTION, RULES, CHANGE)
 """What each part of a question begins with; a question without rules has none of the first."""
 
 HEADS = 4
@@ -42,9 +42,13 @@ _WORD = re.compile(r"<\w+>|\w+|[^\w\s]")
 
 
 def question_text(rules: str, state: str, action: str) -> str:
-    """Put a question the way the model has learned to read it."""
+    """Put a question the way the model has learned to read it.
+
+    Rules come last: each word of theirs is then read with the action in mind, and so whether a
+    line applies is known where it stands.
+    """
     known = f"{RULES} {rules} " if rules.strip() else ""
-    return f"{known}{STATE} {state} {ACTION} {action} {CHANGE}"
+    return f"{STATE} {state} {ACTION} {action} {known}{CHANGE}"
 
 
 def words_of(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from cwm_tiny.model import TinyModel, grown, padded, read, shapes_of, windows
 
 
 class Lesson(NamedTuple):
-    """One text with rules, and what is asked of it: tokens of each question's rest and answer."""
+    """What several questions begin with, and of each the rest and the answer: all in tokens."""
 
     known: Sequence[int]
     asked: Sequence[tuple[Sequence[int], Sequence[int]]]
