@@ -1,4 +1,4 @@
-"""Train the tiny language models that ship, one for the words of each environment that is named.
+"""Train tiny language models, one for the words of each environment that is named, to ship them.
 
 It takes `cwm-cli[neural]`, and as the seconds are a limit the weights differ a little from machine
 to machine. What a model says of how it was trained stands in its file.

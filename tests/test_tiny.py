@@ -8,32 +8,14 @@ import pytest
 from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
+from cwm_cli.search.contracts import GENERATE, Move, Request, ScoreRequest
 from cwm_cli.worlds.statistician import Statistician, text_transitions
 from cwm_tiny.backend import Tiny
 from cwm_tiny.lessons import learned
-from cwm_tiny.model import MARKS, TinyModel, question_text, read, shapes_of, windows
+from cwm_tiny.model import MARKS, TinyModel, question_text, read, shapes_of, windows, words_of
 from cwm_tiny.training import Course
 
-WORDS = [
-    "if",
-    "the",
-    "colour",
-    "is",
-    "not",
-    "blue",
-    "red",
-    "then",
-    "opened",
-    "closed",
-    "otherwise",
-    "you",
-    "hold",
-    "a",
-    "key",
-    "ball",
-    ".",
-    ",",
-]
+WORDS = words_of("if the colour is not blue red, then opened closed. otherwise you hold a key ball")
 RULES = ["If colour is blue, then closed. Otherwise, opened.", "", "Always, closed."]
 STATE, CHANGES = "A door is closed.", ["The door is opened.", "You hold a door.", "Closed."]
 
@@ -92,18 +74,6 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path):
         TinyModel.load(Path(tmp_path / "missing.npz"))
 
 
-TRUE = {
-    "not blue": "If colour is blue, then closed.\nOtherwise, opened.",
-    "not a blue key": "If colour is blue and shape is key, then closed.\nOtherwise, opened.",
-    "neither green nor large": (
-        "If colour is green, then closed.\nIf size is large, then closed.\nOtherwise, opened."
-    ),
-    "always": "Always, opened.",
-    "never": "Always, closed.",
-}
-"""The rules of the door in the controlled language."""
-
-
 def door(rule):
     """The door with a rule in words, and what follows each of the 27 items."""
     spec = environment("Door-v0")
@@ -116,22 +86,7 @@ def door(rule):
     return view, text_transitions(view, rows)
 
 
-@pytest.mark.parametrize("rule", TRUE)
-def test_the_model_that_ships_finds_what_follows_likely_under_the_rules_alone(rule):
-    view, transitions = door(rule)
-    statistician = Statistician(view, Tiny())
-    said = {
-        name: statistician.log_likelihoods(text, transitions).sum() for name, text in TRUE.items()
-    }
-    unknown = statistician.log_likelihoods("", transitions).sum()
-    assert said.pop(rule) > -1.0
-    assert -35 < unknown < -12  # 27 sentences, either of which may follow: -18.7
-    assert max(said.values()) < -8  # "not a blue key" is wrong of one item where all are opened to
-
-
 def test_the_tiny_model_only_predicts():
-    view, transitions = door("always")
-    question = PredictionQuestion(view, "", transitions[0])
     request = Request((), 0, Move(GENERATE), None)
     with pytest.raises(CwmError, match="proposes no rules"):
         Tiny().complete(request)
@@ -139,7 +94,6 @@ def test_the_tiny_model_only_predicts():
         Tiny().score([ScoreRequest((), "Always, opened.", request)])
     with pytest.raises(CwmError, match="leave out --model"):
         Tiny(model="tiny")
-    assert len(Tiny().score([ScoreRequest((), "The door opens.", question)])[0]) == 4
 
 
 def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path):

@@ -52,21 +52,20 @@ PLAIN = 10.0
 """How often a made-up change is about what is there, as against any other: so is what follows in
 most worlds, and rules about it say more."""
 
-RULES_AT_ONCE, ASKED_OF_EACH = 16, 8
+RULES_AT_ONCE, ASKED_OF_EACH = 8, 8
 """Rules in a batch, each with one state, and actions that are asked about there."""
 
 STARTED, UNKNOWN_RULES = 0.15, 0.03
 """Share of rules that are drawn anew, not by changing others; share of questions without rules."""
 
-TRIES = 3
-"""Draws of rules and a state until the rules say something there."""
+TRIES = 5
+"""Draws of rules and a state until the rules tell actions apart there."""
 
-FIRST_WORDS, MOST_WORDS = 15, 60
-"""Rules of more words than this are not changed but drawn anew, at the beginning and later: those
-of one line are understood first."""
+FIRST_WORDS, MOST_WORDS = 16, 60
+"""Most words of rules at the beginning and later: those of one line are understood first."""
 
-FOR_A_WORD = 64
-"""Rules after which one word more is allowed."""
+FOR_A_WORD = 16
+"""Batches after which one word more is allowed."""
 
 SHOWN = 12
 """Transitions with made-up changes that the theorist is shown."""
@@ -160,6 +159,7 @@ class Lessons:
     _rules: list[str] = field(init=False)
     _model: TinyModel = field(init=False)
     _asked: int = field(default=0, init=False)
+    _batches: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Collect the words."""
@@ -176,7 +176,13 @@ class Lessons:
 
     def __call__(self) -> list[Lesson]:
         """Return a batch."""
+        self._batches += 1
         return [self._lesson() for _ in range(RULES_AT_ONCE)]
+
+    @property
+    def _room(self) -> int:
+        """How many words rules may have by now."""
+        return min(MOST_WORDS, FIRST_WORDS + self._batches // FOR_A_WORD)
 
     def _next_rules(self) -> str:
         """Change one of the rules at hand, or draw new ones in their place."""
@@ -185,15 +191,15 @@ class Lessons:
             return ""
         place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
-        room = min(MOST_WORDS, FIRST_WORDS + self._asked // FOR_A_WORD)
-        new = not old or len(words_of(old)) > room or rng.random() < STARTED
+        new = not old or rng.random() < STARTED
         move = Move(GENERATE) if new else Move(IMPROVE, place, old)
         shown = [self.met[n] for n in rng.integers(len(self.met), size=SHOWN).tolist()]
         self._problem.made_up = [here[int(rng.integers(len(here)))] for here in shown]
         self._asked += 1
         request = Request((), int(rng.integers(2**31)), move, self._problem, step=self._asked)
-        self._rules[place] = self._problem.read(self.theorist.complete(request).text, move)
-        return self._rules[place]
+        rules = self._problem.read(self.theorist.complete(request).text, move)
+        self._rules[place] = rules if len(words_of(rules)) <= self._room else ""
+        return rules
 
     def _lesson(self) -> Lesson:
         """Ask what follows actions in a state: first each thing that the rules say of some."""
@@ -202,7 +208,7 @@ class Lessons:
             rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
             here = [here[n] for n in rng.permutation(len(here)).tolist()]
             allowed = self._allowed(rules, here)
-            if not rules or min(map(len, allowed)) < len(here[0].candidates):
+            if len(words_of(rules)) <= self._room and (not rules or len({*allowed}) > 1):
                 break
         times: Counter[tuple[str, ...]] = Counter()
         turns = []
