@@ -8,7 +8,7 @@ of them is known, for all transitions at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TypeVar
 
@@ -247,11 +247,6 @@ class Examples:
             among = np.array(1 if comparison.holds else others)
         holding = self.table.holding(comparison, self.rows) & self._there[:, place]
         return np.asarray(holding * weight / np.maximum(among, 1) / self._totals[:, place])
-
-    def there(self, facts: Iterable[str]) -> np.ndarray:
-        """Return how many of the facts each transition has."""
-        places = [self.table.places[fact] for fact in facts]
-        return np.asarray(self._there[:, places].sum(axis=1))
 
     def line(self, row: int, rng: np.random.Generator) -> RuleLine:
         """Draw a line that says what a transition shows."""

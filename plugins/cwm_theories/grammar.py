@@ -47,6 +47,10 @@ IDLE = 5.0
 """How often a line that decides no example is left out, as against one that does."""
 
 
+SHARP = 3
+"""The power of how well a condition tells right from wrong that it is drawn by: there are hundreds
+that tell a little."""
+
 SATED = 0.2
 """How often edits that make rules longer are taken where these say all that was recorded, as
 against else: what is left to do then is to say it in fewer words."""
@@ -68,6 +72,9 @@ class Draft:
     weights: np.ndarray = field(init=False)
     deciding: np.ndarray = field(init=False)
     settled: bool = field(default=False, init=False)
+    _telling: dict[int, dict[Comparison, float]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         weights, deciding = np.empty(0), np.empty(0, dtype=np.int64)
@@ -130,6 +137,28 @@ class Draft:
         """Return the rules with another line in a place."""
         lines = self.rules.lines
         return self.rules._replace(lines=(*lines[:place], line, *lines[place + 1 :]))
+
+    def telling(self, place: int) -> dict[Comparison, float]:
+        """Return conditions that a line might have besides its own, and the chances.
+
+        They are the likelier the more of the examples it says they keep, and the fewer of those
+        that it decides wrongly.
+        """
+        examples = self.examples
+        if examples is None:
+            return {}
+        if place not in self._telling:
+            rows = examples.rows[self.deciding == place]
+            right = examples.table.precision(self.rules, rows)
+            weights = {}
+            for each, weight in _any_condition(self, place).items():
+                holds = examples.table.holding(each, rows)
+                kept = (right @ holds) / max(right.sum(), 1e-9)
+                freed = ((1 - right) @ ~holds) / max((1 - right).sum(), 1e-9)
+                # of facts with many words each is rare: what it tells has to outweigh that
+                weights[each] = weight ** (1 / SHARP) * (kept * freed) ** SHARP
+            self._telling[place] = shares(weights) if any(weights.values()) else {}
+        return self._telling[place]
 
     def differing(self, to: Ruleset) -> list[int]:
         """Return the lines by which alone the rules may have become others."""
@@ -310,7 +339,7 @@ class SetConclusion(RuleEdit):
 
 
 class AddCondition(RuleEdit):
-    """Restricts a line: by what is not so where it decided wrongly, or by any condition.
+    """Restricts a line that decided wrongly by what tells these examples from others, or any line.
 
     The condition is of a fact that the line does not speak of yet.
     """
@@ -319,52 +348,37 @@ class AddCondition(RuleEdit):
     grows = True
 
     def draw(self, draft: Draft, rng: np.random.Generator) -> Ruleset:
-        """Draw the reason or the line, then the fact, then the condition."""
+        """Draw the line, then the condition."""
         row = draft.example(rng, draft.decided)
-        if row is None or draft.examples is None:
+        if row is None:
             place = int(rng.integers(len(draft.rules.lines)))
-            facts = _unsaid(draft, place)
         else:
             place = int(draft.deciding[row])
-            there = draft.examples.transitions[row].facts
-            facts = [fact for fact in _unsaid(draft, place) if fact in there]
-        if not facts:
+        chances = _any_condition(draft, place) if row is None else draft.telling(place)
+        if not chances:
             return draft.rules
-        fact = facts[int(rng.integers(len(facts)))]
-        if row is None or draft.examples is None:
-            condition = drawn(draft.words.comparisons[fact], rng)
-        else:
-            condition = _negated(draft.examples.comparison(row, fact, rng))
         line = draft.rules.lines[place]
-        conditions = draft.words.language.ordered([*line.conditions, condition])
+        conditions = draft.words.language.ordered([*line.conditions, drawn(chances, rng)])
         return draft.with_line(place, line._replace(conditions=conditions))
 
     def chance(self, draft: Draft, to: Ruleset) -> float:
-        """Sum over the lines that may have got the condition, and over the reasons."""
+        """Sum over the lines that may have got the condition, with a reason and without."""
         decided, chance = draft.decided, 0.0
         share = draft.reasoned(decided)
         for place in draft.differing(to):
-            before, after, facts = draft.rules.lines[place], to.lines[place], _unsaid(draft, place)
-            if before.conclusion != after.conclusion or not {*before.conditions} <= {
-                *after.conditions
-            }:
+            before, after = draft.rules.lines[place], to.lines[place]
+            kept, had = {*before.conditions}, {*after.conditions}
+            if before.conclusion != after.conclusion or not kept <= had or len(had - kept) > 1:
                 continue
-            weights = decided * (draft.deciding == place)
-            if before == after:  # where there was no fact to speak of
-                chance += (1 - share) * (not facts) / len(to.lines)
-                if share and draft.examples is not None:
-                    chance += share * float(weights @ (draft.examples.there(facts) == 0))
-                continue
-            new = {*after.conditions} - {*before.conditions}
-            condition = new.pop()
-            if new or condition.fact not in facts:
-                continue
-            anything = draft.words.comparisons[condition.fact].get(condition, 0.0) / len(facts)
-            chance += (1 - share) * anything / len(to.lines)
-            if share and draft.examples is not None:
-                chances = draft.examples.comparison_chances(_negated(condition))
-                each = chances / np.maximum(draft.examples.there(facts), 1)
-                chance += share * float(weights @ each)
+            reasons = share * float(decided[draft.deciding == place].sum())
+            ways = [((1 - share) / len(to.lines), _any_condition(draft, place))]
+            if reasons:
+                ways.append((reasons, draft.telling(place)))
+            for weight, chances in ways:
+                if had == kept:  # where there was nothing to say
+                    chance += weight * (not chances)
+                else:
+                    chance += sum(weight * chances.get(each, 0.0) for each in had - kept)
         return chance
 
 
@@ -643,7 +657,10 @@ def _without(line: RuleLine, condition: Comparison) -> RuleLine:
     return line._replace(conditions=tuple(each for each in line.conditions if each != condition))
 
 
-def _unsaid(draft: Draft, place: int) -> list[str]:
-    """Return the facts that no condition of a line is about."""
+def _any_condition(draft: Draft, place: int) -> dict[Comparison, float]:
+    """Return what a line might say of facts that it does not speak of, and the chances."""
     said = {condition.fact for condition in draft.rules.lines[place].conditions}
-    return [fact for fact in draft.words.language.values if fact not in said]
+    comparisons = draft.words.comparisons.items()
+    return shares(
+        {each: share for fact, of in comparisons if fact not in said for each, share in of.items()}
+    )
