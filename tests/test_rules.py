@@ -9,11 +9,15 @@ from itertools import product
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.theory import TheoryProblem
-from cwm_cli.search.contracts import GENERATE, IMPROVE, Move, Request, ScoreRequest
-from cwm_cli.worlds.statistician import Statistician, TextTransition
+from cwm_cli.search.contracts import EVIDENCE, GENERATE, IMPROVE, Move, Request, ScoreRequest
+from cwm_cli.search.loop import Search
+from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
+from cwm_playground.door import ITEMS, Door, DoorWords
+from cwm_playground.door import RULES as RULES_OF_DOORS
 from cwm_theories.drawing import Words
 from cwm_theories.grammar import Grammar
 from cwm_theories.language import (
@@ -24,6 +28,7 @@ from cwm_theories.language import (
     Ruleset,
     language_of,
 )
+from cwm_theories.strategies import Metropolis
 from cwm_theories.symbolic import Symbolic
 
 
@@ -263,3 +268,25 @@ def test_the_grammar_proposes_nothing_but_rules_in_words() -> None:
         Grammar().score([ScoreRequest((), "rules")])
     request = asked(SwitchView(), SWITCHED, None)
     assert Grammar().score([ScoreRequest((), "Lamps shine.", request)]) == [[-np.inf]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES_OF_DOORS)
+def test_a_chain_of_edits_finds_the_rule_of_a_door(rule: str) -> None:
+    view, opens = DoorWords(Door(rule=rule)), RULES_OF_DOORS[rule]
+    rows = [
+        Transition(0, action, int(opens(item)), float(opens(item)), True, episode=action)
+        for action, item in enumerate(ITEMS)
+    ]
+    problem = TheoryProblem(Statistician(view, Symbolic()))
+    search = Search(problem, Metropolis(), Grammar(), seed=3)
+    rng = np.random.default_rng(3)
+    for phase in range(1, 41):
+        problem.observe([rows[action] for action in rng.integers(len(ITEMS), size=5)])
+        search.outdate()
+        assert all(record.node.action == EVIDENCE for record in search.renew())
+        assert len(list(search.run(5 * phase))) == 5
+    assert search.best is not None
+    items = text_transitions(view, rows)
+    likely = problem.statistician.log_likelihoods(search.best.program, items)
+    assert np.exp(likely) == pytest.approx([0.975] * len(ITEMS))
