@@ -26,7 +26,7 @@ from cwm_induction.discrete.rule_search import MOST_WEIGHT, RuleVariant, choose_
 from cwm_induction.discrete.rules import (
     DecisionList,
     DecisionTable,
-    Examples,
+    LabelledRows,
     RuleColumn,
     error_bits,
 )
@@ -424,7 +424,7 @@ class _Exceptions(NamedTuple):
         kinds = max(2, int(labels.max(initial=0)) + 1)
         price = error_bits(self.noise, kinds)
         inputs = factored.inputs(columns, self.sizes)
-        examples = Examples(inputs, labels, weights, price).select(rows)
+        examples = LabelledRows(inputs, labels, weights, price).select(rows)
         if not self.full:
             return fit_layers(examples, ROUGH_COLUMNS, runs=False)
         return choose_rules(examples, self.variant)

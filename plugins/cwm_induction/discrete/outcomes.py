@@ -18,7 +18,7 @@ from cwm_induction.discrete.rule_search import (
     choose_rules,
     general_rules,
 )
-from cwm_induction.discrete.rules import DecisionList, Examples, RuleColumn, error_bits
+from cwm_induction.discrete.rules import DecisionList, LabelledRows, RuleColumn, error_bits
 from cwm_induction.discrete.transitions import Transitions, split
 
 LEAST_REWARDS = 4
@@ -160,7 +160,7 @@ class _Fitting:
         price = error_bits(self.noise, max(2, len(counts)))
         rare = counts[counts > 0].min() < RARE * counts.sum()
         inputs = replace(factored.inputs(columns, self.sizes), caution=BOLD if rare else 1.0)
-        examples = Examples(inputs, labels, weights * rarity[labels], price)
+        examples = LabelledRows(inputs, labels, weights * rarity[labels], price)
         usual = choose_rules(examples, self.variant)
         if not self.variant.shapes or not labels.any() or examples.kinds > MOST_KINDS:
             return Rule(columns, usual)

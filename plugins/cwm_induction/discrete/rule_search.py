@@ -19,7 +19,7 @@ from cwm_induction.discrete.rules import (
     ColumnBound,
     DecisionList,
     DecisionTable,
-    Examples,
+    LabelledRows,
     RuleColumn,
     RuleInputs,
 )
@@ -82,7 +82,7 @@ class RuleVariant(NamedTuple):
     shifts: bool = False
 
 
-def choose_rules(examples: Examples, variant: RuleVariant) -> DecisionList:
+def choose_rules(examples: LabelledRows, variant: RuleVariant) -> DecisionList:
     """Return the shorter of layers and, where shapes are admitted, a tree."""
     layers = fit_layers(examples, FULL_COLUMNS, runs=variant.shapes)
     if not variant.shapes or not examples.labels.any() or examples.kinds > MAX_KINDS:
@@ -91,7 +91,7 @@ def choose_rules(examples: Examples, variant: RuleVariant) -> DecisionList:
 
 
 def general_rules(
-    examples: Examples, usual: DecisionList, inputs: RuleInputs
+    examples: LabelledRows, usual: DecisionList, inputs: RuleInputs
 ) -> DecisionList | None:
     """Return claims about other columns where these are shorter and explain no less than rules do.
 
@@ -121,7 +121,7 @@ class _Layer(NamedTuple):
         return self.bits + self.loss
 
 
-def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> DecisionList:
+def fit_layers(examples: LabelledRows, most_columns: int, *, runs: bool) -> DecisionList:
     """Lay tables, and runs if asked for, over each other."""
 
     def propose(labels: np.ndarray, loss: float) -> Iterator[_Layer | None]:
@@ -133,7 +133,7 @@ def fit_layers(examples: Examples, most_columns: int, *, runs: bool) -> Decision
 
 
 def _laid(
-    examples: Examples,
+    examples: LabelledRows,
     most: int,
     propose: Callable[[np.ndarray, float], Iterator[_Layer | None]],
 ) -> DecisionList:
@@ -155,7 +155,9 @@ def _laid(
     return DecisionList(tuple(layers), spent + loss)
 
 
-def _best_table(examples: Examples, labels: np.ndarray, most: int, limit: float) -> _Layer | None:
+def _best_table(
+    examples: LabelledRows, labels: np.ndarray, most: int, limit: float
+) -> _Layer | None:
     """Return the table that shortens the description most, if any does.
 
     It has the keys that pay for themselves.
@@ -191,7 +193,7 @@ class _Prices(NamedTuple):
     counts: np.ndarray
 
 
-def _prices(examples: Examples, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
+def _prices(examples: LabelledRows, wrong: np.ndarray, chosen: tuple[int, ...]) -> _Prices:
     """Price every key of a table over the given columns, given the rows that are wrong so far."""
     group, keys = _grouped(examples.inputs.codes(chosen))
     kinds = examples.kinds
@@ -214,7 +216,7 @@ def _grouped(codes: np.ndarray) -> tuple[np.ndarray, int]:
     return numbers[codes] - 1, int(numbers[-1]) if len(numbers) else 0
 
 
-def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
+def _best_run(examples: LabelledRows, labels: np.ndarray) -> _Layer | None:
     """Return the run of neighbouring values, beside one fixed value, that explains most.
 
     A run also claims the gaps in which nothing was seen and the next value on each
@@ -239,7 +241,7 @@ def _best_run(examples: Examples, labels: np.ndarray) -> _Layer | None:
 
 
 def _runs(
-    examples: Examples, labels: np.ndarray, wanted: np.ndarray, pair: tuple[int, int]
+    examples: LabelledRows, labels: np.ndarray, wanted: np.ndarray, pair: tuple[int, int]
 ) -> list[_Layer]:
     """Return a run for every fixed value beside which enough values are wanted."""
     inputs, (fixed, along) = examples.inputs, pair
@@ -286,7 +288,7 @@ class _Node(NamedTuple):
     bits: float
 
 
-def fit_tree(examples: Examples) -> DecisionList:
+def fit_tree(examples: LabelledRows) -> DecisionList:
     """Grow a tree over all columns and keep the splits that pay for themselves."""
     bounds = tuple(
         ColumnBound(column, index, 0, column.size - 1)
@@ -296,7 +298,7 @@ def fit_tree(examples: Examples) -> DecisionList:
     return DecisionList(tuple(box for box in node.boxes if box.label), node.bits + TREE_BITS)
 
 
-def _grow(examples: Examples, bounds: tuple[ColumnBound, ...], depth: int) -> _Node:
+def _grow(examples: LabelledRows, bounds: tuple[ColumnBound, ...], depth: int) -> _Node:
     """Return the cheaper of a leaf and the best split."""
     counts = np.bincount(examples.labels, weights=examples.weights, minlength=examples.kinds)
     label = int(counts.argmax())
@@ -329,7 +331,7 @@ def _cut(
     return (*before, inside, *after), (*before, outside, *after)
 
 
-def _best_split(examples: Examples) -> _Split | None:
+def _best_split(examples: LabelledRows) -> _Split | None:
     """Return the split that leaves the least entropy; thresholds before equality."""
     best, least = None, np.inf
     for index in range(len(examples.inputs.columns)):
@@ -374,7 +376,7 @@ class _Claim(NamedTuple):
     bits: float
 
 
-def fit_claims(examples: Examples) -> DecisionList | None:
+def fit_claims(examples: LabelledRows) -> DecisionList | None:
     """Lay claims over each other while that shortens the description."""
     known = _comparisons(examples.inputs)
     if not known.bounds or known.holds.size > MOST_CELLS:
@@ -390,7 +392,7 @@ def fit_claims(examples: Examples) -> DecisionList | None:
 
 
 def _search(
-    examples: Examples, labels: np.ndarray, label: int, known: _Comparisons
+    examples: LabelledRows, labels: np.ndarray, label: int, known: _Comparisons
 ) -> list[_Claim]:
     """Return the claims for a label that are best with one bound, with two and so on."""
     weights, wrong = examples.weights * examples.error_bits, labels != examples.labels

@@ -204,7 +204,7 @@ class DecisionList:
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledRows:
     """Rows to explain: what a rule sees, the labels, their weights and the price of an error."""
 
     inputs: RuleInputs
