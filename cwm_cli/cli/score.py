@@ -12,9 +12,12 @@ from cwm_cli.cli.shared import (
     DataSeedOption,
     EnvArgOption,
     EnvOption,
+    HideOption,
     JsonOption,
     ModelOption,
+    NoiseOption,
     OptionsOption,
+    ShiftOption,
     console,
     emit_json,
     parse_env_args,
@@ -31,6 +34,9 @@ def score(
         ),
     ],
     env_arg: EnvArgOption = None,
+    shift: ShiftOption = None,
+    hide: HideOption = None,
+    noise: NoiseOption = None,
     dataset: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +82,7 @@ def score(
     result = rank(
         env,
         rules=rules,
-        env_args=parse_env_args(env_arg),
+        env_args=parse_env_args(env_arg, shift, hide, noise),
         dataset=dataset,
         top=ranks(topk),
         statistician=statistician,
