@@ -157,6 +157,13 @@ def test_ranks_are_told_with_ties_by_chance_and_as_published() -> None:
         Ranking.of(strange, weights[:1])
 
 
+def test_what_is_held_to_be_impossible_is_tied_with_all_else_that_is() -> None:
+    changes = tuple(Change(f"c{n}", "often") for n in range(3))
+    row = TextTransition("s", "a", changes[0], changes, {})
+    found = Ranking.of([row], [np.array([-np.inf, 0.0, -np.inf])]).summary((1, 2)).all
+    assert (found.top, found.rank) == ({1: 0.0, 2: 0.5}, 2.5)
+
+
 def test_rules_predict_by_their_probabilities_among_the_candidates() -> None:
     rows = walked()
     metric = AccuracyMetric.of(rows)

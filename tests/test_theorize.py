@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cwm_cli import Observer, theorize
-from cwm_cli.agents.theorizing.runs import TheoryRun
+from cwm_cli.agents.theorizing.runs import TheoryRun, rule_changes
 from cwm_cli.views.theorizing import theorizing_view
 from processes import wait_until
 
@@ -220,6 +220,11 @@ def drawn(view, width: int, height: int) -> list[str]:
     view.pane._console = console
     console.print(view.pane)
     return ESCAPES.sub("", console.file.getvalue()).rstrip("\n").split("\n")
+
+
+def test_a_rule_that_moved_is_seen_to_as_the_first_that_applies_decides() -> None:
+    moved = rule_changes("a\nb\nc", "b\nc\na")
+    assert moved == [("-", "a"), ("", "b"), ("", "c"), ("+", "a")]
 
 
 def test_one_can_see_rules_and_likelihoods_change(recorded) -> None:

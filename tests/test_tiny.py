@@ -1,4 +1,5 @@
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path
     monkeypatch.setattr(type(view), "kinds", ("closed", "opened", "broken"))
     with pytest.raises(CwmError, match="no tiny language model knows these words"):
         Statistician(view, Tiny()).log_likelihoods("", transitions)
+
+
+def test_without_torch_no_training_is_announced(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("cwm_tiny.backend.SHIPPED", tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = []
+    with pytest.raises(CwmError, match=r"needs torch: pip install 'cwm-cli\[neural\]'"):
+        Tiny(seed=7).prepare(environment("Door-v0"), {}, told.append)
+    assert not told
 
 
 @pytest.mark.long

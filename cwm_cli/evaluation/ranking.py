@@ -132,7 +132,7 @@ def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray)
         )
     place = sentences.index(transition.change.text)
     own = weights[place]
-    tied = np.abs(weights - own) <= TIED
+    tied = np.isclose(weights, own, rtol=0, atol=TIED)  # what is impossible is tied, too
     above = int(np.sum((weights > own) & ~tied))
     return RankedChange(float(own), float(shares[place]), above, int(np.sum(tied)) - 1)
 

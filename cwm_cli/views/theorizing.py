@@ -329,8 +329,7 @@ def theorizing_report(result: TheorizingResult, next_command: str) -> Iterator[T
         yield Text(f"proposals {words}, {duration(result.seconds)}")
         found, _ = discovered(result.phases)
         yield Text(f"found     {found_words(found, {})}")
-    if result.topk:
-        yield Text(f"top-k     {topk_words(result.topk)}")
+    yield Text(f"top-k     {topk_words(result.topk)}")
     if result.tokens:
         yield Text(f"spent     {result.tokens:,} tokens, cost {money(result.cost)}")
     yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count as counting
 from threading import Lock
 from typing import Annotated
 
@@ -58,6 +59,7 @@ class TransitionTable:
     def __init__(self, language: RuleLanguage) -> None:
         self.language = language
         self.codes: dict[str, int] = {}
+        self._unused = counting()
         self.places = {fact: place for place, fact in enumerate(language.values)}
         self.slots = {
             kind: {name: place for place, name in enumerate(fields)}
@@ -81,8 +83,9 @@ class TransitionTable:
         return len(self._rows) > MOST
 
     def code(self, word: str) -> int:
-        """Return the number of a word."""
-        return self.codes.setdefault(word, len(self.codes))
+        """Return the number of a word: one of its own, whatever other threads ask for."""
+        known = self.codes.get(word)
+        return self.codes.setdefault(word, next(self._unused)) if known is None else known
 
     def rows(self, transitions: Sequence[TextTransition]) -> np.ndarray:
         """Return the rows (transitions,) of the table that these stand in."""

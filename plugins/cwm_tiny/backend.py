@@ -19,7 +19,7 @@ from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest,
 from cwm_cli.worlds.statistician import PredictionQuestion
 from cwm_tiny.lessons import learned
 from cwm_tiny.model import TinyModel, question_text
-from cwm_tiny.training import Course
+from cwm_tiny.training import Course, required
 
 SHIPPED = Path(__file__).parent / "weights"
 """Models that ship, each named by the words that it reads."""
@@ -117,6 +117,7 @@ class Tiny(Backend):
         key = words_key(view)
         if key in self._models or self._file(key) is not None:
             return
+        required()
         cached = self._cached(key)
         tell(
             f"no tiny language model knows the words of {spec.id} yet: training one, for "

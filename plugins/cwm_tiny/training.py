@@ -35,6 +35,17 @@ class Course(NamedTuple):
     seed: int = 0
 
 
+def required() -> Any:
+    """Return torch, or say how to get it."""
+    try:
+        import torch
+    except ImportError:
+        raise CwmError(
+            "training a tiny language model needs torch: pip install 'cwm-cli[neural]'"
+        ) from None
+    return torch
+
+
 def train(
     words: Sequence[str],
     lessons: Callable[[], list[Lesson]],
@@ -42,12 +53,7 @@ def train(
     tell: Callable[[str], None] = unheard,
 ) -> TinyModel:
     """Train a model that knows these words on batches of lessons."""
-    try:
-        import torch
-    except ImportError:
-        raise CwmError(
-            "training a tiny language model needs torch: pip install 'cwm-cli[neural]'"
-        ) from None
+    torch = required()
     torch.manual_seed(course.seed)
     weights = _first(torch, len(words), course)
     optimizer = torch.optim.AdamW(

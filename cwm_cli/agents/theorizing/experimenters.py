@@ -215,7 +215,7 @@ class OraclePolicy(Experimenter):
     def prepare(self, stage: Stage) -> None:
         """Refuse an environment whose words name no goals."""
         if not view_of(stage.spec, stage.env).goals:
-            raise CwmError(f"{stage.spec.id} names no goals to an oracle: choose another --policy")
+            raise CwmError(f"{stage.spec.id} names no goals to an oracle: choose another policy")
 
     def goal(self, goals: Sequence[str], place: int) -> str | None:
         """Return what the episode at a place is for, None if its actions are random.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,9 +38,9 @@ class TheoryConfig(BaseModel):
 
     `held_out` is the digest of the rows that rules are measured by and never weighed by; the
     theorist and the statistician are backends with the model that they use, and `options` has
-    those of both, of the strategy, the problem and the experimenter. Of `proposals` each particle
-    gets so many in a phase, of `episodes` a phase collects so many, of at most `max_steps`. How
-    many phases there are is no part of it.
+    those of both, of the strategy, the problem and the experimenter. A phase has so many
+    `proposals`, for all particles together, and collects so many `episodes` of at most
+    `max_steps`. How many phases there are is no part of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +56,6 @@ class TheoryConfig(BaseModel):
     proposals: int
     episodes: int
     max_steps: int
-    goal: str = ""
     seed: int = 0
 
 
@@ -239,10 +239,16 @@ def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
 
 
 def rule_changes(before: str, after: str) -> list[tuple[str, str]]:
-    """Return the rules that went (-), and those that are there now, new (+) or not ("")."""
+    """Return the rules that went (-), and those that are there now, new (+) or not ("").
+
+    Their order matters: one that moved went and came.
+    """
     old, new = ([line for line in text.splitlines() if line.strip()] for text in (before, after))
-    went = [("-", rule) for rule in old if rule not in new]
-    return went + [("" if rule in old else "+", rule) for rule in new]
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    left = {place for block in blocks for place in range(block.a, block.a + block.size)}
+    stayed = {place for block in blocks for place in range(block.b, block.b + block.size)}
+    went = [("-", rule) for place, rule in enumerate(old) if place not in left]
+    return went + [("" if place in stayed else "+", rule) for place, rule in enumerate(new)]
 
 
 def found_grid(phases: Sequence[PhaseRecord]) -> Grid:
@@ -273,9 +279,9 @@ class TheorizingResult:
     says why it ended: the `phases` were over, the theorist had nothing left to propose
     (`given_up`), or the money was spent (`money`). `scorings` counts how often rules were weighed
     over the evidence. Of the held-out rows `held_out` says how many there are of each kind of
-    change, and `topk` how often the true change is among the first k candidates, None where
-    candidates cannot be listed. `cost` is in US dollars, None where it is unknown; `tokens` and it
-    are those of the proposals and of all that was weighed.
+    change, and `topk` how often the true change is among the first k candidates. `cost` is in US
+    dollars, None where it is unknown; `tokens` and it are those of the proposals and of all that
+    was weighed.
     """
 
     run: Path
@@ -291,7 +297,7 @@ class TheorizingResult:
     cost: float | None
     seconds: float
     held_out: Mapping[str, int]
-    topk: Mapping[str, Any] | None = None
+    topk: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm theorize --json` prints."""
