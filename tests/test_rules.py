@@ -15,7 +15,12 @@ from cwm_cli.errors import CwmError
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.search.contracts import EVIDENCE, GENERATE, IMPROVE, Move, Request, ScoreRequest
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
+from cwm_cli.worlds.statistician import (
+    PredictionQuestion,
+    Statistician,
+    TextTransition,
+    text_transitions,
+)
 from cwm_playground.door import ITEMS, Door, DoorWords
 from cwm_playground.door import RULES as RULES_OF_DOORS
 from cwm_theories.drawing import Words
@@ -161,6 +166,9 @@ def test_what_is_weighed_does_not_depend_on_what_is_weighed_with_it() -> None:
         (again,) = Statistician(GardenView(), Symbolic()).of_candidates(RULES, [alone])
         assert again.tolist() == among.tolist()
         assert np.exp(among).sum() == pytest.approx(1)
+        question = PredictionQuestion(GardenView(), RULES, alone)
+        each = Symbolic().score([ScoreRequest((), c.text, question) for c in alone.candidates])
+        assert [*map(sum, each)] == among.tolist()
 
 
 def test_what_cannot_be_weighed_is_said_in_one_line() -> None:

@@ -187,10 +187,10 @@ def test_rules_predict_by_their_probabilities_among_the_candidates() -> None:
 
 def test_plausible_predictions_leave_out_what_is_no_likelier_than_by_guessing() -> None:
     rows = walked()
-    assert len(theory(TRUE).outcomes((2, 1))) == PLACES
-    [only] = theory(TRUE).outcomes((2, 1), plausible=True)
+    assert [len(each) for each in theory(TRUE).outcomes([(2, 1), (0, 0)])] == [PLACES, PLACES]
+    [[only]] = theory(TRUE).outcomes([(2, 1)], plausible=True)
     assert (only.probability, only.meaning) == (1.0, Consequence(3, 0.0, False))
-    assert len(theory("").outcomes((2, 1), plausible=True)) == PLACES
+    assert [len(each) for each in theory("").outcomes([(2, 1)], plausible=True)] == [PLACES]
     careful = Theory(TRUE, Statistician(CorridorWords(), Walker()), plausible=True)
     assert careful.predict(rows, draws=8).probabilities.shape == (10, 1)
 

@@ -522,7 +522,8 @@ class Backend:
     - `worst_cost` is asked before a completion where `--max-cost` is given.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
-    - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far.
+    - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far;
+      `of_candidates` weighs all that may follow at once, where that is quicker.
     - `wording` and `unread` are for who writes the rules that it weighs by: how they have to be
       worded, and what of some it makes nothing of.
 
@@ -590,3 +591,10 @@ class Backend:
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return, for each request, the log-probability of each token of its text as the answer."""
         raise CwmError(f"{type(self).__name__} knows no log-probabilities: choose another backend")
+
+    def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
+        """Return, for each question of a prediction, the log-probability of each candidate.
+
+        Here None: each candidate is a text to `score`.
+        """
+        return None

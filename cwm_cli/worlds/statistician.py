@@ -107,7 +107,8 @@ class Statistician:
         discovered: tuple[str, ...] = (),
     ) -> np.ndarray:
         """Return the log-likelihood (transitions,) of what followed each."""
-        return self._weigh([(each, [each.change]) for each in transitions], rules, discovered)
+        questions = self._questions(transitions, rules, discovered)
+        return self._weigh([(each, (each.transition.change,)) for each in questions])
 
     def of_candidates(
         self,
@@ -116,21 +117,23 @@ class Statistician:
         discovered: tuple[str, ...] = (),
     ) -> list[np.ndarray]:
         """Return, for each transition, the log-likelihood of each of its candidates."""
-        asked = [(each, each.candidates) for each in transitions]
+        questions = self._questions(transitions, rules, discovered)
+        if (told := self.backend.of_candidates(questions)) is not None:
+            return [*told]
+        asked = [(each, each.transition.candidates) for each in questions]
         ends = np.cumsum([len(each.candidates) for each in transitions])
-        return np.split(self._weigh(asked, rules, discovered), ends[:-1]) if asked else []
+        return np.split(self._weigh(asked), ends[:-1]) if asked else []
 
-    def _weigh(
-        self,
-        asked: Sequence[tuple[TextTransition, Sequence[Change]]],
-        rules: str,
-        discovered: tuple[str, ...],
-    ) -> np.ndarray:
-        """Weigh sentences, all in one request to the backend."""
+    def _questions(
+        self, transitions: Sequence[TextTransition], rules: str, discovered: tuple[str, ...]
+    ) -> list[PredictionQuestion]:
         hint = discovered if self.view.lists_discovered else ()
-        requests = []
-        for transition, changes in asked:
-            question = PredictionQuestion(self.view, rules, transition, hint)
+        return [PredictionQuestion(self.view, rules, each, hint) for each in transitions]
+
+    def _weigh(self, asked: Sequence[tuple[PredictionQuestion, Sequence[Change]]]) -> np.ndarray:
+        """Weigh sentences, all in one request to the backend."""
+        requests: list[ScoreRequest] = []
+        for question, changes in asked:
             messages = messages_of(question) if self.backend.reads_messages else ()
             requests += [ScoreRequest(messages, change.text, question) for change in changes]
         return np.array([fsum(tokens) for tokens in self.backend.score(requests)])

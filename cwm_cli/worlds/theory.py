@@ -13,7 +13,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.special import softmax
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
@@ -120,7 +119,7 @@ class Theory(WorldModel):
         keys = [key(situation) for situation in situations]
         found = {each: self._known.get(each) for each in keys}
         missing = {k: s for k, s in zip(keys, situations, strict=True) if found[k] is None}
-        asked = [self._in_words(*situation) for situation in missing.values()]
+        asked = self._in_words([*missing.values()])
         new = {
             each: WeighedCandidates(row.candidates, own)
             for each, row, own in zip(missing, asked, self.weights(asked), strict=True)
@@ -131,22 +130,16 @@ class Theory(WorldModel):
         known = {**found, **new}
         return [each for each in (known[k] for k in keys) if each is not None]
 
-    def outcomes(self, situation: _Situation, *, plausible: bool = False) -> list[PossibleChange]:
-        """Return what may follow, the likeliest first; nothing where no words tell what that is.
+    def outcomes(
+        self, situations: Sequence[_Situation], *, plausible: bool = False
+    ) -> list[list[PossibleChange]]:
+        """Return what may follow in each situation, the likeliest first.
 
-        With `plausible` that is only what is as likely as by guessing.
+        That is nothing where no words tell what it is, and with `plausible` only what is as likely
+        as by guessing.
         """
-        [(candidates, weights)] = self.weigh([situation])
-        probabilities = softmax(weights)
-        least = GUESSING / len(candidates) if plausible else 0.0
-        found = [
-            PossibleChange(float(probabilities[place]), candidates[place], meaning)
-            for place in np.argsort(-probabilities, kind="stable")
-            if probabilities[place] >= least
-            and (meaning := self.view.consequence(*situation, candidates[place])) is not None
-        ]
-        total = sum(each.probability for each in found)
-        return [each._replace(probability=each.probability / total) for each in found if total]
+        weighed = zip(situations, self.weigh(situations), strict=True)
+        return [self._told(*each, plausible=plausible) for each in weighed]
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Say what follows each row: the likeliest outcome, or all of them where draws are asked.
@@ -154,10 +147,8 @@ class Theory(WorldModel):
         There is no answer to rows of which no candidate tells what is observed next.
         """
         every = list(rows)
-        self.weigh([(row.observation, row.action) for row in every])
-        found = [
-            self.outcomes((row.observation, row.action), plausible=self.plausible) for row in every
-        ]
+        situations = [(row.observation, row.action) for row in every]
+        found = self.outcomes(situations, plausible=self.plausible)
         answered = np.array([bool(each) for each in found])
         if not answered.any():
             return Predictions({}, Failure(kind="wrong_output", message=UNTOLD))
@@ -185,23 +176,42 @@ class Theory(WorldModel):
             observation, _ = env.reset(seed=task.seed)
             space = space_of(env.action_space, "actions")
         legal = self.view.legal(observation)
-        if not any(self.outcomes((observation, action)) for action in legal):
+        if not any(self.outcomes([(observation, action) for action in legal])):
             raise CwmError(
                 f"{self.describe()} cannot be planned with ({UNTOLD}): choose another world model"
             )
         return TrustedSession(TheorySteps(self, space), planners, task.seed, form="rules")
 
-    def _in_words(self, observation: Any, action: Any) -> TextTransition:
-        """Put a situation into words; what followed is not known."""
+    def _in_words(self, situations: Sequence[_Situation]) -> list[TextTransition]:
+        """Put situations into words, an observation once; what followed is not known."""
         view = self.view
-        candidates = tuple(view.candidates(observation))
-        return TextTransition(
-            view.state(observation),
-            view.action(observation, action),
-            candidates[0],
-            candidates,
-            view.facts(observation, action),
-        )
+        seen = {
+            id(observation): (view.state(observation), tuple(view.candidates(observation)))
+            for observation in {id(each): each for each, _ in situations}.values()
+        }
+        asked = []
+        for observation, action in situations:
+            state, candidates = seen[id(observation)]
+            done, facts = view.action(observation, action), view.facts(observation, action)
+            asked.append(TextTransition(state, done, candidates[0], candidates, facts))
+        return asked
+
+    def _told(
+        self, situation: _Situation, weighed: WeighedCandidates, *, plausible: bool
+    ) -> list[PossibleChange]:
+        """Return what the words tell of the candidates."""
+        candidates, weights = weighed
+        shares = np.exp(weights - weights.max())
+        shares /= shares.sum()
+        least = GUESSING / len(candidates) if plausible else 0.0
+        places = np.flatnonzero(shares >= least)
+        found = [
+            PossibleChange(float(shares[place]), candidates[place], meaning)
+            for place in places[np.argsort(-shares[places], kind="stable")].tolist()
+            if (meaning := self.view.consequence(*situation, candidates[place])) is not None
+        ]
+        total = sum(each.probability for each in found)
+        return [each._replace(probability=each.probability / total) for each in found if total]
 
     def _spread(
         self, row: Transition, found: Sequence[PossibleChange], width: int
@@ -242,7 +252,7 @@ class TheorySteps(Model):
         self.counter: Counter = [0]
         self._theory = theory
         self._here: Any = None
-        self._told: dict[Any, list[PossibleStep]] = {}
+        self._told: dict[Any, dict[int, list[PossibleStep]]] = {}
         self._rng = np.random.default_rng(0)
 
     def stand(self, state: Any) -> None:
@@ -269,17 +279,18 @@ class TheorySteps(Model):
     def outcomes(self, action: Any) -> list[PossibleStep]:
         """Return all that plausibly follows; all legal actions of a state are weighed at once."""
         self.counter[0] += 1
-        here, view = self._here, self._theory.view
-        place = key((here, action))
-        if place not in self._told:
+        here, action, place = self._here, int(action), key(self._here)
+        if action not in self._told.get(place, ()):
             if len(self._told) > LARGEST:
                 self._told.clear()
-            self._theory.weigh([(here, each) for each in {*view.legal(here), int(action)}])
-            found = self._theory.outcomes((here, action), plausible=True)
-            self._told[place] = [self._possible(each) for each in found] or [
-                PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)
-            ]
-        return self._told[place]
+            actions = {*map(int, self._theory.view.legal(here)), action}
+            found = self._theory.outcomes([(here, each) for each in actions], plausible=True)
+            self._told[place] = {
+                each: [*map(self._possible, own)]
+                or [PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)]
+                for each, own in zip(actions, found, strict=True)
+            }
+        return self._told[place][action]
 
     def _possible(self, outcome: PossibleChange) -> PossibleStep:
         observation, reward, terminated = outcome.meaning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
@@ -179,8 +179,7 @@ class PlaygroundWords(TextView):
     def candidates(self, observation: Any) -> Sequence[Change]:
         """Return standing on each thing, holding each one or two, and all that could grow."""
         scene = scene_of(observation)
-        every = tuple(sorted((*scene.ground, *scene.held)))
-        return (*_held_or_stood_upon(every), *map(_grown, scene.products()))
+        return _candidates(tuple(sorted((*scene.ground, *scene.held))))
 
     def reachable(self, observation: Any) -> Sequence[bool]:
         """Return which candidates an action that can be carried out leads to."""
@@ -231,15 +230,16 @@ def _listed(things: Sequence[int]) -> str:
     return " and ".join(f"the {NAMES[thing]}" for thing in things)
 
 
-@cache
-def _held_or_stood_upon(things: tuple[int, ...]) -> tuple[Change, ...]:
-    """Return standing on each of some things, holding each, and holding each two of them."""
+@lru_cache(maxsize=4096)  # scenes of the same things have the same, which are told apart once
+def _candidates(things: tuple[int, ...]) -> tuple[Change, ...]:
+    """Return standing on each of some things, holding each or two of them, and what could grow."""
     each = sorted({*things})
     pairs = ((one, other) for one in each for other in each)
     return (
         *map(_standing, each),
         *(_holding((thing,)) for thing in each),
         *(_holding(pair) for pair in pairs if pair[0] != pair[1] or things.count(pair[0]) > 1),
+        *map(_grown, PlaygroundState(things).products()),
     )
 
 

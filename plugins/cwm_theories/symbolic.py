@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count as counting
+from itertools import groupby
 from threading import Lock
 from typing import Annotated
 
@@ -72,7 +73,7 @@ class TransitionTable:
         widest = max((len(each) for each in self.slots.values()), default=0)
         self.fields = np.full((1, widest), ABSENT, dtype=np.int32)
         self._rows: dict[int, tuple[int, TextTransition]] = {}
-        self._numbers: dict[int, tuple[int, Change]] = {}
+        self._lists: dict[int, tuple[list[int], tuple[Change, ...]]] = {}
         self._changes: dict[tuple[str, str, tuple[str, ...]], int] = {}
         self._texts: dict[str, int] = {}
         self._lock = Lock()
@@ -113,37 +114,48 @@ class TransitionTable:
             raise CwmError(
                 "nothing can be weighed where no candidates of what may follow are known"
             )
-        before, count = len(self.facts), len(transitions)
-        candidates = [[self._number(each) for each in one.candidates] for one in transitions]
-        width = max(self.candidates.shape[1], *map(len, candidates))
-        facts = np.full((before + count, len(self.places)), ABSENT, dtype=np.int32)
-        facts[:before] = self.facts
-        listed = np.full((before + count, width), NO_CHANGE, dtype=np.int32)
-        listed[:before, : self.candidates.shape[1]] = self.candidates
+        candidates = [self._listed(each.candidates) for each in transitions]
+        self._make_room(len(self._rows) + len(transitions), max(map(len, candidates)))
         for row, (transition, numbers) in enumerate(
-            zip(transitions, candidates, strict=True), before
+            zip(transitions, candidates, strict=True), len(self._rows)
         ):
-            for fact, word in transition.facts.items():
-                facts[row, self.places[fact]] = self.code(word)
-            listed[row, : len(numbers)] = numbers
+            facts = transition.facts
+            self.facts[row, [self.places[fact] for fact in facts]] = [
+                *map(self.code, facts.values())
+            ]
+            self.candidates[row, : len(numbers)] = numbers
+            self.followed[row] = self._number(transition.change)
             self._rows[id(transition)] = row, transition
-        followed = [self._number(each.change) for each in transitions]
-        self.followed = np.append(self.followed, np.array(followed, dtype=np.int32))
-        self.facts, self.candidates = facts, listed
+
+    def _make_room(self, rows: int, width: int) -> None:
+        """Have so many rows at least; they double, so that each is copied twice on average."""
+        more = max(rows, 2 * len(self.facts)) - len(self.facts) if rows > len(self.facts) else 0
+        wider = max(0, width - self.candidates.shape[1])
+        if more or wider:
+            below = (0, more)
+            self.facts = np.pad(self.facts, (below, (0, 0)), constant_values=ABSENT)
+            self.followed = np.pad(self.followed, below, constant_values=NO_CHANGE)
+            self.candidates = np.pad(
+                self.candidates, (below, (0, wider)), constant_values=NO_CHANGE
+            )
+
+    def _listed(self, candidates: tuple[Change, ...]) -> list[int]:
+        """Return the numbers of candidates; the actions of a state have the very same ones."""
+        if id(candidates) not in self._lists:
+            self._lists[id(candidates)] = [*map(self._number, candidates)], candidates
+        return self._lists[id(candidates)][0]
 
     def _number(self, change: Change) -> int:
         """Return the number of a change; most are met many times."""
-        if id(change) not in self._numbers:
-            key = (change.text, change.kind, tuple(change.fields.values()))
-            if key not in self._changes:
-                fields = np.full((1, self.fields.shape[1]), ABSENT, dtype=np.int32)
-                for name, word in change.fields.items():
-                    fields[0, self.slots[change.kind][name]] = self.code(word)
-                self._changes[key] = self._texts[change.text] = len(self.kinds)
-                self.kinds = np.append(self.kinds, np.int32(self.code(change.kind)))
-                self.fields = np.concatenate([self.fields, fields])
-            self._numbers[id(change)] = self._changes[key], change
-        return self._numbers[id(change)][0]
+        key = (change.text, change.kind, tuple(change.fields.values()))
+        if key not in self._changes:
+            fields = np.full((1, self.fields.shape[1]), ABSENT, dtype=np.int32)
+            for name, word in change.fields.items():
+                fields[0, self.slots[change.kind][name]] = self.code(word)
+            self._changes[key] = self._texts[change.text] = len(self.kinds)
+            self.kinds = np.append(self.kinds, np.int32(self.code(change.kind)))
+            self.fields = np.concatenate([self.fields, fields])
+        return self._changes[key]
 
     def holding(self, comparison: Comparison, rows: np.ndarray) -> np.ndarray:
         """Return in which rows (rows,) a condition holds."""
@@ -270,15 +282,32 @@ class Symbolic(Backend):
 
     def _weighed(self, asked: Sequence[PredictionQuestion], texts: Sequence[str]) -> np.ndarray:
         """Weigh sentences that are asked for under the same rules."""
-        language = language_of(asked[0].view)
-        table = self._tables.get(language)
-        if table is None or table.full:
-            table = self._tables[language] = TransitionTable(language)
         transitions = list({id(each.transition): each.transition for each in asked}.values())
         numbers = {id(each): number for number, each in enumerate(transitions)}
         found = [numbers[id(each.transition)] for each in asked]
-        rules, rows = language.read(asked[0].rules).rules, table.rows(transitions)
-        weights = table.probabilities(rules, rows, self.noise)
+        table, rows = self._table(asked[0].view, transitions)
+        weights = table.probabilities(table.language.read(asked[0].rules).rules, rows, self.noise)
         columns = table.columns(rows[found], texts)
         logarithms: np.ndarray = np.log(weights[found, columns])
         return logarithms
+
+    def of_candidates(self, questions: Sequence[PredictionQuestion]) -> list[np.ndarray]:
+        """Return the logarithms of the probabilities of all candidates of each question."""
+        told: list[np.ndarray] = []
+        for (_, rules), same in groupby(questions, key=lambda each: (id(each.view), each.rules)):
+            asked = list(same)
+            table, rows = self._table(asked[0].view, [each.transition for each in asked])
+            weights = table.probabilities(table.language.read(rules).rules, rows, self.noise)
+            for own, question in zip(weights, asked, strict=True):
+                told.append(np.log(own[: len(question.transition.candidates)]))
+        return told
+
+    def _table(
+        self, view: TextView, transitions: Sequence[TextTransition]
+    ) -> tuple[TransitionTable, np.ndarray]:
+        """Return a table that has these transitions, and their rows."""
+        language = language_of(view)
+        table = self._tables.get(language)
+        if table is None or table.full:
+            table = self._tables[language] = TransitionTable(language)
+        return table, table.rows(transitions)
