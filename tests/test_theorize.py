@@ -161,6 +161,15 @@ def test_more_phases_go_on_where_fewer_ended(tmp_path) -> None:
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
+def test_a_way_back_that_is_impossible_stays_so_where_a_run_goes_on(tmp_path) -> None:
+    asked = {"env": "Door-v0", "hastings": True, "options": ["theorist.from_evidence=1"]}
+    theorize(**asked, proposals=20, phases=2, run=tmp_path / "r")
+    assert '"backward":-Infinity' in (tmp_path / "r" / "journal.jsonl").read_text()
+    further = theorize(**asked, proposals=20, phases=3, run=tmp_path / "r")
+    whole = theorize(**asked, proposals=20, phases=3, run=tmp_path / "w")
+    assert [each.rules for each in further.phases] == [each.rules for each in whole.phases]
+
+
 @pytest.mark.slow
 def test_what_it_costs_stops_a_run_which_goes_on_with_more_money(door) -> None:
     asked = (*DOOR, "--phases", "3", "--proposals", "2", "--json")

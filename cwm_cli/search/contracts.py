@@ -218,7 +218,7 @@ class Completion(NamedTuple):
     log_probability: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(ser_json_inf_nan="constants"))
 class Node:
     """A candidate in the search tree, and how it came to be.
 
