@@ -1,7 +1,7 @@
 """The problem of rules in words: what is asked, what is read out of answers, how it is weighed."""
 
 import threading
-from math import exp, log
+from math import exp, inf, log
 
 import numpy as np
 import pytest
@@ -283,6 +283,18 @@ def test_a_statistician_that_gives_no_number_is_refused_in_a_line():
 
     with pytest.raises(CwmError, match="--statistician"):
         problem_of(Broken(), walk(0)).judge("some rules")
+
+
+def test_what_a_model_holds_to_be_impossible_leaves_the_rest_to_tell_rules_apart():
+    class Certain(Counting):
+        def score(self, requests):
+            sure = [each.question.transition.state.endswith("0.") for each in requests]
+            weights = super().score(requests)
+            return [[float("-inf")] if s else w for s, w in zip(sure, weights, strict=True)]
+
+    problem = problem_of(Certain(), walk(0, 1))
+    likelier, other = problem.judge("short"), problem.judge("rather long")
+    assert -inf < other.log_likelihood < likelier.log_likelihood < -9000
 
 
 def test_rules_are_weighed_from_several_threads_at_once():

@@ -26,6 +26,10 @@ SYSTEM = (
     "sentence in the words of the description, and nothing else."
 )
 
+IMPOSSIBLE = -9999.0
+"""The log-likelihood of what a model gives no chance at all, as vLLM writes it: one such sentence
+shall not hide how likely all others are."""
+
 
 class TextTransition(NamedTuple):
     """A recorded step in words: what was seen, done and found, and what might have been found.
@@ -136,4 +140,5 @@ class Statistician:
         for question, changes in asked:
             messages = messages_of(question) if self.backend.reads_messages else ()
             requests += [ScoreRequest(messages, change.text, question) for change in changes]
-        return np.array([fsum(tokens) for tokens in self.backend.score(requests)])
+        found = [fsum(tokens) for tokens in self.backend.score(requests)]
+        return np.maximum(found, IMPOSSIBLE)

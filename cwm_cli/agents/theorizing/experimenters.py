@@ -21,6 +21,7 @@ from cwm_cli.agents.recording import EpisodeRequest, Recorded, record_episode
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find, names
 from cwm_cli.search.contracts import Message, ScoreRequest
+from cwm_cli.worlds.statistician import IMPOSSIBLE
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -287,7 +288,7 @@ class LlmPolicy(Experimenter):
         def act(observation: Any, before: int) -> int:
             messages, legal = self._messages(context, observation), view.legal(observation)
             asked = [ScoreRequest(messages, view.action(observation, each)) for each in legal]
-            logs = np.array([np.sum(tokens) for tokens in backend.score(asked)])
+            logs = np.maximum([sum(tokens) for tokens in backend.score(asked)], IMPOSSIBLE)
             return int(legal[rng.choice(len(legal), p=softmax(logs / self.temperature))])
 
         return "language model", act
