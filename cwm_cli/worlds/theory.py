@@ -204,7 +204,7 @@ class Theory(WorldModel):
         shares = np.exp(weights - weights.max())
         shares /= shares.sum()
         least = GUESSING / len(candidates) if plausible else 0.0
-        places = np.flatnonzero(shares >= least)
+        places = (shares >= least).nonzero()[0]
         found = [
             PossibleChange(float(shares[place]), candidates[place], meaning)
             for place in places[np.argsort(-shares[places], kind="stable")].tolist()
@@ -285,11 +285,11 @@ class TheorySteps(Model):
                 self._told.clear()
             actions = {*map(int, self._theory.view.legal(here)), action}
             found = self._theory.outcomes([(here, each) for each in actions], plausible=True)
-            self._told[place] = {
-                each: [*map(self._possible, own)]
-                or [PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)]
+            nothing = PossibleStep(1.0, Step(here, 0.0, False, self._valid(here)), here)
+            self._told.setdefault(place, {}).update(
+                (each, [*map(self._possible, own)] or [nothing])
                 for each, own in zip(actions, found, strict=True)
-            }
+            )
         return self._told[place][action]
 
     def _possible(self, outcome: PossibleChange) -> PossibleStep:

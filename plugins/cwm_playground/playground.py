@@ -179,12 +179,14 @@ class PlaygroundState(NamedTuple):
 
     def reached(self, goal: str) -> bool:
         """Whether all is grown that a goal asks for."""
-        grown = {category for category, old in map(kind_of, (*self.ground, *self.held)) if old}
-        return grown >= GOALS[goal]
+        kinds = {_KINDS[thing] for thing in (*self.ground, *self.held)}
+        return all((category, True) in kinds for category in GOALS[goal])
 
     def numbers(self) -> np.ndarray:
         """Return how many of each thing lie there, what is under foot, and what is held."""
-        counts = np.bincount(self.ground, minlength=2 * GROWN)
+        counts = [0] * (2 * GROWN)
+        for thing in self.ground:
+            counts[thing] += 1
         hands = (*self.held, NOTHING, NOTHING)[:HANDS]
         return np.array([*counts, self.foot, *hands], np.int64)
 

@@ -33,7 +33,6 @@ from cwm_theories.language import (
     Reference,
     RuleLanguage,
     Ruleset,
-    Value,
     language_of,
 )
 
@@ -119,10 +118,8 @@ class TransitionTable:
         for row, (transition, numbers) in enumerate(
             zip(transitions, candidates, strict=True), len(self._rows)
         ):
-            facts = transition.facts
-            self.facts[row, [self.places[fact] for fact in facts]] = [
-                *map(self.code, facts.values())
-            ]
+            words = map(transition.facts.get, self.places)
+            self.facts[row] = [ABSENT if word is None else self.code(word) for word in words]
             self.candidates[row, : len(numbers)] = numbers
             self.followed[row] = self._number(transition.change)
             self._rows[id(transition)] = row, transition
@@ -159,20 +156,27 @@ class TransitionTable:
 
     def holding(self, comparison: Comparison, rows: np.ndarray) -> np.ndarray:
         """Return in which rows (rows,) a condition holds."""
-        found = self.facts[rows, self.places[comparison.fact]]
-        same: np.ndarray = (found == self._value(comparison.value, rows)) & (found != ABSENT)
+        found, value = self.facts[rows, self.places[comparison.fact]], comparison.value
+        same: np.ndarray
+        if isinstance(value, Reference):
+            same = (found == self.facts[rows, self.places[value.fact]]) & (found != ABSENT)
+        else:
+            same = found == self.code(value)
         return same if comparison.holds else ~same
 
     def deciding(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
         """Return the line (rows,) that decides: one past the last where none applies."""
         deciding = np.full(len(rows), len(rules.lines))
-        open_rows = np.arange(len(rows))
+        places, left = np.arange(len(rows)), rows
         for number, line in enumerate(rules.lines):
-            applies = np.ones(len(open_rows), dtype=bool)
+            applies = np.ones(len(left), dtype=bool)
             for condition in line.conditions:
-                applies &= self.holding(condition, rows[open_rows])
-            deciding[open_rows[applies]] = number
-            open_rows = open_rows[~applies]
+                applies &= self.holding(condition, left)
+            if applies.any():
+                deciding[places[applies]] = number
+                places, left = places[~applies], left[~applies]
+            if not len(left):
+                break
         return deciding
 
     def entailed(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
@@ -180,9 +184,9 @@ class TransitionTable:
         entailed: np.ndarray = self.candidates[rows] != NO_CHANGE
         deciding = self.deciding(rules, rows)
         conclusions = [*(line.conclusion for line in rules.lines), rules.otherwise]
-        for number, conclusion in enumerate(conclusions):
-            decided = np.flatnonzero(deciding == number)
-            if conclusion is not None and len(decided):
+        for number in np.unique(deciding):
+            conclusion, decided = conclusions[number], np.flatnonzero(deciding == number)
+            if conclusion is not None:
                 changes = self.candidates[rows[decided]]
                 entailed[decided] = self._agreeing(conclusion, rows[decided], changes)
         return entailed
@@ -191,23 +195,18 @@ class TransitionTable:
         self, conclusion: Conclusion, rows: np.ndarray, changes: np.ndarray
     ) -> np.ndarray:
         """Return which changes (rows, changes) a conclusion allows."""
-        agreeing: np.ndarray = self.kinds == self.code(conclusion.kind)
+        fields = self.fields  # another thread may just add a change, the kind of it first
+        agreeing: np.ndarray = self.kinds[: len(fields)] == self.code(conclusion.kind)
         slots = self.slots[conclusion.kind]
         for name, value in conclusion.fields:
             if not isinstance(value, Reference):
-                agreeing &= self.fields[:, slots[name]] == self.code(value)
+                agreeing &= fields[:, slots[name]] == self.code(value)
         found = agreeing[changes]
         for name, value in conclusion.fields:
             if isinstance(value, Reference):
-                found &= self.fields[changes, slots[name]] == self._value(value, rows)[:, None]
+                same = self.facts[rows, self.places[value.fact]]
+                found &= fields[changes, slots[name]] == same[:, None]
         return np.asarray(found)
-
-    def _value(self, value: Value, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of a value: one for each row, or one for all."""
-        if not isinstance(value, Reference):
-            return np.array(self.code(value))
-        numbers: np.ndarray = self.facts[rows, self.places[value.fact]]
-        return numbers
 
     def precision(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
         """Return [the change is entailed] / entailed (rows,): 1 where rules say it exactly."""
