@@ -202,12 +202,12 @@ class Theory(WorldModel):
         """Return what the words tell of the candidates."""
         candidates, weights = weighed
         shares = np.exp(weights - weights.max())
-        shares /= shares.sum()
+        chances = (shares / shares.sum()).tolist()
         least = GUESSING / len(candidates) if plausible else 0.0
-        places = (shares >= least).nonzero()[0]
+        places = [place for place, chance in enumerate(chances) if chance >= least]
         found = [
-            PossibleChange(float(shares[place]), candidates[place], meaning)
-            for place in places[np.argsort(-shares[places], kind="stable")].tolist()
+            PossibleChange(chances[place], candidates[place], meaning)
+            for place in sorted(places, key=lambda place: -chances[place])
             if (meaning := self.view.consequence(*situation, candidates[place])) is not None
         ]
         total = sum(each.probability for each in found)

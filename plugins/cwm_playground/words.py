@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
@@ -288,11 +287,14 @@ def _told(scene: PlaygroundState, action: int, change: Change) -> PlaygroundStat
 
 def _holding_now(scene: PlaygroundState, held: tuple[int, ...]) -> PlaygroundState | None:
     """Return the scene in which just these things are held, taken from where they lie."""
-    ground, foot = [*scene.ground], scene.foot
-    taken = Counter(held) - Counter(scene.held)
-    if Counter(scene.held) - Counter(held) or taken - Counter(ground):
-        return None
-    for thing in taken.elements():
+    ground, foot, taken = [*scene.ground], scene.foot, [*held]
+    for thing in scene.held:
+        if thing not in taken:
+            return None
+        taken.remove(thing)
+    for thing in taken:
+        if thing not in ground:
+            return None
         ground.remove(thing)
         foot = NOTHING if thing == foot else foot
     return PlaygroundState(tuple(ground), foot, held)

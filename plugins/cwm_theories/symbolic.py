@@ -181,14 +181,14 @@ class TransitionTable:
 
     def entailed(self, rules: Ruleset, rows: np.ndarray) -> np.ndarray:
         """Return which candidates (rows, candidates) the deciding lines allow, if any at all."""
-        entailed: np.ndarray = self.candidates[rows] != NO_CHANGE
+        candidates = self.candidates[rows]
+        entailed: np.ndarray = candidates != NO_CHANGE
         deciding = self.deciding(rules, rows)
         conclusions = [*(line.conclusion for line in rules.lines), rules.otherwise]
         for number in np.unique(deciding):
             conclusion, decided = conclusions[number], np.flatnonzero(deciding == number)
             if conclusion is not None:
-                changes = self.candidates[rows[decided]]
-                entailed[decided] = self._agreeing(conclusion, rows[decided], changes)
+                entailed[decided] = self._agreeing(conclusion, rows[decided], candidates[decided])
         return entailed
 
     def _agreeing(
