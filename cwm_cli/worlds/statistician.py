@@ -123,7 +123,7 @@ class Statistician:
         """Return, for each transition, the log-likelihood of each of its candidates."""
         questions = self._questions(transitions, rules, discovered)
         if (told := self.backend.of_candidates(questions)) is not None:
-            return [*told]
+            return [np.maximum(each, IMPOSSIBLE) for each in told]
         asked = [(each, each.transition.candidates) for each in questions]
         ends = np.cumsum([len(each.candidates) for each in transitions])
         return np.split(self._weigh(asked), ends[:-1]) if asked else []

@@ -12,11 +12,10 @@ candidates. Lines that are no rules of the language say nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count as counting
-from itertools import groupby
+from itertools import groupby, islice
 from threading import Lock
 from typing import Annotated
 
@@ -260,46 +259,39 @@ class Symbolic(Backend):
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Sequence[float]]:
         """Return, for each sentence, the logarithm of its probability among the candidates."""
-        groups: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        questions = []
-        for place, request in enumerate(requests):
-            question = request.question
-            if not isinstance(question, PredictionQuestion):
-                raise CwmError(
-                    "the symbolic statistician weighs what follows under rules, and nothing else: "
-                    "name another backend"
-                )
-            questions.append(question)
-            groups[id(question.view), question.rules].append(place)
-        scores: list[Sequence[float]] = [()] * len(requests)
-        for places in groups.values():
-            asked = [questions[place] for place in places]
-            texts = [requests[place].text for place in places]
-            for place, value in zip(places, self._weighed(asked, texts), strict=True):
-                scores[place] = (float(value),)
+        asked = [
+            each.question for each in requests if isinstance(each.question, PredictionQuestion)
+        ]
+        if len(asked) < len(requests):
+            raise CwmError(
+                "the symbolic statistician weighs what follows under rules, and nothing else: "
+                "name another backend"
+            )
+        texts = iter([each.text for each in requests])
+        scores: list[Sequence[float]] = []
+        for table, rows, weights in self._weighed(asked):
+            columns = table.columns(rows, [*islice(texts, len(rows))])
+            own = weights[np.arange(len(rows)), columns]
+            scores += [(value,) for value in np.log(own).tolist()]
         return scores
-
-    def _weighed(self, asked: Sequence[PredictionQuestion], texts: Sequence[str]) -> np.ndarray:
-        """Weigh sentences that are asked for under the same rules."""
-        transitions = list({id(each.transition): each.transition for each in asked}.values())
-        numbers = {id(each): number for number, each in enumerate(transitions)}
-        found = [numbers[id(each.transition)] for each in asked]
-        table, rows = self._table(asked[0].view, transitions)
-        weights = table.probabilities(table.language.read(asked[0].rules).rules, rows, self.noise)
-        columns = table.columns(rows[found], texts)
-        logarithms: np.ndarray = np.log(weights[found, columns])
-        return logarithms
 
     def of_candidates(self, questions: Sequence[PredictionQuestion]) -> list[np.ndarray]:
         """Return the logarithms of the probabilities of all candidates of each question."""
-        told: list[np.ndarray] = []
+        weights = (own for _, _, several in self._weighed(questions) for own in several)
+        return [
+            np.log(own[: len(question.transition.candidates)])
+            for own, question in zip(weights, questions, strict=True)
+        ]
+
+    def _weighed(
+        self, questions: Sequence[PredictionQuestion]
+    ) -> Iterator[tuple[TransitionTable, np.ndarray, np.ndarray]]:
+        """Yield tables, rows, and what the candidates weigh, of questions by the same rules."""
         for (_, rules), same in groupby(questions, key=lambda each: (id(each.view), each.rules)):
             asked = list(same)
             table, rows = self._table(asked[0].view, [each.transition for each in asked])
-            weights = table.probabilities(table.language.read(rules).rules, rows, self.noise)
-            for own, question in zip(weights, asked, strict=True):
-                told.append(np.log(own[: len(question.transition.candidates)]))
-        return told
+            ruleset = table.language.read(rules).rules
+            yield table, rows, table.probabilities(ruleset, rows, self.noise)
 
     def _table(
         self, view: TextView, transitions: Sequence[TextTransition]
