@@ -126,7 +126,7 @@ def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
     model = learned(spec, {}, view, Course(steps=20, seconds=60), told.append)
     assert model.about["trained"] == 20
     assert not model.about["capped"]
-    assert len(told) == 10
+    assert len(told) == 20
     text = question_text(RULES[0], view.state(0), view.action(0, 5))
     tokens = model.tokens(f"{text} The door opens.")
     weights = {name: torch.tensor(each) for name, each in model.weights.items()}

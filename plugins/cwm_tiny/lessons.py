@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,20 @@ most worlds, and rules about it say more."""
 RULES_AT_ONCE, ASKED_OF_EACH = 8, 8
 """Rules in a batch, each with one state, and actions that are asked about there."""
 
-STARTED, UNKNOWN_RULES = 0.15, 0.03
+AT_HAND = 256
+"""Rules that are changed further: of fewer, those of one batch would be much like the last ones."""
+
+STARTED, UNKNOWN_RULES = 0.3, 0.03
 """Share of rules that are drawn anew, not by changing others; share of questions without rules."""
 
-TRIES = 5
+TRIES = 20
 """Draws of rules and a state until the rules tell actions apart there."""
 
-FIRST_WORDS, MOST_WORDS = 16, 60
-"""Most words of rules at the beginning and later: those of one line are understood first."""
+FIRST_WORDS, MOST_WORDS = 14, 60
+"""Most words of rules at the beginning, one line with one condition, and at the end."""
 
-FOR_A_WORD = 16
-"""Batches after which one word more is allowed."""
+UNDERSTOOD = 0.1
+"""Nats by which an answer may be less likely than it could be for rules to have a word more."""
 
 SHOWN = 12
 """Transitions with made-up changes that the theorist is shown."""
@@ -159,13 +163,13 @@ class Lessons:
     _rules: list[str] = field(init=False)
     _model: TinyModel = field(init=False)
     _asked: int = field(default=0, init=False)
-    _batches: int = field(default=0, init=False)
+    _room: int = field(default=FIRST_WORDS, init=False)
 
     def __post_init__(self) -> None:
         """Collect the words."""
         self._rng = np.random.default_rng([self.seed, 2])
         self._problem = MadeUp(Statistician(self.view, self.reader))
-        self._rules = [""] * RULES_AT_ONCE
+        self._rules = [""] * AT_HAND
         said = {word for _ in range(SAMPLED) for word in words_of(self._next_rules())}
         for each in [each for here in self.met for each in here]:
             said |= {*words_of(each.state), *words_of(each.action)}
@@ -174,21 +178,15 @@ class Lessons:
         self.words = ("", "<unknown>", *MARKS, *sorted(said))
         self._model = TinyModel(self.words, {}, {})
 
-    def __call__(self) -> list[Lesson]:
-        """Return a batch."""
-        self._batches += 1
+    def __call__(self, excess: float) -> list[Lesson]:
+        """Return a batch; where those before are understood rules may have a word more."""
+        if excess < UNDERSTOOD:
+            self._room = min(MOST_WORDS, self._room + 1)
         return [self._lesson() for _ in range(RULES_AT_ONCE)]
-
-    @property
-    def _room(self) -> int:
-        """How many words rules may have by now."""
-        return min(MOST_WORDS, FIRST_WORDS + self._batches // FOR_A_WORD)
 
     def _next_rules(self) -> str:
         """Change one of the rules at hand, or draw new ones in their place."""
         rng = self._rng
-        if rng.random() < UNKNOWN_RULES:
-            return ""
         place = int(rng.integers(len(self._rules)))
         old = self._rules[place]
         new = not old or rng.random() < STARTED
@@ -202,27 +200,32 @@ class Lessons:
         return rules
 
     def _lesson(self) -> Lesson:
-        """Ask what follows actions in a state: first each thing that the rules say of some."""
+        """Ask what follows actions in a state, as often of each action.
+
+        The exceptions of rules are not asked about more often than they occur: what holds mostly
+        is learned first, and then what does not. Where all answers are as frequent nothing short
+        of a whole rule tells them apart, and training finds no beginning.
+        """
         rng, tokens = self._rng, self._model.tokens
-        for _ in range(TRIES):
+        tries = 0 if rng.random() < UNKNOWN_RULES else TRIES
+        for _ in range(tries):
             rules, here = self._next_rules(), self.met[int(rng.integers(len(self.met)))]
             here = [here[n] for n in rng.permutation(len(here)).tolist()]
-            allowed = self._allowed(rules, here)
-            if len(words_of(rules)) <= self._room and (not rules or len({*allowed}) > 1):
-                break
-        times: Counter[tuple[str, ...]] = Counter()
-        turns = []
-        for texts in allowed:
-            turns.append((len(texts) == len(here[0].candidates), times[texts]))
-            times[texts] += 1
-        order = sorted(range(len(here)), key=turns.__getitem__)
+            if len(words_of(rules)) <= self._room:
+                allowed = self._allowed(rules, here)
+                if len({*allowed}) > 1:
+                    break
+        else:
+            here = self.met[int(rng.integers(len(self.met)))]
+            rules, allowed = "", self._allowed("", here)
         state = tokens(f"{STATE} {here[0].state}")
-        asked = []
-        for n in [order[n % len(order)] for n in range(ASKED_OF_EACH)]:
+        asked, least = [], 0.0
+        for n in [n % len(here) for n in range(ASKED_OF_EACH)]:
             answer = allowed[n][rng.integers(len(allowed[n]))]
             question = tokens(question_text(rules, here[n].state, here[n].action))
             asked.append((question[len(state) :], tokens(answer)))
-        return Lesson(state, asked)
+            least += log(len(allowed[n]))
+        return Lesson(state, asked, least)
 
     def _allowed(self, rules: str, here: Sequence[TextTransition]) -> list[tuple[str, ...]]:
         """Return, for each action, the changes that are likeliest under rules."""

@@ -18,10 +18,14 @@ from cwm_tiny.model import TinyModel, grown, padded, read, shapes_of, windows
 
 
 class Lesson(NamedTuple):
-    """What several questions begin with, and of each the rest and the answer: all in tokens."""
+    """What several questions begin with, and of each the rest and the answer: all in tokens.
+
+    `least` is how unlikely their answers are in all to who knows the rules: a natural logarithm.
+    """
 
     known: Sequence[int]
     asked: Sequence[tuple[Sequence[int], Sequence[int]]]
+    least: float = 0.0
 
 
 class Course(NamedTuple):
@@ -48,7 +52,7 @@ def required() -> Any:
 
 def train(
     words: Sequence[str],
-    lessons: Callable[[], list[Lesson]],
+    lessons: Callable[[float], list[Lesson]],
     course: Course,
     tell: Callable[[str], None] = unheard,
 ) -> TinyModel:
@@ -59,20 +63,23 @@ def train(
     optimizer = torch.optim.AdamW(
         weights.values(), lr=course.rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    start, loss, step, told = time.monotonic(), math.nan, 0, 0
+    start, excess, step, told = time.monotonic(), math.inf, 0, 0
     for step in range(1, course.steps + 1):
         done = max(step / course.steps, (time.monotonic() - start) / course.seconds)
         for group in optimizer.param_groups:
-            group["lr"] = course.rate * min(1.0, step / 100) * max(0.02, 1 - done)
-        batch = _loss(torch, weights, lessons())
+            group["lr"] = course.rate * min(1.0, step / 100) * min(1.0, max(0.02, 2 - 2 * done))
+        batch = lessons(excess)
+        loss = _loss(torch, weights, batch)
         optimizer.zero_grad(set_to_none=True)
-        batch.backward()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
-        loss = batch.item() if math.isnan(loss) else 0.95 * loss + 0.05 * batch.item()
+        answers = [answer for lesson in batch for _, answer in lesson.asked]
+        lost = loss.item() * sum(map(len, answers)) - sum(lesson.least for lesson in batch)
+        excess = lost / len(answers) * 0.05 + (excess * 0.95 if step > 1 else 0.0)
         if int(20 * done) > told:
             told = int(20 * done)
-            tell(f"the tiny model: step {step} of {course.steps}, loss {loss:.3f}")
+            tell(f"the tiny model: step {step} of {course.steps}, {excess:.3f} nats off an answer")
         if done >= 1:
             break
     taken = time.monotonic() - start
@@ -80,18 +87,14 @@ def train(
         **course._asdict(),
         "trained": step,
         "taken": round(taken, 1),
-        "loss": round(loss, 4),
+        "excess": round(excess, 4),
         "capped": step < course.steps,
     }
     return TinyModel(words, {name: each.detach().numpy() for name, each in weights.items()}, about)
 
 
 def _first(torch: Any, words: int, course: Course) -> dict[str, Any]:
-    """Draw the weights that training begins with.
-
-    Keys begin as queries do, so that a word first of all sees its likes elsewhere: to find that
-    out takes most of the training otherwise (Trockman and Kolter, 2023).
-    """
+    """Draw the weights that training begins with."""
     weights, deep = {}, (2 * course.layers) ** -0.5
     for name, shape in shapes_of(words, course.width, course.layers).items():
         if name in ("embedding", "before", "position"):
@@ -102,8 +105,6 @@ def _first(torch: Any, words: int, course: Course) -> dict[str, Any]:
             )
         else:
             drawn = torch.ones(*shape)
-        if name == "qkv":
-            drawn[..., course.width : 2 * course.width] = drawn[..., : course.width]
         weights[name] = drawn.requires_grad_()
     return weights
 
