@@ -68,7 +68,7 @@ TRIES = 20
 FIRST_WORDS, MOST_WORDS = 14, 60
 """Most words of rules at the beginning, one line with one condition, and at the end."""
 
-UNDERSTOOD = 0.1
+UNDERSTOOD = 0.2
 """Nats by which an answer may be less likely than it could be for rules to have a word more."""
 
 SHOWN = 12
