@@ -65,6 +65,9 @@ STARTED, UNKNOWN_RULES = 0.3, 0.03
 TRIES = 20
 """Draws of rules and a state until the rules tell actions apart there."""
 
+ALIKE = 0.25
+"""Share of the rules that do not which are taken all the same: some say what always follows."""
+
 FIRST_WORDS, MOST_WORDS = 14, 60
 """Most words of rules at the beginning, one line with one condition, and at the end."""
 
@@ -213,7 +216,7 @@ class Lessons:
             here = [here[n] for n in rng.permutation(len(here)).tolist()]
             if len(words_of(rules)) <= self._room:
                 allowed = self._allowed(rules, here)
-                if len({*allowed}) > 1:
+                if len({*allowed}) > 1 or rng.random() < ALIKE:
                     break
         else:
             here = self.met[int(rng.integers(len(self.met)))]
