@@ -273,7 +273,7 @@ def test_mistakes_are_told_once_and_not_by_every_job(changed, words):
         asked.check(BenchmarkAccess(), None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_jobs_that_crash_say_why_and_are_tried_again(moody):
     models = ("fine", "crash", "raise")
     named = [word for model in models for word in ("--model", model)]

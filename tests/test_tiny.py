@@ -75,6 +75,18 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path):
         TinyModel.load(Path(tmp_path / "missing.npz"))
 
 
+TRUE = {
+    "not blue": "If colour is blue, then closed.\nOtherwise, opened.",
+    "not a blue key": "If colour is blue and shape is key, then closed.\nOtherwise, opened.",
+    "neither green nor large": (
+        "If colour is green, then closed.\nIf size is large, then closed.\nOtherwise, opened."
+    ),
+    "always": "Always, opened.",
+    "never": "Always, closed.",
+}
+"""The rules of the door in the controlled language."""
+
+
 def door(rule):
     """The door with a rule in words, and what follows each of the 27 items."""
     spec = environment("Door-v0")
@@ -85,6 +97,20 @@ def door(rule):
             after, reward, terminated, *_ = env.step(action)
             rows.append(Transition(seen, action, after, reward, terminated))
     return view, text_transitions(view, rows)
+
+
+@pytest.mark.parametrize("rule", TRUE)
+def test_the_model_that_ships_finds_what_follows_likely_under_the_right_rules_alone(rule):
+    view, transitions = door(rule)
+    statistician = Statistician(view, Tiny())
+    said = {
+        name: statistician.log_likelihoods(text, transitions).sum() for name, text in TRUE.items()
+    }
+    unknown = statistician.log_likelihoods("", transitions).sum()
+    right = said.pop(rule)
+    assert right > -3
+    assert -35 < unknown < -12  # 27 sentences, either of which may follow: -18.7
+    assert max(said.values()) < right - 3  # of some rules three items alone tell the difference
 
 
 def test_the_tiny_model_only_predicts():

@@ -317,7 +317,7 @@ class Environment:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_programs_drawn_at_random_answer_the_same_or_refuse(seed: int) -> None:
     judge(Author(random.Random(seed)).program(), seed)
