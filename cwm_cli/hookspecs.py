@@ -18,6 +18,7 @@ import pluggy
 if TYPE_CHECKING:
     import typer
 
+    from cwm_cli.agents.training.trainer import AgentTrainer, Trainer
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.evaluation import Metric
     from cwm_cli.search.contracts import Backend, Problem, Refiner, Strategy
@@ -86,6 +87,14 @@ class Hooks(Protocol):
     @hookspec
     def cwm_learning_strategies(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer loops for `cwm learn --strategy`: `agents.learning.strategy.LearningStrategy`."""
+
+    @hookspec
+    def cwm_trainers(self) -> Mapping[str, Callable[..., Trainer] | str]:
+        """Offer world models for `cwm train --model`: `agents.training.trainer.Trainer`."""
+
+    @hookspec
+    def cwm_agents(self) -> Mapping[str, Callable[..., AgentTrainer] | str]:
+        """Offer agents for `cwm train --agent`: `agents.training.trainer.AgentTrainer`."""
 
     @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:

@@ -50,6 +50,8 @@ Kind = Literal[
     "importer",
     "run kind",
     "learning strategy",
+    "trainer",
+    "agent",
 ]
 Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method"]
 """Where something is taken without being named: see the hook `cwm_defaults`."""
@@ -69,6 +71,8 @@ HOOKS: Mapping[Kind, str] = {
     "importer": "cwm_importers",
     "run kind": "cwm_run_kinds",
     "learning strategy": "cwm_learning_strategies",
+    "trainer": "cwm_trainers",
+    "agent": "cwm_agents",
 }
 BASES: Mapping[Kind, str] = {
     "backend": "cwm_cli.search.contracts:Backend",
@@ -84,6 +88,8 @@ BASES: Mapping[Kind, str] = {
     "policy": "cwm_cli.agents.policies:Policy",
     "importer": "cwm_cli.agents.importing:Importer",
     "learning strategy": "cwm_cli.agents.learning.strategy:LearningStrategy",
+    "trainer": "cwm_cli.agents.training.trainer:Trainer",
+    "agent": "cwm_cli.agents.training.trainer:AgentTrainer",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
@@ -129,6 +135,8 @@ OPTION_KINDS: tuple[Kind, ...] = (
     "policy",
     "importer",
     "learning strategy",
+    "trainer",
+    "agent",
 )
 """Kinds whose factories are dataclasses with options."""
 

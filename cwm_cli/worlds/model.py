@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.dataset import VALID, VECTORS, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, find_planner
@@ -133,6 +133,97 @@ def _commonest(column: np.ndarray) -> np.ndarray:
         values, times = np.unique(drawn, axis=0, return_counts=True)
         found[row] = values[times.argmax()]
     return found
+
+
+class ImaginedStep(NamedTuple):
+    """What a step of several imagined episodes led to, in their order.
+
+    `observations` are columns named `observations` (one per leaf of the space, as in a dataset,
+    without `next_`), the first axis the episode; `rewards` (n,) float64, `terminated` (n,) bool;
+    `valid` (n, actions) bool are the actions that may follow, None where all may.
+    """
+
+    observations: Columns
+    rewards: np.ndarray
+    terminated: np.ndarray
+    valid: np.ndarray | None = None
+
+
+class ImaginedEpisodes:
+    """Several episodes that go on inside a world model, side by side.
+
+    `count` is how many there are. Each goes on from where its history led; one that has ended is
+    stepped on like the others, and what it says then counts for nothing. `keep` goes on with some
+    of them only.
+    """
+
+    count: int
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take an action in each: columns named `actions`, as in a dataset."""
+        raise NotImplementedError
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        raise NotImplementedError
+
+
+class PredictedEpisodes(ImaginedEpisodes):
+    """Episodes in a model that answers row by row: each step predicts one row for each.
+
+    Of what chance decides one outcome is drawn, by the `seed`.
+    """
+
+    def __init__(
+        self, model: WorldModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
+    ) -> None:
+        self.count = len(starts)
+        self._model, self._like, self._seed, self._steps = model, rows, seed, 0
+        self._seen = rows.observation_space.pack(
+            "observations", [each.observations[-1] for each in starts]
+        )
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Predict what follows each of the observations."""
+        like, count, key = self._like, self.count, [self._seed, self._steps]
+        columns = {name: np.zeros_like(like.columns[name], shape=count) for name in VECTORS}
+        columns["episodes"] = np.arange(count)
+        columns |= self._seen | actions
+        columns |= {f"next_{name}": column for name, column in self._seen.items()}
+        if like.has_valid_actions:
+            columns[VALID] = np.ones((count, like.action_space.count), np.bool_)
+        asked = Dataset(columns, like.observation_space, like.action_space, like.metadata)
+        rng = np.random.default_rng(key)
+        found = self._model.predict(asked, seed=int(rng.integers(1 << 31)), draws=1)
+        if found.failure is not None:
+            raise CwmError(f"{self._model.describe()} failed: {found.failure.message}")
+        after = self._drawn(found, rng)
+        self._steps += 1
+        self._seen = {
+            name.removeprefix("next_"): column
+            for name, column in after.items()
+            if name.startswith("next_observations")
+        }
+        return ImaginedStep(
+            dict(self._seen), after["rewards"], after["terminations"], after.get(VALID)
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._seen = {name: column[places] for name, column in self._seen.items()}
+        self.count = len(next(iter(self._seen.values())))
+
+    def _drawn(self, found: Predictions, rng: np.random.Generator) -> Columns:
+        """Return one answer for each episode."""
+        if found.shape == "certain":
+            return found.columns
+        rows, width = np.arange(self.count), found.columns["rewards"].shape[1]
+        chances = found.probabilities
+        if chances is None:
+            chances = np.full((self.count, width), 1 / width)
+        places = (rng.random((self.count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
+        places = places.clip(max=width - 1)
+        return {name: column[rows, places] for name, column in found.columns.items()}
 
 
 class Planning(NamedTuple):
@@ -304,6 +395,18 @@ class WorldModel:
         Those of a model that runs nobody's code are what they are.
         """
         return predictions
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> ImaginedEpisodes:
+        """Go on with several episodes inside the model, from where their histories lead.
+
+        `rows` are of the environment: their spaces count, and not what is in them. What is random
+        follows from `seed`.
+        """
+        if self.remembers:
+            raise CwmError(f"{self.describe()} remembers: it cannot be imagined in")
+        return PredictedEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
         """Begin to plan for episodes of a task, with the first of the planners that can.

@@ -1,0 +1,165 @@
+"""The seam of training: what is fitted to rows by gradient descent, and stopped and continued.
+
+Trainers are dataclasses whose fields are their options (`-o model.KEY=VALUE`,
+`-o agent.KEY=VALUE`), with their meaning in the docstring under each; a profile (`--profile`) is
+their `preset`. Their modules import nothing heavy at the top: `requires` names the packages that
+have to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from cwm_cli.errors import CwmError
+from cwm_cli.presets import WithPresets
+from cwm_cli.search.contracts import unheard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.data.objects import ObjectSchema
+    from cwm_cli.data.spaces import Space
+    from cwm_cli.envs.tasks import Task
+    from cwm_cli.worlds.model import PlanningSession, WorldModel
+
+
+class TrainingTask(NamedTuple):
+    """What is trained for: spaces, what object tables stand for, a seed, and a device.
+
+    `device` is cpu, cuda, cuda:N or mps: never auto. `tell` says a line to the user.
+    """
+
+    observation_space: Space
+    action_space: Space
+    seed: int = 0
+    device: str = "cpu"
+    schema: ObjectSchema | None = None
+    tell: Callable[[str], None] = unheard
+
+
+class Diverged(CwmError):
+    """A loss is not a number any more."""
+
+
+class _Requiring(WithPresets):
+    """A trainer that needs packages which are not part of the core."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Modules that have to be installed."""
+    extra: ClassVar[str] = ""
+    """What brings them, as pip calls it: `cwm-cli[neural]`."""
+
+    @classmethod
+    def missing(cls) -> str:
+        """Name a module that is not installed, "" where all are there."""
+        return next((name for name in cls.requires if find_spec(name) is None), "")
+
+    @classmethod
+    def check(cls) -> None:
+        """Refuse to go on without what is required."""
+        if name := cls.missing():
+            raise CwmError(f"this kind of model needs {name}: pip install '{cls.extra}'")
+
+
+class Trainer(_Requiring):
+    """A kind of world model that is learned by gradient descent.
+
+    @dataclass
+    class Copying(Trainer):
+        rate: float = 1e-3  # with its meaning in a docstring below
+
+        def begin(self, task):
+            return CopyTraining(self, task)
+    """
+
+    agent: ClassVar[str] = "planner"
+    """Which agent acts where none is named; "" where the training brings one of its own."""
+
+    def begin(self, task: TrainingTask) -> Training:
+        """Make a model that has learned nothing; `CwmError` where it cannot serve the spaces."""
+        raise NotImplementedError
+
+
+class Training:
+    """A world model that is being trained, and all that decides how it goes on.
+
+    Two that began equally and were fitted to equal rows in equal portions are equal, to the last
+    bit on one machine, also where one of them was saved and loaded between: generators of random
+    numbers and the state of optimisers are part of what is saved.
+    """
+
+    model: WorldModel
+    """As it is now; it changes with every `fit`."""
+
+    @property
+    def agent(self) -> Agent | None:
+        """An agent that is trained with it, and not beside it."""
+        return None
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """How many parameters each part has."""
+        return {}
+
+    def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Fit it to rows, as long as so many new steps of the environment are worth.
+
+        The ratio of updates to steps is an option of the trainer. Returns the mean of each loss;
+        `Diverged` where one is not finite, which names the update.
+        """
+        raise NotImplementedError
+
+    def measure(self, rows: Dataset) -> Mapping[str, float]:
+        """Say how well it predicts rows that it was not fitted to, in numbers of its own."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Write all of it to files in a folder that is there."""
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        raise NotImplementedError
+
+
+class AgentTrainer(_Requiring):
+    """A kind of agent that learns to act: in a world model, or from rows alone."""
+
+    needs_model: ClassVar[bool] = True
+    """Whether it learns in a world model."""
+
+    def begin(self, task: TrainingTask) -> Agent:
+        """Make an agent that has learned nothing; `CwmError` where it cannot serve the spaces."""
+        raise NotImplementedError
+
+
+class Agent:
+    """Learns to act, and acts. What `Training` says of being equal holds for it, too."""
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """How many parameters each part has."""
+        return {}
+
+    def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Learn in the model from where rows begin, as long as so many new steps are worth."""
+        raise NotImplementedError
+
+    def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
+        """Begin to act in episodes of a task; `greedy` draws less, or nothing.
+
+        A moment's state is what the session's `state` returned. A memory is that of an episode:
+        it begins anew with decision 0.
+        """
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        """Write all of it to files in a folder that is there."""
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        raise NotImplementedError

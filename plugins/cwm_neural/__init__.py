@@ -1,0 +1,17 @@
+"""Neural world models beside programs: learned from rows or pixels, by gradient descent (torch)."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_trainers() -> Mapping[str, str]:
+    """Offer the kinds of world models that are trained."""
+    return {}
+
+
+@hookimpl
+def cwm_agents() -> Mapping[str, str]:
+    """Offer the agents that learn in them."""
+    return {}
