@@ -1,0 +1,82 @@
+"""Segments of episodes, drawn for a batch: an episode first, and then where in it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
+
+RECENCY = (0.125, 0.125, 0.25, 0.5)
+"""How likely each quarter of the episodes is, the oldest first, where recent ones count more."""
+
+
+class Segments(NamedTuple):
+    """Places of rows in a dataset, (count, length), and which of them count: the rest is padding.
+
+    Padding holds the segment's own first or last row.
+    """
+
+    rows: np.ndarray
+    mask: np.ndarray
+
+
+class EpisodeSampler:
+    """Draws segments of the episodes of a dataset, each episode as often as another.
+
+    With `recent` episodes of the last quarter are drawn in half of all cases, as `RECENCY` says.
+
+        sampler = EpisodeSampler(rows)
+        places, mask = sampler.draw(rng, 16, 10)
+        rows.columns["rewards"][places][mask]
+    """
+
+    def __init__(self, rows: Dataset, *, recent: bool = False) -> None:
+        if not len(rows):
+            raise CwmError("there are no rows to train on: record some with `cwm collect`")
+        episodes = rows.columns["episodes"]
+        self._order = np.argsort(episodes, kind="stable")
+        _, self._first, self._length = np.unique(
+            episodes[self._order], return_index=True, return_counts=True
+        )
+        count = len(self._first)
+        self._chances = np.full(count, 1 / count)
+        if recent:
+            quarter = np.arange(count) * len(RECENCY) // count
+            sizes = np.bincount(quarter, minlength=len(RECENCY))
+            weights = np.array(RECENCY)[quarter] / sizes[quarter]
+            self._chances = weights / weights.sum()
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        length: int,
+        *,
+        anchor: Literal["start", "end"] = "start",
+    ) -> Segments:
+        """Draw so many segments that begin at any row of an episode, or end at any.
+
+        What begins at a row is padded behind where the episode is over, what ends at one is
+        padded before where it had not begun.
+        """
+        episode = rng.choice(len(self._first), size=count, p=self._chances)
+        within = rng.integers(self._length[episode])
+        steps = np.arange(length) - (0 if anchor == "start" else length - 1)
+        places = within[:, None] + steps
+        last = self._length[episode][:, None] - 1
+        mask = (places >= 0) & (places <= last)
+        inside = self._first[episode][:, None] + places.clip(0, last)
+        return Segments(self._order[inside], mask)
+
+
+def newest(rows: Dataset, most_bytes: int) -> Dataset:
+    """Return the newest whole episodes that fit into so many bytes; the newest one always."""
+    each = sum(column.nbytes for column in rows.columns.values()) / max(len(rows), 1)
+    episodes, rank = np.unique(rows.columns["episodes"], return_inverse=True)
+    kept = np.bincount(rank)[::-1].cumsum() * each <= most_bytes
+    kept[:1] = True
+    oldest = len(episodes) - int(kept.sum())
+    return rows if oldest == 0 else rows[rank >= oldest]
