@@ -8,7 +8,7 @@ from cwm_cli import hookimpl
 @hookimpl
 def cwm_trainers() -> Mapping[str, str]:
     """Offer the kinds of world models that are trained."""
-    return {}
+    return {"dreamer": "cwm_neural.dreamer:DreamerTrainer"}
 
 
 @hookimpl

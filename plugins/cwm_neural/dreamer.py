@@ -1,0 +1,385 @@
+"""DreamerV3 (Hafner et al., 2023): a recurrent world model, and an actor trained in its dreams.
+
+It is here to be compared with, as torchrl has it: its networks, losses and optimiser. What it
+remembers of an episode is a vector (the belief); what that does not tell is drawn from categories
+(the state). The actor sees these two and no observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from cwm_cli.agents.training.trainer import Agent, Diverged, Trainer, Training, TrainingTask
+from cwm_cli.presets import FROM_PRESET
+from cwm_cli.worlds.model import (
+    ImaginedEpisodes,
+    ImaginedStep,
+    Plan,
+    PlanningSession,
+    Predictions,
+    WorldModel,
+)
+from cwm_neural.sampling import EpisodeSampler
+from cwm_neural.states import EXTRA, drawing, finite, load_state, save_state, shape_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import gymnasium as gym
+
+    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.data.spaces import Columns
+    from cwm_cli.envs.tasks import Task
+    from cwm_cli.planning import Moment
+    from cwm_cli.planning.model import EpisodeHistory
+    from cwm_cli.testing.conftest import Material
+    from cwm_neural.dreamer_parts import DreamerNetworks, Latent
+
+MOST_ROWS = 1024
+"""Rows that are predicted at a time: what networks hold of them is a hundred times as large."""
+
+
+@dataclass
+class DreamerTrainer(Trainer):
+    """DreamerV3 by torchrl: latent states, dreams, and an actor of its own."""
+
+    requires: ClassVar[tuple[str, ...]] = ("torch", "torchrl")
+    extra: ClassVar[str] = EXTRA
+    agent: ClassVar[str] = ""
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny": {
+            "units": 64,
+            "belief": 128,
+            "categoricals": 8,
+            "classes": 8,
+            "layers": 1,
+            "blocks": 1,
+            "channels": 8,
+            "batch": 8,
+            "length": 24,
+            "imagined": 10,
+            "updates": 0.25,
+            "rate": 6e-4,
+            "warmup": 50,
+        },
+        "small": {
+            "units": 256,
+            "belief": 1024,
+            "categoricals": 16,
+            "classes": 16,
+            "layers": 2,
+            "blocks": 8,
+            "channels": 24,
+            "batch": 16,
+            "length": 64,
+            "imagined": 15,
+            "updates": 0.125,
+            "rate": 1e-4,
+            "warmup": 500,
+        },
+    }
+    MULTIPLIERS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    """Channels of each halving of a picture, in units of `channels`."""
+
+    preset: Literal["tiny", "small"] = "tiny"
+    """How large it is: tiny for a CPU, small for a GPU."""
+    units: int = FROM_PRESET
+    """Width of its hidden layers."""
+    belief: int = FROM_PRESET
+    """Numbers that it remembers of an episode."""
+    categoricals: int = FROM_PRESET
+    """Choices that a state is drawn by."""
+    classes: int = FROM_PRESET
+    """Classes of each choice."""
+    layers: int = FROM_PRESET
+    """Hidden layers of each network."""
+    blocks: int = FROM_PRESET
+    """Blocks that the recurrent weights are divided into."""
+    channels: int = FROM_PRESET
+    """Channels of the first convolution of pictures."""
+    batch: int = FROM_PRESET
+    """Sequences of an update."""
+    length: int = FROM_PRESET
+    """Records of a sequence."""
+    imagined: int = FROM_PRESET
+    """Steps of a dream, one of which begins at each record."""
+    updates: float = FROM_PRESET
+    """Updates for each step of the environment."""
+    rate: float = FROM_PRESET
+    """Learning rate."""
+    warmup: int = FROM_PRESET
+    """Updates over which the learning rate rises from 0."""
+    horizon: float = 333.0
+    """Steps after which what is to come counts for a third: the discount is 1 - 1/horizon."""
+    entropy: float = 3e-4
+    """How much it is worth that the actor stays undecided."""
+    recent: bool = False
+    """Whether episodes of the last quarter are drawn in half of all cases."""
+
+    @classmethod
+    def example(cls, material: Material) -> Self:
+        """Make one as small as can be, for the tests of what plugs in."""
+        return cls(units=8, belief=16, batch=2, length=6, imagined=2, updates=0.5)
+
+    def begin(self, task: TrainingTask) -> DreamerTraining:
+        """Make one that has learned nothing; for numbers and pictures."""
+        return DreamerTraining(self, task)
+
+
+class DreamerTraining(Training):
+    """World model, actor and critic, trained together by one optimiser."""
+
+    def __init__(self, options: DreamerTrainer, task: TrainingTask) -> None:
+        options.check()
+        from torchrl.trainers.algorithms import DreamerV3Optimizer
+
+        from cwm_neural.dreamer_parts import Coding, DreamerNetworks
+
+        coding = Coding(task.observation_space, task.action_space, task.device)
+        with drawing(task.seed):
+            self._networks = DreamerNetworks(options, coding).to(task.device)
+        self._optimiser = DreamerV3Optimizer(
+            self._networks.trained(), lr=options.rate, warmup_steps=options.warmup
+        )
+        self._options, self._task = options, task
+        self._updates, self._owed = 0, 0.0
+        self.model = DreamerModel(self._networks, options.length)
+
+    @property
+    def agent(self) -> Agent:
+        """The actor, which is trained in dreams of the model."""
+        return DreamerAgent(self._networks)
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """How many parameters each part has."""
+        net = self._networks
+        parts = {
+            "encoder": [net.encoder],
+            "decoder": [net.decoder],
+            "dynamics": [net.prior, net.posterior],
+            "heads": [net.rewards, net.goes_on],
+            "actor": [net.actor],
+            "critic": [net.critic],
+        }
+        return {
+            name: sum(each.numel() for module in part for each in module.parameters())
+            for name, part in parts.items()
+        }
+
+    def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Make as many updates as so many steps are worth; return the mean of each loss."""
+        self._owed += steps * self._options.updates
+        sampler = EpisodeSampler(rows, recent=self._options.recent)
+        losses: list[dict[str, float]] = []
+        while self._owed >= 1:
+            self._owed -= 1
+            losses.append(self._update(rows, sampler))
+        names = losses[0] if losses else {}
+        return {name: sum(each[name] for each in losses) / len(losses) for name in names}
+
+    def _update(self, rows: Dataset, sampler: EpisodeSampler) -> dict[str, float]:
+        """Take one gradient step on all losses together."""
+        from cwm_neural.dreamer_parts import batch_of
+
+        net, shape = self._networks, (self._options.batch, self._options.length)
+        key = np.random.SeedSequence([self._task.seed, self._updates])
+        batch = batch_of(rows, sampler, np.random.default_rng(key), net, shape)
+        if not batch["next", "observation"].isfinite().all():  # torchrl fails on it in many ways
+            raise Diverged(f"what was observed is no number, at update {self._updates:,}")
+        with drawing(int(key.generate_state(1)[0])):
+            told = net.losses(batch)
+        losses = {name: loss for name, loss in told.items() if name.startswith("loss_")}
+        words = {
+            name.removeprefix("loss_").replace("_", " "): loss for name, loss in losses.items()
+        }
+        found = finite({name: loss.detach() for name, loss in words.items()}, self._updates)
+        self._optimiser.zero_grad()
+        sum(losses.values()).backward()
+        slopes = [each.grad.norm() for each in net.trained() if each.grad is not None]
+        finite({"gradient": sum(slopes)}, self._updates)
+        self._optimiser.step()
+        net.slow.step()
+        self._updates += 1
+        return found
+
+    def measure(self, rows: Dataset) -> Mapping[str, float]:
+        """Say how far off predictions of one step are, and how often ends are told rightly."""
+        found = self.model.predict(rows).columns
+        seen = [name for name in found if name.startswith("next_observations")]
+        off = [
+            np.abs(found[name].astype(float) - rows.columns[name].astype(float)).mean()
+            for name in seen
+        ]
+        ends = found["terminations"] == rows.columns["terminations"]
+        return {
+            "observation error": float(np.mean(off)),
+            "reward error": float(np.abs(found["rewards"] - rows.columns["rewards"]).mean()),
+            "end accuracy": float(ends.mean()),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write networks, optimiser and counts."""
+        state = {
+            "networks": self._networks.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "updates": self._updates,
+            "owed": self._owed,
+        }
+        save_state(folder, "dreamer", self._shape, state)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        state = load_state(folder, "dreamer", self._shape)
+        self._networks.load_state_dict(state["networks"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._updates, self._owed = state["updates"], state["owed"]
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        """What a state is of: the spaces, and the sizes of networks."""
+        sizes = ("units", "belief", "categoricals", "classes", "layers", "blocks", "channels")
+        own = {each.name: getattr(self._options, each.name) for each in fields(self._options)}
+        return shape_of(self._task, **{name: own[name] for name in sizes})
+
+
+class DreamerModel(WorldModel):
+    """What DreamerV3 holds the world to be: asked for a row, it sees one observation only."""
+
+    kind: ClassVar[str] = "dreamer"
+
+    def __init__(self, networks: DreamerNetworks, length: int) -> None:
+        self._networks, self._length = networks, length
+
+    def describe(self) -> str:
+        """Say what it is, in a few words."""
+        return "DreamerV3"
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Say what follows each row: the likeliest of each choice, or draws."""
+        if draws > 1:
+            drawn = [self._predicted(rows, np.random.default_rng([seed, n])) for n in range(draws)]
+            columns = {name: np.stack([each[name] for each in drawn], axis=1) for name in drawn[0]}
+            return Predictions(columns, shape="draws")
+        return Predictions(self._predicted(rows, None))
+
+    def _predicted(self, rows: Dataset, rng: np.random.Generator | None) -> Columns:
+        """Return columns of what follows, a portion of the rows after the other."""
+        parts = [
+            self._portion(rows[np.arange(start, min(start + MOST_ROWS, len(rows)))], rng)
+            for start in range(0, max(len(rows), 1), MOST_ROWS)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _portion(self, rows: Dataset, rng: np.random.Generator | None) -> Columns:
+        net, count = self._networks, len(rows)
+        with net.asked():
+            nothing = net.coding.done(rows.columns["actions"]) * 0
+            seen = net.coding.seen(rows.columns)
+            latent = net.filtered(net.reset(count), nothing, seen, net.uniform(rng, count))
+            actions = net.coding.done(rows.columns["actions"])
+            told, rewards, over = net.said(net.imagined(latent, actions, net.uniform(rng, count)))
+            columns = net.coding.told(told, "next_observations")
+        return columns | {"rewards": rewards, "terminations": over}
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> DreamtEpisodes:
+        """Go on from what was seen last, with what is remembered of what was seen before."""
+        return DreamtEpisodes(self._networks, starts, self._length, seed)
+
+
+class DreamtEpisodes(ImaginedEpisodes):
+    """Episodes that go on in latent space; observations are what the decoder makes of it."""
+
+    def __init__(
+        self, networks: DreamerNetworks, starts: Sequence[EpisodeHistory], length: int, seed: int
+    ) -> None:
+        self.count, self._networks = len(starts), networks
+        self._rng = np.random.default_rng(seed)
+        self._latent = networks.reset(self.count)
+        most = min(max(len(start.observations) for start in starts), length)
+        for back in range(most, 0, -1):  # the last records of each, so that all end together
+            places = [max(len(start.observations) - back, 0) for start in starts]
+            pairs = list(zip(starts, places, strict=True))
+            self._latent = networks.followed(
+                self._latent,
+                [start.actions[n - 1] if n and back < most else None for start, n in pairs],
+                [start.observations[n] for start, n in pairs],
+                networks.uniform(self._rng, self.count),
+            )
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take an action in each."""
+        net = self._networks
+        with net.asked():
+            done = net.coding.done(actions["actions"])
+            self._latent = net.imagined(self._latent, done, net.uniform(self._rng, self.count))
+            told, rewards, over = net.said(self._latent)
+            return ImaginedStep(net.coding.told(told), rewards, over)
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._latent = self._latent.at(places)
+        self.count = len(self._latent.belief)
+
+
+class DreamerAgent(Agent):
+    """The actor of DreamerV3, which remembers the episode as its world model does.
+
+    It is fitted and kept with the model, so that there is nothing to do for it here.
+    """
+
+    def __init__(self, networks: DreamerNetworks) -> None:
+        self._networks = networks
+
+    def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Do nothing: the model's `fit` trains it."""
+        return {}
+
+    def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> DreamerSession:
+        """Begin to act; `greedy` takes the likeliest of all choices."""
+        return DreamerSession(self._networks, seed, greedy=greedy)
+
+    def save(self, folder: Path) -> None:
+        """Do nothing: it is kept with the model."""
+
+    def load(self, folder: Path) -> None:
+        """Do nothing: it is kept with the model."""
+
+
+class DreamerSession(PlanningSession):
+    """Acts in episodes; what it draws follows from the seed, the episode and the decision."""
+
+    def __init__(self, networks: DreamerNetworks, seed: int, *, greedy: bool) -> None:
+        self._networks, self._seed, self._greedy = networks, seed, greedy
+        self._remembered: dict[int, Latent] = {}
+
+    def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
+        """Return what was done last, if anything was, and what was observed."""
+        return (history.actions or (None,))[-1], history.observations[-1]
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return an action for each moment."""
+        net, fresh = self._networks, self._networks.reset(1)
+        keys = [[self._seed, moment.episode, moment.decision] for moment in moments]
+        rngs = [np.random.default_rng(key) for key in keys]
+        draws = None if self._greedy else np.concatenate([net.uniform(rng, 1) for rng in rngs])
+        before = [self._remembered.get(moment.episode, fresh) for moment in moments]
+        latent = net.followed(
+            fresh.stacked(before),
+            [moment.state[0] if moment.decision else None for moment in moments],
+            [moment.state[1] for moment in moments],
+            draws,
+        )
+        plans = []
+        for place, (moment, rng) in enumerate(zip(moments, rngs, strict=True)):
+            self._remembered[moment.episode] = latent.at(np.array([place]))
+            chances = net.policy(self._remembered[moment.episode])
+            action = net.coding.chosen(chances, None if self._greedy else rng, moment.valid)
+            plans.append(Plan([action], None))
+        return plans

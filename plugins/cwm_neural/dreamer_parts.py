@@ -1,0 +1,529 @@
+"""The networks of DreamerV3, put together from the parts of torchrl; see `dreamer`.
+
+An episode is a sequence of records: what was observed first, and then each action with what it
+led to. A record that is a beginning has no action, and nothing is remembered before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, pad
+from torchrl.data import Bounded, Composite, Unbounded
+from torchrl.envs.model_based import DreamerEnv
+from torchrl.modules import (
+    DreamerV3DiscreteActor,
+    DreamerV3ImageDecoder,
+    DreamerV3ImageEncoder,
+    DreamerV3MLP,
+    RSSMPosteriorV3,
+    RSSMPriorV3,
+    RSSMRolloutV3,
+    SymExpTwoHot,
+    WorldModelWrapper,
+)
+from torchrl.modules.distributions.continuous import IndependentNormal
+from torchrl.objectives import (
+    DreamerV3ActorLoss,
+    DreamerV3Loss,
+    DreamerV3ModelLoss,
+    DreamerV3ValueLoss,
+    symexp,
+    symlog,
+)
+from torchrl.objectives.utils import SoftUpdate, ValueEstimators
+
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.errors import CwmError
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Dataset
+    from cwm_neural.dreamer import DreamerTrainer
+    from cwm_neural.sampling import EpisodeSampler
+
+UNIMIX, BINS = 0.01, 255
+"""Share of uniform chance in every choice, and classes of rewards and values; as published."""
+
+LAMBDA, SLOW = 0.95, 0.02
+"""Of returns, and what the slow critic takes of the other with each update; as published."""
+
+SMALLEST_MAP = 4
+"""Width of a picture at which convolutions stop to halve it; as published."""
+
+MOST_VALUES = 512
+"""Values of a number that are classes: beyond, its one-hot vector is larger than all else."""
+
+
+class Coding:
+    """Observations and actions as tensors, and back: pictures stay, all else is one vector."""
+
+    def __init__(self, observations: Space, actions: Space, device: str) -> None:
+        self.observations, self.actions, self.device = observations, actions, device
+        self._leaves = [leaf.space for leaf in observations.leaves("")]
+        self._names = [leaf.name for leaf in observations.leaves("")]
+        self.picture = self._leaves[0].shape if _is_picture(observations) else None
+        if any(_width(space) == 0 for space in self._leaves):
+            raise CwmError(
+                "DreamerV3 sees numbers and pictures, and no texts: choose another model"
+            )
+        self.width = sum(map(_width, self._leaves))
+        self.is_discrete = actions.kind == "discrete"
+        bounded = actions.is_float and np.isfinite((*actions.low, *actions.high)).all()
+        if not (self.is_discrete or bounded):
+            raise CwmError("DreamerV3 acts by one choice, or by real numbers that have bounds")
+        self.action_width = actions.count if self.is_discrete else actions.size
+
+    def seen(self, columns: Columns, prefix: str = "observations") -> Tensor:
+        """Return observations (n, width) as real numbers, or pictures (n, channels, h, w)."""
+        found = [columns[prefix + name] for name in self._names]
+        if self.picture is not None:
+            pixels = np.ascontiguousarray(found[0].transpose(0, 3, 1, 2))
+            return torch.from_numpy(pixels).to(self.device)
+        parts = []
+        for space, column in zip(self._leaves, found, strict=True):
+            if space.kind == "discrete":
+                classes = torch.from_numpy(column.astype(np.int64) - int(space.low[0]))
+                parts.append(one_hot(classes, space.count).float())
+            else:
+                flat = column.reshape(len(column), space.size).astype(np.float32)
+                parts.append(torch.from_numpy(flat))
+        return torch.cat(parts, 1).to(self.device)
+
+    def told(self, seen: Tensor, prefix: str = "observations") -> Columns:
+        """Return columns of what `seen` would have made such tensors of: the nearest there are."""
+        values = seen.detach().cpu().double().numpy()
+        if self.picture is not None:
+            pixels = (values.transpose(0, 2, 3, 1) * 255).round().clip(0, 255)
+            return {prefix + self._names[0]: pixels.astype(np.uint8)}
+        columns, place = {}, 0
+        for name, space in zip(self._names, self._leaves, strict=True):
+            part = values[:, place : place + _width(space)]
+            place += _width(space)
+            if space.kind == "discrete":
+                column = part.argmax(axis=1) + int(space.low[0])
+            else:
+                column = part if space.is_float else part.round()
+                column = column.clip(space.low, space.high).reshape(len(part), *space.shape)
+            columns[prefix + name] = column.astype(space.dtype)
+        return columns
+
+    def done(self, column: np.ndarray) -> Tensor:
+        """Return actions (n, width): one-hot, or real numbers from -1 to 1."""
+        if self.is_discrete:
+            places = torch.from_numpy(column.astype(np.int64) - int(self.actions.low[0]))
+            return one_hot(places, self.action_width).float().to(self.device)
+        low, high = np.array(self.actions.low), np.array(self.actions.high)
+        flat = column.reshape(len(column), -1)
+        scaled = 2 * (flat - low) / np.maximum(high - low, 1e-8) - 1
+        return torch.from_numpy(scaled.astype(np.float32)).to(self.device)
+
+    def chosen(
+        self, policy: np.ndarray, rng: np.random.Generator | None, valid: Sequence[int] | None
+    ) -> Any:
+        """Return an action drawn from a policy, or its likeliest one."""
+        low, high = np.array(self.actions.low), np.array(self.actions.high)
+        if self.is_discrete:
+            chances = policy if valid is None else policy * self.actions.mask(valid)
+            place = int(chances.argmax())
+            if rng is not None:
+                place = int(rng.choice(len(chances), p=chances / chances.sum()))
+            return place + int(low[0])
+        mean, spread = policy
+        drawn = mean if rng is None else rng.normal(mean, spread)
+        value = low + (drawn.clip(-1, 1) + 1) / 2 * (high - low)
+        return value.reshape(self.actions.shape).astype(self.actions.dtype)
+
+
+def _width(space: Space) -> int:
+    """Return how many real numbers a leaf is told by; 0 where it cannot be told."""
+    if space.kind == "text" or (space.kind == "discrete" and space.count > MOST_VALUES):
+        return 0
+    return space.count if space.kind == "discrete" else prod(space.shape)
+
+
+class Latent(NamedTuple):
+    """What is remembered (n, belief), and what was drawn of what it does not tell (n, state)."""
+
+    belief: Tensor
+    state: Tensor
+
+    def at(self, places: np.ndarray) -> Latent:
+        """Select some."""
+        return Latent(self.belief[places], self.state[places])
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Latent]) -> Latent:
+        """Put several together."""
+        return cls(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+
+class DreamerNetworks(nn.Module):
+    """A world model, an actor and a critic, and what they are all trained for."""
+
+    def __init__(self, options: DreamerTrainer, coding: Coding) -> None:
+        super().__init__()
+        self.coding, self._options = coding, options
+        units, layers = options.units, options.layers
+        self.states = options.categoricals * options.classes
+        latent = self.states + options.belief
+        self.encoder, self.decoder, embedded = _eyes(options, coding, latent)
+        self.prior = RSSMPriorV3(
+            action_shape=(coding.action_width,),
+            action_dim=coding.action_width,
+            hidden_dim=units,
+            rnn_hidden_dim=options.belief,
+            num_categoricals=options.categoricals,
+            num_classes=options.classes,
+            recurrent_model="block_gru",
+            num_blocks=options.blocks,
+            unimix=UNIMIX,
+        )
+        self.posterior = RSSMPosteriorV3(
+            hidden_dim=units,
+            rnn_hidden_dim=options.belief,
+            obs_embed_dim=embedded,
+            num_categoricals=options.categoricals,
+            num_classes=options.classes,
+            use_rms_norm=True,
+            unimix=UNIMIX,
+        )
+        self.rewards = DreamerV3MLP(latent, BINS, layers, units, outscale=0.0)
+        self.goes_on = DreamerV3MLP(latent, 1, layers, units)
+        self.actor = _actor(options, coding, latent)
+        self.scale = SymExpTwoHot(BINS)
+        self.critic = DreamerV3MLP(latent, BINS, layers, units, outscale=0.0)
+        self.losses = self._losses()
+        self.slow = SoftUpdate(self.losses.value_loss, tau=SLOW)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return what gradients change: the slow critic only follows."""
+        unique = {id(each): each for each in self.parameters() if each.requires_grad}
+        return list(unique.values())
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Ask without learning, and without disturbing what is drawn elsewhere."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+
+    def uniform(self, rng: np.random.Generator | None, count: int) -> np.ndarray | None:
+        """Return what decides states: uniform numbers for each choice; None for the likeliest."""
+        return None if rng is None else rng.random((count, self._options.categoricals))
+
+    def reset(self, count: int) -> Latent:
+        """Return that nothing is remembered."""
+        empty = torch.zeros(count, self._options.belief + self.states, device=self.coding.device)
+        return Latent(empty[:, : self._options.belief], empty[:, self._options.belief :])
+
+    def filtered(
+        self, before: Latent, actions: Tensor, seen: Tensor, draws: np.ndarray | None
+    ) -> Latent:
+        """Go on by actions to what was observed."""
+        _, _, belief = self.prior(before.state, before.belief, actions)
+        logits, _ = self.posterior(belief, self.encoder(seen))
+        return Latent(belief, _decided(logits, draws))
+
+    def followed(
+        self,
+        before: Latent,
+        actions: Sequence[Any],
+        observations: Sequence[Any],
+        draws: np.ndarray | None,
+    ) -> Latent:
+        """Go on by actions to observations of the environment; without an action, begin anew."""
+        coding = self.coding
+        some = coding.actions.low[0] if coding.is_discrete else np.array(coding.actions.low)
+        passed = [some if action is None else action for action in actions]
+        goes_on = torch.tensor([[action is not None] for action in actions], device=coding.device)
+        with self.asked():
+            return self.filtered(
+                Latent(before.belief * goes_on, before.state * goes_on),
+                coding.done(coding.actions.pack("actions", passed)["actions"]) * goes_on,
+                coding.seen(coding.observations.pack("observations", observations)),
+                draws,
+            )
+
+    def imagined(self, before: Latent, actions: Tensor, draws: np.ndarray | None) -> Latent:
+        """Go on by actions, without anything being observed."""
+        logits, _, belief = self.prior(before.state, before.belief, actions)
+        return Latent(belief, _decided(logits, draws))
+
+    def policy(self, latent: Latent) -> np.ndarray:
+        """Return how likely each action is; of real numbers mean and standard deviation."""
+        given = TensorDict({"belief": latent.belief, "state": latent.state}, [1])
+        with self.asked():
+            found = self.actor.get_dist(given)
+            parts = (
+                found.probs if self.coding.is_discrete else torch.cat([found.mean, found.stddev])
+            )
+            policy: np.ndarray = parts.squeeze(0).double().cpu().numpy()
+        return policy
+
+    def said(self, latent: Latent) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Return what is observed there, the rewards, and whether the episode is over."""
+        features = torch.cat([latent.belief, latent.state], -1)
+        rewards = self.scale.decode(self.rewards(features)).double().cpu().numpy()
+        over = self.goes_on(features).squeeze(-1).sigmoid().cpu().numpy() < 0.5
+        return self.decoder(latent.state, latent.belief), rewards, over
+
+    def _losses(self) -> DreamerV3Loss:
+        """Return all that is trained for, as published."""
+        options, gone = self._options, ("next", "belief")
+        following = [gone, ("next", "state")]
+        rollout = RSSMRolloutV3(
+            TensorDictModule(
+                self.prior,
+                in_keys=["state", "belief", "action"],
+                out_keys=[("next", name) for name in ("prior_logits", "state", "belief")],
+            ),
+            TensorDictModule(
+                self.posterior,
+                in_keys=[gone, ("next", "encoded_latents")],
+                out_keys=[("next", "posterior_logits"), ("next", "state")],
+            ),
+        )
+        world = TensorDictSequential(
+            _module(self.encoder, [("next", "observation")], ("next", "encoded_latents")),
+            rollout,
+            _module(self.decoder, following[::-1], ("next", "reco_pixels")),
+            _module(self.rewards, following, ("next", "reward_logits")),
+            _module(self.scale, [("next", "reward_logits")], ("next", "reward")),
+            _module(self.goes_on, following, ("next", "continue_pred")),
+        )
+        known = ["belief", "state"]
+        value = TensorDictSequential(
+            _module(self.critic, known, "state_value_logits"),
+            _module(self.scale, ["state_value_logits"], "state_value"),
+        )
+        continuing = TensorDictSequential(
+            _module(self.goes_on, known, "continue_logits"),
+            _module(nn.Sigmoid(), ["continue_logits"], "continuation"),
+        )
+        model = DreamerV3ModelLoss(
+            world,
+            kl_mode="separate",
+            unimix=UNIMIX,
+            lambda_continue=1.0,
+            continue_target_scale=1 - 1 / options.horizon,
+            reco_symlog=self.coding.picture is None,
+            num_reward_bins=BINS,
+            detach_output=False,
+        )
+        model.set_keys(pixels="observation")
+        acting = DreamerV3ActorLoss(
+            self.actor,
+            value,
+            self._dreamt(),
+            continuation_model=continuing,
+            imagination_horizon=options.imagined,
+            entropy_bonus=options.entropy,
+            use_reinforce=True,
+        )
+        # the horizon is in the predicted continuation, so that nothing else discounts
+        acting.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=LAMBDA)
+        criticising = DreamerV3ValueLoss(
+            value, "two_hot", num_value_bins=BINS, actor_loss=acting, slow_critic_regularization=1.0
+        )
+        return DreamerV3Loss(
+            model, acting, criticising, continuation_horizon=options.horizon, lmbda=LAMBDA
+        )
+
+    def _dreamt(self) -> DreamerEnv:
+        """Return the world model as an environment of latent states."""
+        transition = TensorDictModule(
+            self.prior, in_keys=["state", "belief", "action"], out_keys=["_", "state", "belief"]
+        )
+        reward = TensorDictSequential(
+            _module(self.rewards, ["belief", "state"], "reward_logits"),
+            _module(self.scale, ["reward_logits"], "reward"),
+        )
+        belief = self._options.belief
+        env = DreamerEnv(
+            WorldModelWrapper(transition, reward),
+            (self.states,),
+            (belief,),
+            device=self.coding.device,
+        )
+        env.observation_spec = Composite(state=Unbounded(self.states), belief=Unbounded(belief))
+        env.state_spec = env.observation_spec.clone()
+        env.action_spec = Bounded(-1, 1, (self.coding.action_width,))
+        env.reward_spec = Unbounded((1,))
+        return env
+
+
+def _decided(logits: Tensor, draws: np.ndarray | None) -> Tensor:
+    """Return a state (n, choices times classes) that is drawn, or the likeliest."""
+    chances = (1 - UNIMIX) * logits.softmax(-1) + UNIMIX / logits.shape[-1]
+    classes = chances.argmax(-1)
+    if draws is not None:
+        uniform = torch.from_numpy(draws).to(chances)
+        classes = (uniform[..., None] > chances.cumsum(-1)).sum(-1)
+        classes = classes.clamp_max(logits.shape[-1] - 1)
+    return one_hot(classes, logits.shape[-1]).flatten(-2).float()
+
+
+def _module(net: nn.Module, given: Sequence[Any], gives: Any) -> TensorDictModule:
+    """Return a network that reads and writes named tensors."""
+    return TensorDictModule(net, in_keys=list(given), out_keys=[gives])
+
+
+class _Symlog(nn.Module):
+    """Reads vectors of any scale, or tells them."""
+
+    def __init__(self, inner: nn.Module, *, tells: bool) -> None:
+        super().__init__()
+        self.inner, self._tells = inner, tells
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if self._tells:
+            return symexp(self.inner(*inputs))
+        return self.inner(symlog(*inputs))
+
+
+class _Padded(nn.Module):
+    """Reads pictures whose sides are made multiples of what convolutions halve, or tells them."""
+
+    def __init__(self, inner: nn.Module, size: tuple[int, int], margin: tuple[int, int]) -> None:
+        super().__init__()
+        self.inner, self._size, self._margin = inner, size, margin
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if len(inputs) == 1:
+            down, right = self._margin
+            return self.inner(pad(inputs[0], (0, right, 0, down)))
+        return self.inner(*inputs)[..., : self._size[0], : self._size[1]]
+
+
+def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
+    """Return what reads observations and what tells them, and by how many numbers they are read."""
+    units, layers = options.units, options.layers
+    if coding.picture is None:
+        encoder = DreamerV3MLP(coding.width, None, layers, units)
+        decoder = DreamerV3MLP(latent, coding.width, layers, units)
+        return _Symlog(encoder, tells=False), _Symlog(decoder, tells=True), units
+    height, width, channels = coding.picture
+    stages = 1
+    while stages < len(options.MULTIPLIERS) and min(height, width) >> (stages + 1) >= SMALLEST_MAP:
+        stages += 1
+    margin = -height % 2**stages, -width % 2**stages
+    shape = channels, height + margin[0], width + margin[1]
+    multipliers = options.MULTIPLIERS[:stages]
+    encoder = DreamerV3ImageEncoder(channels, options.channels, multipliers)
+    decoder = DreamerV3ImageDecoder(
+        latent, shape, options.channels, multipliers, num_blocks=options.blocks
+    )
+    size = (height, width)
+    return (
+        _Padded(encoder, size, margin),
+        _Padded(decoder, size, margin),
+        encoder.output_features(shape),
+    )
+
+
+class _Gaussian(nn.Module):
+    """Says where a normal distribution of actions lies, and how wide it is, as published."""
+
+    def __init__(self, options: DreamerTrainer, latent: int, width: int) -> None:
+        super().__init__()
+        self._net = DreamerV3MLP(latent, 2 * width, options.layers, options.units, outscale=0.01)
+
+    def forward(self, state: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
+        mean, spread = self._net(belief, state).chunk(2, -1)
+        return mean.tanh(), 0.9 * torch.sigmoid(spread + 2) + 0.1
+
+
+def _actor(options: DreamerTrainer, coding: Coding, latent: int) -> TensorDictModuleBase:
+    """Return what acts: by classes, or by real numbers."""
+    if coding.is_discrete:
+        return DreamerV3DiscreteActor(
+            latent,
+            coding.action_width,
+            depth=options.layers,
+            num_cells=options.units,
+            unimix=UNIMIX,
+        )
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(
+            _Gaussian(options, latent, coding.action_width),
+            in_keys=["state", "belief"],
+            out_keys=["loc", "scale"],
+        ),
+        ProbabilisticTensorDictModule(
+            in_keys=["loc", "scale"],
+            out_keys=["action"],
+            default_interaction_type=InteractionType.RANDOM,
+            distribution_class=IndependentNormal,
+            return_log_prob=True,
+            log_prob_key="action_log_prob",
+        ),
+    )
+
+
+def batch_of(
+    rows: Dataset,
+    sampler: EpisodeSampler,
+    rng: np.random.Generator,
+    networks: DreamerNetworks,
+    shape: tuple[int, int],
+) -> TensorDict:
+    """Return records (batch, length): segments of episodes, one behind the other.
+
+    Each begins with its first observation, which nothing was done to reach; one that goes on in the
+    next line of the batch begins there anew.
+    """
+    batch, length = shape
+    coding, remembered = networks.coding, networks.reset(1)
+    needed, count = batch * length, 0
+    places, begins = [], []
+    while count < needed:
+        drawn, mask = sampler.draw(rng, batch, length - 1)
+        for segment, counted in zip(drawn, mask, strict=True):
+            part = segment[counted]
+            places.append(np.concatenate([part[:1], part]))
+            begins.append(np.arange(len(part) + 1) == 0)
+            count += len(part) + 1
+    place, begin = np.concatenate(places)[:needed], np.concatenate(begins)[:needed]
+    columns = {name: column[place] for name, column in rows.columns.items()}
+    seen = coding.seen(columns, "next_observations")
+    seen[torch.from_numpy(begin)] = coding.seen({n: c[begin] for n, c in columns.items()})
+    ends = columns["terminations"] | columns["truncations"] | np.roll(begin, -1)
+    reached = torch.from_numpy(~begin)[:, None]
+    found: dict[Any, Tensor] = {
+        "action": coding.done(columns["actions"]) * reached,
+        "is_init": torch.from_numpy(begin | (np.arange(needed) % length == 0))[:, None],
+        "belief": torch.zeros(needed, remembered.belief.shape[1]),
+        "state": torch.zeros(needed, remembered.state.shape[1]),
+        ("next", "observation"): seen,
+        ("next", "reward"): torch.from_numpy(columns["rewards"]).float()[:, None] * reached,
+        ("next", "terminated"): torch.from_numpy(columns["terminations"])[:, None] & reached,
+        ("next", "done"): torch.from_numpy(ends)[:, None] & reached,
+    }
+    device = remembered.belief.device
+    return TensorDict(
+        {name: value.reshape(batch, length, *value.shape[1:]) for name, value in found.items()},
+        [batch, length],
+    ).to(device)
+
+
+def _is_picture(space: Space) -> bool:
+    return (
+        space.kind == "box"
+        and space.dtype == "uint8"
+        and len(space.shape) == 3
+        and min(space.shape[:2]) >= 16
+    )

@@ -1,0 +1,163 @@
+"""DreamerV3: what it is fitted to, how it acts, and what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrl")
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+from cwm_cli.agents.training.trainer import Diverged, TrainingTask  # noqa: E402
+from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
+from cwm_cli.data.spaces import Space  # noqa: E402
+from cwm_cli.envs.tasks import Task  # noqa: E402
+from cwm_cli.errors import CwmError  # noqa: E402
+from cwm_cli.planning import Moment  # noqa: E402
+from cwm_cli.planning.model import EpisodeHistory  # noqa: E402
+from cwm_neural.dreamer import DreamerTrainer  # noqa: E402
+from cwm_neural.dreamer_parts import batch_of  # noqa: E402
+from cwm_neural.sampling import EpisodeSampler  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SMALLEST: dict[str, Any] = {"units": 16, "belief": 16, "batch": 2, "length": 8, "imagined": 2}
+PUSHES = Space("discrete", low=(0,), high=(1,))
+FORCES = Space("box", "float32", (1,), (-2.0,), (2.0,))
+PLACES = Space("box", "float32", (2,), (-np.inf,) * 2, (np.inf,) * 2)
+PICTURES = Space("box", "uint8", (18, 20, 3), (0,) * 1080, (255,) * 1080)
+
+
+def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> Dataset:
+    """Return episodes in which a push moves a place to either side, until it is off by two."""
+    rng, rows = np.random.default_rng(0), []
+    for episode in range(episodes):
+        place = 0
+        for _ in range(12):
+            push = int(rng.integers(2))
+            after = place + 2 * push - 1
+            action = push if actions is PUSHES else np.array([4.0 * push - 2], np.float32)
+            rows.append(
+                Transition(
+                    shown(space, place),
+                    action,
+                    shown(space, after),
+                    1.0,
+                    abs(after) > 1,
+                    episode=episode,
+                )
+            )
+            place = after
+            if abs(place) > 1:
+                break
+    return Dataset.of(rows, observation_space=space, action_space=actions)
+
+
+def shown(space: Space, place: int) -> Any:
+    """Return what is seen at a place."""
+    if space is PLACES:
+        return np.array([place, -place], np.float32)
+    picture = np.zeros(space.shape, np.uint8)
+    picture[:, 8 + place * 2] = 255
+    return picture
+
+
+def begun(rows: Dataset, **options: Any) -> Any:
+    task = TrainingTask(rows.observation_space, rows.action_space)
+    return DreamerTrainer(**SMALLEST | {"updates": 1.0, "warmup": 0} | options).begin(task)
+
+
+def acts(training: Any, history: list[tuple[Any, Any]], **given: Any) -> list[Any]:
+    """Return what the actor does in an episode of (action before, observation)."""
+    session = training.agent.open(Task(None, 0, 9), **given)  # type: ignore[arg-type]
+    moments = [Moment(0, n, state, 9 - n) for n, state in enumerate(history)]
+    return [session.plan([moment])[0].actions[0] for moment in moments]
+
+
+def test_what_is_fitted_to_begins_with_an_observation_that_no_action_led_to() -> None:
+    rows = walk()
+    net = begun(rows)._networks
+    batch = batch_of(rows, EpisodeSampler(rows), np.random.default_rng(0), net, (3, 10))
+    flat = batch.reshape(-1)
+    seen = flat["next", "observation"][:, 0]
+    pushes = flat["action"][:, 1] - flat["action"][:, 0]
+    begins, ends = flat["is_init"][:, 0], flat["next", "done"][:, 0]
+    assert begins[::10].all()
+    assert (begins[1:] | ~ends[:-1]).all()
+    for place in range(1, 30):
+        if not begins[place]:
+            assert seen[place] == seen[place - 1] + pushes[place]
+            assert flat["next", "terminated"][place] == (abs(seen[place]) > 1)
+    assert (flat["next", "reward"][begins & (pushes == 0)] == 0).all()
+
+
+def test_losses_fall_and_predictions_come_near() -> None:
+    rows = walk(episodes=12)
+    training = begun(rows, rate=5e-3, imagined=1)
+    before = training.measure(rows)
+    first, last = training.fit(rows, 2), [training.fit(rows, 4) for _ in range(5)][-1]
+    after = training.measure(rows)
+    assert last["model reco"] < first["model reco"]
+    assert last["model reward"] < first["model reward"]
+    assert after["observation error"] < before["observation error"]
+    assert after["reward error"] < before["reward error"]
+
+
+@pytest.mark.parametrize(("space", "actions"), [(PICTURES, PUSHES), (PLACES, FORCES)])
+def test_pictures_and_real_actions_are_served(space: Space, actions: Space) -> None:
+    rows = walk(space, actions)
+    training = begun(rows, channels=4)
+    training.fit(rows, 2)
+    start = EpisodeHistory((rows.row(0).observation,))
+    step = training.model.imagine([start], rows).step({"actions": rows.columns["actions"][:1]})
+    assert step.observations["observations"].shape == (1, *space.shape)
+    assert step.observations["observations"].dtype == space.dtype
+    for greedy in (False, True):
+        action = acts(training, [(None, start.observations[0])], greedy=greedy)[0]
+        assert np.asarray(action).shape == actions.shape
+        assert (np.abs(np.asarray(action) - 0.5) <= 2.5).all()
+
+
+def test_it_remembers_the_episode_while_it_acts_and_forgets_it_with_the_next() -> None:
+    rows = walk()
+    training = begun(rows)
+    training.fit(rows, 3)
+    session = training.agent.open(Task(None, 0, 9))  # type: ignore[arg-type]
+    here = shown(PLACES, 0)
+    policies = []
+    for number, action in enumerate([None, 1, 0]):
+        session.plan([Moment(0, number, (action, here), 9)])
+        policies.append(session._remembered[0].belief.numpy().copy())
+    assert not np.array_equal(policies[0], policies[2])
+    session.plan([Moment(0, 0, (None, here), 9)])
+    np.testing.assert_array_equal(session._remembered[0].belief.numpy(), policies[0])
+
+
+def test_only_actions_that_are_allowed_are_taken() -> None:
+    rows = walk()
+    session = begun(rows).agent.open(Task(None, 0, 9))  # type: ignore[arg-type]
+    here = (None, shown(PLACES, 0))
+    taken = {session.plan([Moment(n, 0, here, 9, valid=(1,))])[0].actions[0] for n in range(20)}
+    assert taken == {1}
+
+
+def test_a_loss_that_is_no_number_ends_it_and_changes_nothing(tmp_path: Path) -> None:
+    rows = walk()
+    training = begun(rows)
+    training.fit(rows, 2)
+    before = training.model.predict(rows).columns
+    rows.columns["next_observations"][:] = np.nan
+    with pytest.raises(Diverged, match="update 2"):
+        training.fit(rows, 1)
+    for name, column in training.model.predict(rows).columns.items():
+        np.testing.assert_array_equal(column, before[name])
+
+
+def test_texts_and_forces_without_bounds_are_refused() -> None:
+    words = Space("text", max_length=9)
+    endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
+    for seen, done, reason in ((words, PUSHES, "texts"), (PLACES, endless, "bounds")):
+        with pytest.raises(CwmError, match=reason):
+            DreamerTrainer().begin(TrainingTask(seen, done))
