@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.calibrating import calibrate
     from cwm_cli.agents.collecting import collect
     from cwm_cli.agents.evaluating import evaluate
+    from cwm_cli.agents.interacting.play import play
     from cwm_cli.agents.learning.learn import learn
     from cwm_cli.agents.playing import plan
     from cwm_cli.agents.synthesizing import synthesize
@@ -48,6 +49,7 @@ __all__ = [
     "learn",
     "load",
     "plan",
+    "play",
     "score",
     "synthesize",
     "theorize",
@@ -64,6 +66,7 @@ _HOMES = {
     "evaluate": "agents.evaluating",
     "learn": "agents.learning.learn",
     "plan": "agents.playing",
+    "play": "agents.interacting.play",
     "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
     "theorize": "agents.theorizing.theorize",

@@ -96,3 +96,24 @@ def _tables(lines: list[str]) -> Iterator[list[tuple[int, list[str]]]]:
         elif table:
             yield table
             table = []
+
+
+def documented_actions(description: str, count: int) -> tuple[str, ...]:
+    """Return what actions are called, as a list or a table of a description has it, or nothing.
+
+    That is `- 0: Push cart to the left`, and so on, or a table that is headed Action.
+    """
+    lines = description.splitlines()
+    listed = [re.match(r"^\s*[-*]\s+(\d+)\s*:\s*(.+)", line) for line in lines]
+    runs: list[list[str]] = [[]]
+    for found in listed:
+        if found and int(found[1]) == len(runs[-1]):
+            runs[-1].append(found[2])
+        elif found or runs[-1]:
+            runs.append([found[2]] if found and found[1] == "0" else [])
+    for header, *rows in _tables(lines):
+        if any(cell.lower() == "action" for cell in header[1]):
+            cells = [row[1:] for _, row in rows if row[0].isdecimal()]
+            runs.append([row[0] for row in cells if row])
+    named = next((run for run in runs if len(run) == count), [])
+    return tuple(clean(name, limit=LONGEST_NAME) for name in named)

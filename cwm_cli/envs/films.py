@@ -43,28 +43,15 @@ class Camera:
 
     def check(self) -> None:
         """Refuse what is sure to fail, before anything is played: the first frame is drawn."""
-        packages = NEEDED.get(self.file.suffix.lower())
-        if packages is None:
-            raise CwmError(f"{self.file} is no film: name a .gif or a .mp4 file")
-        for package in packages:
-            if find_spec(package) is None:
-                raise CwmError(f"--render {self.file} needs {package}: {EXTRA}")
-        if not self.file.parent.is_dir():
-            raise CwmError(f"there is no folder {self.file.parent}: make it, or name another")
+        check_film(self.file, "--render")
         with self._recording() as env:
             next(_frames(env, 0, ()))
 
     def film(self, seed: int, actions: Sequence[Any]) -> None:
         """Replay the actions from a reset with a seed, and write what there is to see."""
-        partial = self.file.with_name(f".{self.file.stem}.part{self.file.suffix}")
-        write = _write_gif if self.file.suffix.lower() == ".gif" else _write_mp4
-        try:
-            with self._recording() as env:
-                fps = float(env.metadata.get("render_fps") or USUAL_FPS)
-                write(partial, _frames(env, seed, actions), len(actions) + 1, fps)
-                partial.replace(self.file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with self._recording() as env:
+            fps = float(env.metadata.get("render_fps") or USUAL_FPS)
+            write_film(self.file, _frames(env, seed, actions), len(actions) + 1, fps)
 
     @contextmanager
     def _recording(self) -> "Iterator[gym.Env[Any, Any]]":
@@ -90,6 +77,29 @@ class Camera:
         if env is not None and hasattr(env.unwrapped, "mujoco_renderer"):
             return f"{what} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
         return f"{what} ({reason}): leave --render out"
+
+
+def check_film(file: Path, option: str) -> None:
+    """Refuse a file that no film can be written to, as an option names it."""
+    packages = NEEDED.get(file.suffix.lower())
+    if packages is None:
+        raise CwmError(f"{file} is no film: name a .gif or a .mp4 file")
+    for package in packages:
+        if find_spec(package) is None:
+            raise CwmError(f"{option} {file} needs {package}: {EXTRA}")
+    if not file.parent.is_dir():
+        raise CwmError(f"there is no folder {file.parent}: make it, or name another")
+
+
+def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
+    """Write pictures of one size as a .gif or .mp4 file, at once or not at all."""
+    partial = file.with_name(f".{file.stem}.part{file.suffix}")
+    write = _write_gif if file.suffix.lower() == ".gif" else _write_mp4
+    try:
+        write(partial, frames, count, fps)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _frames(env: "gym.Env[Any, Any]", seed: int, actions: Sequence[Any]) -> Iterator[np.ndarray]:

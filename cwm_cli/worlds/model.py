@@ -378,6 +378,13 @@ class WorldModel:
         """
         raise NotImplementedError
 
+    def seen(self, observations: Columns) -> Columns:
+        """Return observations (columns named `observations`) as the model sees them.
+
+        That is as they are, unless it sees them through a tokenizer.
+        """
+        return observations
+
     def unroll(
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:

@@ -1,0 +1,127 @@
+"""What there is to see of a game: panels side by side, components by name, how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import VALID, Dataset, Transition
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.envs.painting import Appearance, Components, NamedComponent
+from cwm_cli.evaluation.metric import close
+from cwm_cli.evaluation.mismatches import wrong_parts
+from cwm_cli.planning.model import Step
+from cwm_cli.worlds.model import Predictions
+
+MOST_ROWS = 64
+"""Components that are told one by one; of more, those that differ or have changed."""
+
+
+class Panel(NamedTuple):
+    """One of the worlds: what it is called, what is seen in it, what else is to be said of it."""
+
+    title: str
+    look: Appearance
+    note: str = ""
+    is_marked: bool = False
+
+
+class ComponentRow(NamedTuple):
+    """A component of the observations in the columns of a scene; None where there is none."""
+
+    component: NamedComponent
+    values: tuple[Any, ...]
+    is_wrong: bool = False
+
+
+@dataclass(frozen=True)
+class GameScene:
+    """What a game shows: a title, facts, panels, a table of components, and what keys do.
+
+    `mark` says what came out otherwise than predicted first, `warning` what went wrong. `columns`
+    are the heads of the table. `moment` counts what happened: a film has a frame for each.
+    """
+
+    title: str
+    facts: Sequence[str] = ()
+    panels: Sequence[Panel] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[ComponentRow] = ()
+    mark: str = ""
+    warning: str = ""
+    legend: Sequence[str] = ()
+    moment: tuple[int, ...] = ()
+    is_over: bool = False
+    flags: Sequence[str] = field(default=())
+
+
+def compared_rows(
+    named: Components, values: Sequence[Any | None], compared: tuple[int, int] | None = None
+) -> list[ComponentRow]:
+    """Return the components of observations beside each other; two of them are compared.
+
+    Where there are many, those are left out that are equal in all columns.
+    """
+    columns = [None if each is None else named.values(each) for each in values]
+    rows = []
+    for place, component in enumerate(named.each):
+        cells = tuple(None if column is None else column[place] for column in columns)
+        wrong = compared is not None and differs(cells[compared[0]], cells[compared[1]])
+        rows.append(ComponentRow(component, cells, wrong))
+    if len(rows) <= MOST_ROWS:
+        return rows
+    telling = [row for row in rows if row.is_wrong or len(set(row.values) - {None}) > 1]
+    return sorted(telling, key=lambda row: not row.is_wrong)[:MOST_ROWS]
+
+
+def differs(one: Any, other: Any) -> bool:
+    """Whether two components differ by more than the tolerance."""
+    if one is None or other is None:
+        return False
+    if isinstance(one, str) or isinstance(other, str):
+        return bool(one != other)
+    return not bool(close(np.array([one], float), np.array([other], float))[0])
+
+
+def parts_of(predicted: Step, actual: Step, spaces: tuple[Space, Space], action: Any) -> list[str]:
+    """Name the parts in which a step came out otherwise than predicted."""
+    observations, actions = spaces
+    row = Transition(
+        actual.observation,
+        action,
+        actual.observation,
+        actual.reward,
+        actual.terminated,
+        valid=actual.valid,
+    )
+    rows = Dataset.of([row], observation_space=observations, action_space=actions)
+    columns: Columns = observations.pack("next_observations", [predicted.observation])
+    columns |= {
+        "rewards": np.array([predicted.reward], float),
+        "terminations": np.array([predicted.terminated]),
+    }
+    if rows.has_valid_actions:
+        every = np.ones(actions.count, np.bool_)
+        valid = predicted.valid
+        columns[VALID] = np.array([every if valid is None else actions.mask(valid)])
+    parts = wrong_parts(Predictions(columns), rows)
+    return [name.replace("_", " ") for name, wrong in parts.items() if wrong[0]]
+
+
+def first_words(rows: Sequence[ComponentRow], predicted: int, actual: int) -> str:
+    """Say of the first component that differs what was predicted, and what came about."""
+    for component, values, is_wrong in rows:
+        if is_wrong:
+            said = number_words(values[predicted]), number_words(values[actual])
+            return f"{component.name} {said[0]} instead of {said[1]}"
+    return ""
+
+
+def number_words(value: Any) -> str:
+    """Write a component in few characters."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
