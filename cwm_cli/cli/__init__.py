@@ -20,6 +20,7 @@ from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.learn import learn
 from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
+from cwm_cli.cli.play import play
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
 from cwm_cli.cli.score import score
@@ -61,6 +62,7 @@ COMMANDS = (
     learn,
     theorize,
     plan,
+    play,
     bench_speed,
     benchmark,
     options,
