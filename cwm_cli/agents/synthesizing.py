@@ -7,7 +7,7 @@ records it, to those who watch or steer it; `choose_backend` says who answers.
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import packages_distributions, version
@@ -19,7 +19,7 @@ import numpy as np
 from cwm_cli.agents.collecting import load_transitions, recorded_args
 from cwm_cli.agents.unasked import ChosenStart, UnaskedMoves, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
@@ -168,7 +168,8 @@ def synthesize(
     )
     given = load() if dataset is not None else None
     if given is None:
-        spec.make(**(env_args or {})).close()
+        with closing(spec.make(**(env_args or {}))) as made:
+            refuse_pictures(space_of(made.observation_space), "a program")
     with _sandbox(choices, settings["sandbox"]) as sandbox:
         warn_of_gaps(sandbox.protection, observer)
         for words in filter(None, (spec.note, answers.note)):  # the mistakes have been told
@@ -465,7 +466,9 @@ def open_job(
     No run is begun on a machine that is less protected than it has to be, or
     with a tool that it lacks.
     """
-    dataset, finding = order.dataset, find_contract(order.dataset.train)
+    dataset = order.dataset
+    refuse_pictures(dataset.observation_space, "a program")
+    finding = find_contract(dataset.train)
     choices = order.choices.settled(finding.contract)
     order = order._replace(choices=choices)
     metric = _measure(order)

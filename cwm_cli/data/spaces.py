@@ -22,6 +22,9 @@ LARGEST, MOST_AXES = 1 << 22, 32
 """Components of a value that is read: those of a photograph, so that its bounds fit into memory;
 and its axes, of which arrays had no more before numpy 2."""
 
+SMALLEST_PICTURE = 16
+"""Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
+
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)")
 _BOUNDS = {int, float, bool, type(None)}
 
@@ -48,6 +51,12 @@ class Space:
     def is_float(self) -> bool:
         """Whether components are real numbers, compared within a tolerance."""
         return self.kind == "box" and np.issubdtype(self.dtype, np.floating)
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether values are pixels: bytes in three dimensions, of some height and width."""
+        layered = self.kind == "box" and self.dtype == "uint8" and len(self.shape) == 3
+        return layered and min(self.shape[:2]) >= SMALLEST_PICTURE
 
     @property
     def size(self) -> int:

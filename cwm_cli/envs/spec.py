@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from cwm_cli.envs.text_view import TextView
 
 MAX_COMPONENTS = 10_000
-"""Observations with more components than this are refused."""
+"""Observations with more components than this are refused, unless they are pictures."""
 
-SMALLEST_PICTURE = 16
-"""Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
+LARGEST_PICTURE = 1 << 18
+"""Bytes of a picture: those of a screen of 210 x 160, and no photographs."""
 
 LONGEST_TEXT = 2_000
 """Characters of a text from a space that sets no limit."""
@@ -159,15 +159,29 @@ def _multibinary(space: gym.spaces.MultiBinary, what: str) -> Space:
 
 
 def _box(space: gym.spaces.Box, what: str) -> Space:
-    """Describe a Box, refusing pixels and what is too large to predict number by number."""
-    dimensions = "x".join(map(str, space.shape))
-    layered = space.dtype == "uint8" and len(space.shape) == 3
-    if layered and min(space.shape[:2]) >= SMALLEST_PICTURE:
-        raise CwmError(f"{what} are pixels ({dimensions}): choose one that shows its state")
-    if prod(space.shape) > MAX_COMPONENTS:
+    """Describe a Box, refusing what is too large, and pixels where they are not what is seen."""
+    shape = tuple(int(length) for length in space.shape)
+    low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
+    found = Space("box", str(space.dtype), shape, low, high)
+    if found.is_picture and what != "observations":
+        raise CwmError(f"{what} are pixels ({_across(found)}): choose one with a few numbers")
+    most = LARGEST_PICTURE if found.is_picture else MAX_COMPONENTS
+    if found.size > most:
         raise CwmError(
-            f"{what} have {prod(space.shape):,} components ({dimensions}): "
-            f"at most {MAX_COMPONENTS:,} are served"
+            f"{what} have {found.size:,} components ({_across(found)}): at most {most:,} are served"
         )
-    low, high = (tuple(float(b) for b in bound.ravel()) for bound in (space.low, space.high))
-    return Space("box", str(space.dtype), tuple(int(n) for n in space.shape), low, high)
+    return found
+
+
+def _across(space: Space) -> str:
+    return "x".join(map(str, space.shape))
+
+
+def refuse_pictures(space: Space, who: str) -> None:
+    """Refuse observations that are pixels, which programs are not written for; say who does so."""
+    for leaf in space.leaves("observations"):
+        if leaf.space.is_picture:
+            raise CwmError(
+                f"{leaf.name} are pixels ({_across(leaf.space)}), of which {who} predicts none: "
+                "choose an environment that shows its state, or cwm train"
+            )

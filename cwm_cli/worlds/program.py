@@ -21,7 +21,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import read_text
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.spec import refuse_pictures, space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
@@ -149,6 +149,7 @@ class ProgramModel(WorldModel):
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Ask the program for every row, in the way that its text says it can be asked."""
+        refuse_pictures(rows.observation_space, "a program")
         if self.abilities.is_plain:
             return Predictions(*self.sandbox.predict(self.text, rows, seed=seed))
         return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
@@ -181,6 +182,7 @@ class ProgramModel(WorldModel):
         if task not in self._recorded:
             with closing(task.make()) as env:
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+            refuse_pictures(spaces[0], "a program")
             self._recorded[task] = spaces, random_rows(task, spaces)
         (observations, actions), rows = self._recorded[task]
         strangers = [planner.address for planner in planners if planner.address]

@@ -22,7 +22,7 @@ from cwm_cli.agents.learning.missions import StateView, WorldProgram, merged, ne
 from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.objects import MISSION
-from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.spec import refuse_pictures, space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Request
@@ -116,8 +116,10 @@ class TaskLearner:
         actions = space_of(self.env.action_space, "actions")
         if actions.kind != "discrete":
             raise CwmError("the agent of WorldCoder chooses among actions: leave --strategy out")
+        observations = space_of(self.env.observation_space)
+        refuse_pictures(observations, "a program")
         self.view = StateView(
-            space_of(self.env.observation_space),
+            observations,
             self.task.schema,
             self.task.actions,
             int(actions.low[0]),

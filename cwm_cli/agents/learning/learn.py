@@ -34,7 +34,7 @@ from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
-from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
@@ -133,6 +133,8 @@ def learn(
         observer=observer,
     ) as sandbox:
         task = _LearnedTask.of(env, env_args, begun, seed, observer)
+        if strategy is None:
+            refuse_pictures(task.known.observation_space, "a program")
         begun = task.carrying(begun)
         if goal is not None and strategy is None:
             task, begun = task.pursuing(goal, begun)

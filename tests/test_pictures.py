@@ -1,0 +1,146 @@
+"""Pictures as observations: two small games, what records them, and what refuses them."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+
+from cwm_cli import learn, synthesize
+from cwm_cli.agents.recording import record
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.simulators import Opening
+from cwm_cli.envs.spec import refuse_pictures, space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_pictures import GAMES
+from cwm_pictures.games import Catch, CatchState, DotState, MovingDots
+
+LEFT, STAY, RIGHT = range(3)
+
+
+class TestCatch:
+    def test_a_ball_that_lands_on_the_paddle_pays_and_one_beside_it_costs(self):
+        for column, reward in ((3, 1.0), (5, -1.0)):
+            game = Catch(rows=4, columns=4, tile=8)
+            game.state = CatchState(min(column, 3), 1, 2 if column == 3 else 0)
+            assert game.step(RIGHT)[1:4] == (0.0, False, False)
+            assert game.step(STAY)[1:4] == (reward, True, False)
+
+    def test_the_paddle_stops_at_the_sides(self):
+        game = Catch()
+        game.state = CatchState(3, 0, 0)
+        game.step(LEFT)
+        assert game.state.paddle == 0
+
+    def test_every_ball_can_be_caught(self):
+        game = Catch()
+        for seed in range(20):
+            game.reset(seed=seed)
+            over = False
+            while not over:
+                ball, _, paddle = game.state
+                _, reward, over, _, _ = game.step(1 + int(np.sign(ball - paddle)))
+            assert reward == 1
+
+    def test_a_picture_tells_the_state_also_where_the_ball_hides_the_paddle(self):
+        game, other = Catch(), Catch()
+        for row in range(8):
+            for ball in range(8):
+                for paddle in range(8):
+                    game.state = CatchState(ball, row, paddle)
+                    assert other.restore(game.picture())
+                    assert other.state == game.state
+        assert not other.restore(np.zeros((32, 32, 3), np.uint8))
+        assert not other.restore(game.picture() + 1)
+
+
+class TestMovingDots:
+    def test_dots_bounce_off_the_sides_as_the_description_says(self):
+        game = MovingDots(size=16, dots=2, dot=4)
+        game.state = DotState(((1, 11), (5, 5)), ((-2, 2), (0, 1)))
+        assert game.step(0)[1] == 0
+        assert game.state == DotState(((1, 11), (5, 6)), ((2, -2), (0, 1)))
+
+    def test_a_nudge_pushes_the_red_dot_alone_and_touching_pays(self):
+        game = MovingDots(size=16, dots=2, dot=4)
+        game.state = DotState(((2, 2), (7, 2)), ((1, 0), (0, 0)))
+        _, reward, *_ = game.step(2)
+        assert (reward, game.state) == (1, DotState(((4, 2), (7, 2)), ((2, 0), (0, 0))))
+        assert game.step(2)[1] == 1
+        assert game.state.velocities[0] == (2, 0)
+
+    def test_one_picture_does_not_tell_the_next(self):
+        one, other = MovingDots(), MovingDots()
+        one.state = DotState(((9, 9), (0, 0)), ((1, 0), (0, 0)))
+        other.state = DotState(((9, 9), (0, 0)), ((-1, 0), (0, 0)))
+        assert np.array_equal(one.picture(), other.picture())
+        assert not np.array_equal(one.step(0)[0], other.step(0)[0])
+        assert environment("MovingDots-v0").restore is None
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_game_keeps_the_rules_of_gymnasium_and_goes_on_exactly_from_saved_states(name):
+    spec = environment(name)
+    check_env(spec.make(render_mode="rgb_array").unwrapped)
+    assert Opening.of(spec, {}).simulator(0) is not None
+    game = spec.make(render_mode="rgb_array")
+    game.reset(seed=1)
+    assert game.render().shape == (256, 256, 3)
+
+
+def test_catch_predicts_itself_from_its_pictures():
+    spec = environment("Catch-v0")
+    rows = record(spec, policy="random", episodes=3, test_episodes=0)
+    found = EnvironmentModel(spec).predict(rows)
+    for name in ("next_observations", "rewards", "terminations"):
+        np.testing.assert_array_equal(found.columns[name], rows.columns[name])
+
+
+def test_a_recording_of_pictures_is_small_and_comes_back(tmp_path):
+    rows = record(environment("MovingDots-v0"), policy="random", episodes=4, test_episodes=1)
+    rows.save(tmp_path / "dots.npz")
+    again = Dataset.load(tmp_path / "dots.npz")
+    assert again.digest == rows.digest
+    assert rows.observation_space.is_picture
+    assert (tmp_path / "dots.npz").stat().st_size < 20_000 < rows.columns["observations"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"rows": 3}, "some balls cannot be caught"),
+        ({"tile": 1}, "16 to 128 pixels"),
+        ({"ball": 1}, "unknown argument of Catch-v0 'ball'"),
+    ],
+)
+def test_a_game_that_cannot_be_played_is_refused_with_the_reason(arguments, reason):
+    with pytest.raises(CwmError, match=reason):
+        environment("Catch-v0").make(**arguments)
+
+
+SCREEN = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+
+
+def test_a_screen_is_a_picture_and_a_photograph_is_too_large():
+    assert space_of(SCREEN).is_picture
+    with pytest.raises(CwmError, match="at most 262,144 are served"):
+        space_of(spaces.Box(0, 255, (600, 800, 3), np.uint8))
+
+
+def test_programs_refuse_pictures_wherever_they_are_and_say_what_to_do():
+    seen = space_of(gym.spaces.Dict(mission=spaces.Discrete(2), screen=SCREEN))
+    with pytest.raises(CwmError) as refusal:
+        refuse_pictures(seen, "a program")
+    said = str(refusal.value)
+    assert said.startswith("observations.screen are pixels (210x160x3)")
+    assert "cwm train" in said and "\n" not in said
+    refuse_pictures(space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)), "a program")
+
+
+@pytest.mark.parametrize("work", [synthesize, learn])
+def test_whoever_looks_for_a_program_refuses_pictures_at_once(work, tmp_path):
+    with pytest.raises(CwmError, match="are pixels"):
+        work("Catch-v0", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
