@@ -19,7 +19,7 @@ from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.envs.films import QUIET
-from cwm_cli.envs.spec import SMALLEST_PICTURE, EnvironmentSpec
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Painter:
         self.lacking = ""
         self._spec, self._env_args, self._space, self._schema = spec, env_args, space, schema
         self._env: gym.Env[Any, Any] | None = None
-        self._is_picture = is_picture(space)
+        self._is_picture = space.is_picture
         if not self._is_picture:
             self._env = self._drawing()
 
@@ -171,12 +171,6 @@ def _plain(text: str) -> str:
     import re
 
     return clean(re.sub(r"\x1b\[[0-9;]*m", "", text), newlines=True)
-
-
-def is_picture(space: Space) -> bool:
-    """Whether observations are pixels."""
-    layered = space.kind == "box" and space.dtype == "uint8" and len(space.shape) == 3
-    return layered and min(space.shape[:2]) >= SMALLEST_PICTURE
 
 
 def in_colour(picture: np.ndarray) -> np.ndarray:

@@ -76,7 +76,7 @@ class Coding:
         self.observations, self.actions, self.device = observations, actions, device
         self._leaves = [leaf.space for leaf in observations.leaves("")]
         self._names = [leaf.name for leaf in observations.leaves("")]
-        self.picture = self._leaves[0].shape if _is_picture(observations) else None
+        self.picture = self._leaves[0].shape if observations.is_picture else None
         if any(_width(space) == 0 for space in self._leaves):
             raise CwmError(
                 "DreamerV3 sees numbers and pictures, and no texts: choose another model"
@@ -518,12 +518,3 @@ def batch_of(
         {name: value.reshape(batch, length, *value.shape[1:]) for name, value in found.items()},
         [batch, length],
     ).to(device)
-
-
-def _is_picture(space: Space) -> bool:
-    return (
-        space.kind == "box"
-        and space.dtype == "uint8"
-        and len(space.shape) == 3
-        and min(space.shape[:2]) >= 16
-    )

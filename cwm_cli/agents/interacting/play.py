@@ -26,7 +26,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
 from cwm_cli.envs.documented import documented_actions
 from cwm_cli.envs.films import check_film
-from cwm_cli.envs.painting import Components, Painter, drawing, is_picture
+from cwm_cli.envs.painting import Components, Painter, drawing
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action, reward_number, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -198,7 +198,7 @@ def _arena(subject: Subject, seed: int, max_steps: int | None, *, draws: bool) -
         names = documented_actions(description, spaces[1].count)
     painter = Painter(spec, env_args, spaces[0], schema)
     args = dict(env_args)
-    if (draws and is_picture(spaces[0])) or painter.lacking:
+    if (draws and spaces[0].is_picture) or painter.lacking:
         drawn = drawing(spec, env_args)
         if not isinstance(drawn, str):
             args["render_mode"] = drawn.render_mode
