@@ -17,13 +17,15 @@ from cwm_cli.envs.tasks import Task  # noqa: E402
 from cwm_cli.errors import CwmError  # noqa: E402
 from cwm_cli.planning import Moment  # noqa: E402
 from cwm_cli.planning.model import EpisodeHistory  # noqa: E402
-from cwm_neural.dreamer import DreamerTrainer  # noqa: E402
+from cwm_cli.worlds.model import Planning  # noqa: E402
+from cwm_neural.dreamer import DreamerTrainer, DreamtPlanning  # noqa: E402
 from cwm_neural.dreamer_parts import batch_of  # noqa: E402
 from cwm_neural.sampling import EpisodeSampler  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 SMALLEST: dict[str, Any] = {"units": 16, "belief": 16, "batch": 2, "length": 8, "imagined": 2}
+TASK = Task(lambda: pytest.fail("nothing is played"), 0, 9)
 PUSHES = Space("discrete", low=(0,), high=(1,))
 FORCES = Space("box", "float32", (1,), (-2.0,), (2.0,))
 PLACES = Space("box", "float32", (2,), (-np.inf,) * 2, (np.inf,) * 2)
@@ -71,7 +73,7 @@ def begun(rows: Dataset, **options: Any) -> Any:
 
 def acts(training: Any, history: list[tuple[Any, Any]], **given: Any) -> list[Any]:
     """Return what the actor does in an episode of (action before, observation)."""
-    session = training.agent.open(Task(None, 0, 9), **given)  # type: ignore[arg-type]
+    session = training.agent.open(TASK, **given)
     moments = [Moment(0, n, state, 9 - n) for n, state in enumerate(history)]
     return [session.plan([moment])[0].actions[0] for moment in moments]
 
@@ -124,7 +126,7 @@ def test_it_remembers_the_episode_while_it_acts_and_forgets_it_with_the_next() -
     rows = walk()
     training = begun(rows)
     training.fit(rows, 3)
-    session = training.agent.open(Task(None, 0, 9))  # type: ignore[arg-type]
+    session = training.agent.open(TASK)
     here = shown(PLACES, 0)
     policies = []
     for number, action in enumerate([None, 1, 0]):
@@ -135,9 +137,28 @@ def test_it_remembers_the_episode_while_it_acts_and_forgets_it_with_the_next() -
     np.testing.assert_array_equal(session._remembered[0].belief.numpy(), policies[0])
 
 
+def test_a_plan_is_worth_what_its_steps_are() -> None:
+    rows = walk()
+    training = begun(rows)
+    training.fit(rows, 4)
+    session = training.model.open([Planning("mcts", {"simulations": 9, "rollout": 3})], TASK)
+    action = session.plan([Moment(0, 0, shown(PLACES, 0), 4)])[0].actions[0]
+    assert action in (0, 1)
+    assert session.steps > 0
+    model = DreamtPlanning(training.model._networks)
+    model.stand(shown(PLACES, 1))
+    here = model.here()
+    plans = np.random.default_rng(0).integers(2, size=(2, 3, 5))
+    found = model.returns([here, shown(PLACES, -1)], plans)
+    for place, start in enumerate((here, shown(PLACES, -1))):
+        for number in range(3):
+            model.stand(start)
+            assert found[place, number] == pytest.approx(model.play(plans[place, number]), abs=1e-4)
+
+
 def test_only_actions_that_are_allowed_are_taken() -> None:
     rows = walk()
-    session = begun(rows).agent.open(Task(None, 0, 9))  # type: ignore[arg-type]
+    session = begun(rows).agent.open(TASK)
     here = (None, shown(PLACES, 0))
     taken = {session.plan([Moment(n, 0, here, 9, valid=(1,))])[0].actions[0] for n in range(20)}
     assert taken == {1}

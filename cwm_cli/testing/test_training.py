@@ -22,7 +22,7 @@ from cwm_cli.registry import Kind, environment, find
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.model import ImaginedStep
+from cwm_cli.worlds.model import ImaginedStep, Planning
 
 pytestmark = pytest.mark.slow  # whatever learns by gradient descent imports torch
 
@@ -151,6 +151,27 @@ def _imagined(
     imagined.keep(np.array([len(starts) - 1, 0]))
     assert imagined.count == 2
     return [*steps, imagined.step(actions_of(rows, 2))]
+
+
+@every("trainer")
+def test_what_is_trained_is_planned_with_or_says_why_it_is_not(
+    name: str, material: Material
+) -> None:
+    it = trained("trainer", name, material)
+    model = it.begin().model
+    task = Task(it.spec.make, 0, 5, it.spec.valid_actions)
+    try:
+        session = model.open([Planning("mcts", {"simulations": 4, "rollout": 4})], task)
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    with session, closing(it.spec.make()) as env:
+        history = EpisodeHistory((env.reset(seed=0)[0],))
+        moment = Moment(0, 0, session.state(env, history), 5, task.allowed(env))
+        plan = session.plan([moment])[0]
+    assert plan.failure is None
+    assert env.action_space.contains(plan.actions[0])
+    assert session.steps > 0
 
 
 @every("trainer")

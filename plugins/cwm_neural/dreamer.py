@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 
 from cwm_cli.agents.training.trainer import Agent, Diverged, Trainer, Training, TrainingTask
+from cwm_cli.planning.model import Here, Model, Step
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import (
     ImaginedEpisodes,
     ImaginedStep,
     Plan,
+    Planning,
     PlanningSession,
     Predictions,
+    TrustedSession,
     WorldModel,
 )
 from cwm_neural.sampling import EpisodeSampler
@@ -278,19 +281,87 @@ class DreamerModel(WorldModel):
     def _portion(self, rows: Dataset, rng: np.random.Generator | None) -> Columns:
         net, count = self._networks, len(rows)
         with net.asked():
-            nothing = net.coding.done(rows.columns["actions"]) * 0
-            seen = net.coding.seen(rows.columns)
+            nothing, seen = net.coding.nothing(count), net.coding.seen(rows.columns)
             latent = net.filtered(net.reset(count), nothing, seen, net.uniform(rng, count))
             actions = net.coding.done(rows.columns["actions"])
             told, rewards, over = net.said(net.imagined(latent, actions, net.uniform(rng, count)))
             columns = net.coding.told(told, "next_observations")
         return columns | {"rewards": rewards, "terminations": over}
 
+    def seen(self, observations: Columns) -> Columns:
+        """Return observations as the model sees them: told again from their latent states."""
+        net = self._networks
+        with net.asked():
+            seen = net.coding.seen(observations)
+            nothing = net.coding.nothing(len(seen))
+            latent = net.filtered(net.reset(len(seen)), nothing, seen, None)
+            return net.coding.told(net.decoder(latent.state, latent.belief))
+
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> DreamtEpisodes:
         """Go on from what was seen last, with what is remembered of what was seen before."""
         return DreamtEpisodes(self._networks, starts, self._length, seed)
+
+    def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
+        """Begin to plan in latent space, from what was seen last."""
+        model = DreamtPlanning(self._networks)
+        return TrustedSession(model, planners, task.seed, form="latent states")
+
+
+class DreamtPlanning(Model):
+    """Plans begin where one observation is seen, and go on by the likeliest states."""
+
+    deterministic = hides = True
+
+    def __init__(self, networks: DreamerNetworks) -> None:
+        self._networks, self.action_space = networks, networks.coding.actions
+        self.counter = [0]
+        self._observation: Any = None
+        self._latent = networks.reset(1)
+
+    def stand(self, state: Any) -> None:
+        """Stand at what was observed, or where `here` was."""
+        if not isinstance(state, Here):
+            state = Here(state, self._seen([state]))
+        self._observation, self._latent = state
+
+    def here(self) -> Here:
+        """Return what is observed, and the latent state."""
+        return Here(self._observation, self._latent)
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        net = self._networks
+        self.counter[0] += 1
+        with net.asked():
+            done = net.coding.done(self.action_space.pack("actions", [action])["actions"])
+            self._latent = net.imagined(self._latent, done, None)
+            told, rewards, over = net.said(self._latent)
+            columns = net.coding.told(told)
+        self._observation = net.coding.observations.unpack("observations", columns, 0)
+        return Step(self._observation, float(rewards[0]), bool(over[0]))
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
+        """Return what plans are worth from each state, all of them side by side."""
+        net, (count, each, length) = self._networks, plans.shape[:3]
+        begun = [s.state if isinstance(s, Here) else self._seen([s]) for s in states]
+        latent = self._latent.stacked(begun).at(np.repeat(np.arange(count), each))
+        flat = plans.reshape(count * each, length, *plans.shape[3:])
+        total, alive = np.zeros(len(flat)), np.ones(len(flat), np.bool_)
+        with net.asked():
+            for number in range(length):
+                latent = net.imagined(latent, net.coding.done(flat[:, number]), None)
+                rewards, over = net.worth(latent)
+                total += rewards * alive
+                self.counter[0] += int(alive.sum())
+                alive &= ~over
+        return total.reshape(count, each)
+
+    def _seen(self, observations: Sequence[Any]) -> Latent:
+        """Return where observations are, of which nothing was seen before."""
+        net, count = self._networks, len(observations)
+        return net.followed(net.reset(count), [None] * count, observations, None)
 
 
 class DreamtEpisodes(ImaginedEpisodes):

@@ -132,6 +132,10 @@ class Coding:
         scaled = 2 * (flat - low) / np.maximum(high - low, 1e-8) - 1
         return torch.from_numpy(scaled.astype(np.float32)).to(self.device)
 
+    def nothing(self, count: int) -> Tensor:
+        """Return that no action was taken (n, width)."""
+        return torch.zeros(count, self.action_width, device=self.device)
+
     def chosen(
         self, policy: np.ndarray, rng: np.random.Generator | None, valid: Sequence[int] | None
     ) -> Any:
@@ -276,10 +280,14 @@ class DreamerNetworks(nn.Module):
 
     def said(self, latent: Latent) -> tuple[Tensor, np.ndarray, np.ndarray]:
         """Return what is observed there, the rewards, and whether the episode is over."""
+        return self.decoder(latent.state, latent.belief), *self.worth(latent)
+
+    def worth(self, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rewards there, and whether the episode is over."""
         features = torch.cat([latent.belief, latent.state], -1)
         rewards = self.scale.decode(self.rewards(features)).double().cpu().numpy()
         over = self.goes_on(features).squeeze(-1).sigmoid().cpu().numpy() < 0.5
-        return self.decoder(latent.state, latent.belief), rewards, over
+        return rewards, over
 
     def _losses(self) -> DreamerV3Loss:
         """Return all that is trained for, as published."""
