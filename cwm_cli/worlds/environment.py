@@ -10,16 +10,27 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import finalize
 
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
+from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.tasks import reward_number
+from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import EpisodeHistory, close
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.worlds.model import Planning, Predictions, TrustedSession, WorldModel
+from cwm_cli.worlds.model import (
+    ImaginedEpisodes,
+    ImaginedStep,
+    Planning,
+    Predictions,
+    TrustedSession,
+    WorldModel,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -51,6 +62,7 @@ class EnvironmentModel(WorldModel):
     spec: EnvironmentSpec
     env_args: Mapping[str, Any] = field(default_factory=dict)
     remembers: bool = False
+    _idle: list[gym.Env[Any, Any]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def example(cls, material: Material) -> Self:
@@ -91,6 +103,15 @@ class EnvironmentModel(WorldModel):
             action_space=rows.action_space,
         ).columns
         return Predictions(columns, answered=np.array([answer is not None for answer in answers]))
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> ImaginedEpisodes:
+        """Go on with several episodes in environments that are stood where their histories end.
+
+        What observations hide is as it is after a reset; `CwmError` where one cannot be stood.
+        """
+        return PlayedEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> EnvironmentSession:
         """Begin to plan in the environment itself; `CwmError` where it cannot be restored."""
@@ -169,6 +190,55 @@ class EnvironmentModel(WorldModel):
             episode=row.episode,
             valid=valid,
         )
+
+
+class PlayedEpisodes(ImaginedEpisodes):
+    """Episodes that go on in the true environment, each in one of its own.
+
+    Environments that are no longer needed are kept, as some take long to make.
+    """
+
+    def __init__(
+        self, model: EnvironmentModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
+    ) -> None:
+        self.count = len(starts)
+        self._spec, self._like = model.spec, rows
+        idle, make = model._idle, model.spec.make
+        self._envs = [idle.pop() if idle else make(**model.env_args) for _ in starts]
+        finalize(self, idle.extend, self._envs.copy())
+        seeds = np.random.SeedSequence(seed).generate_state(self.count).tolist()
+        for env, start, drawn in zip(self._envs, starts, seeds, strict=True):
+            env.reset(seed=drawn)
+            restore, seen = model.spec.restore, start.observations[-1]
+            if restore is None or not restore(env.unwrapped, seen):
+                raise CwmError(
+                    f"{model.spec.id} cannot be stood where episodes were: train a model"
+                )
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take an action in each environment."""
+        like, spec = self._like, self._spec
+        seen, rewards, terminated, valid = [], [], [], []
+        for place, env in enumerate(self._envs):
+            after, reward, over, *_ = env.step(like.action_space.unpack("actions", actions, place))
+            seen.append(after)
+            rewards.append(reward_number(reward))
+            terminated.append(bool(over))
+            allowed = spec.valid_actions and spec.valid_actions(env.unwrapped)
+            valid.append(None if allowed is None else like.action_space.mask(map(int, allowed)))
+        named = like.has_valid_actions
+        every = np.ones(like.action_space.count, np.bool_) if named else None
+        return ImaginedStep(
+            like.observation_space.pack("observations", seen),
+            np.array(rewards),
+            np.array(terminated, np.bool_),
+            np.array([every if mask is None else mask for mask in valid]) if named else None,
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._envs = [self._envs[place] for place in places]
+        self.count = len(self._envs)
 
 
 class _Drawn:

@@ -14,4 +14,4 @@ def cwm_trainers() -> Mapping[str, str]:
 @hookimpl
 def cwm_agents() -> Mapping[str, str]:
     """Offer the agents that learn in them."""
-    return {}
+    return {"actor-critic": "cwm_neural.actor:ActorCriticTrainer"}

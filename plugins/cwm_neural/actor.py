@@ -1,0 +1,460 @@
+"""Actor and critic that learn in imagined episodes, in any kind of world model (IRIS, 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.training.trainer import Agent, AgentTrainer, TrainingTask
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.envs.tasks import Task
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Moment
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.presets import FROM_PRESET
+from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession, WorldModel
+from cwm_neural.sampling import EpisodeSampler
+from cwm_neural.states import EXTRA, drawing, finite, load_state, save_state, shape_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cwm_neural.actor_networks import ActorCriticNetwork
+
+SPREAD = (5, 95)
+"""Percentiles between which returns lie that the unit is made of: a few may be far off (Hafner et
+al., 2023)."""
+
+SLOWLY = 0.99
+"""How much of the unit stays with each update."""
+
+SHAPING = ("memory", "width", "layers", "channels")
+"""Options that a saved state has to agree with."""
+
+
+@dataclass
+class ActorCriticTrainer(AgentTrainer):
+    """REINFORCE with a learned baseline and lambda-returns, in episodes that a model imagines.
+
+    They begin at rows that were recorded, and go on for some steps. No gradient passes through
+    the world model, which may be of any kind. Micheli et al. (2023).
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    extra: ClassVar[str] = EXTRA
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny": {
+            "updates": 0.5,
+            "starts": 64,
+            "horizon": 15,
+            "memory": False,
+            "burn_in": 5,
+            "width": 64,
+            "layers": 1,
+            "channels": 16,
+            "rate": 1e-3,
+            "entropy": 0.01,
+            "normalise": True,
+            "temperature": 0.0,
+        },
+        "small": {
+            "updates": 0.5,
+            "starts": 64,
+            "horizon": 15,
+            "memory": True,
+            "burn_in": 5,
+            "width": 256,
+            "layers": 1,
+            "channels": 32,
+            "rate": 3e-4,
+            "entropy": 0.01,
+            "normalise": True,
+            "temperature": 0.0,
+        },
+        "iris": {
+            "updates": 1.0,
+            "starts": 64,
+            "horizon": 20,
+            "memory": True,
+            "burn_in": 20,
+            "width": 512,
+            "layers": 0,
+            "channels": 32,
+            "rate": 1e-4,
+            "entropy": 0.001,
+            "normalise": False,
+            "temperature": 0.5,
+        },
+    }
+
+    preset: Literal["tiny", "small", "iris"] = "tiny"
+    """tiny for vectors and small boards, small for pictures, iris as published."""
+    updates: float = FROM_PRESET
+    """Updates for each new step of the environment."""
+    starts: int = FROM_PRESET
+    """Episodes that are imagined for an update."""
+    horizon: int = FROM_PRESET
+    """Steps that each of them goes on for."""
+    memory: bool = FROM_PRESET
+    """Whether it remembers, by an LSTM cell, what was seen before in the episode."""
+    burn_in: int = FROM_PRESET
+    """Steps before a start that are remembered there, without a gradient."""
+    width: int = FROM_PRESET
+    """Units of each layer, and of the memory."""
+    layers: int = FROM_PRESET
+    """Layers above what was observed."""
+    channels: int = FROM_PRESET
+    """Channels of the first two convolutions of a picture; the others have twice as many."""
+    rate: float = FROM_PRESET
+    """Learning rate of Adam."""
+    discount: float = 0.995
+    """What a reward is worth a step later."""
+    trace: float = 0.95
+    """Lambda: 1 trusts what was imagined up to the horizon, 0 the value after a single step."""
+    entropy: float = FROM_PRESET
+    """Weight of the policy's entropy, in the unit of advantages."""
+    clip: float = 10.0
+    """The largest norm of a gradient."""
+    normalise: bool = FROM_PRESET
+    """Whether returns are measured by how far they lie apart, so that one rate and one weight of
+    entropy serve rewards of any size; not in what was published."""
+    temperature: float = FROM_PRESET
+    """Of the policy in tests: 0 takes the likeliest action."""
+
+    def begin(self, task: TrainingTask) -> Agent:
+        """Make an agent that has learned nothing."""
+        self.check()
+        return ActorCritic(self, task)
+
+
+class ActorCritic(Agent):
+    """A policy and its values, learned in imagined episodes."""
+
+    def __init__(self, options: ActorCriticTrainer, task: TrainingTask) -> None:
+        from cwm_neural.actor_networks import ActorCriticNetwork, ObservationEncoder, policy_of
+
+        self._options, self._task = options, task
+        policy = policy_of(task.action_space)
+        with drawing(task.seed) as torch:
+            encoder = ObservationEncoder(
+                task.observation_space,
+                width=options.width,
+                channels=options.channels,
+                layers=options.layers,
+            )
+            remembers = options.width if options.memory else 0
+            network = ActorCriticNetwork(encoder, policy, remembers=remembers)
+        self.network: ActorCriticNetwork = network.to(task.device)
+        self._optimiser = torch.optim.Adam(self.network.parameters(), lr=options.rate)
+        self._done, self._owed, self._spread = 0, 0.0, 0.0
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """How many parameters there are."""
+        return {"actor-critic": sum(each.numel() for each in self.network.parameters())}
+
+    def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Learn in the model from where rows begin, as long as so many new steps are worth.
+
+        Returns the means of the losses, of the entropy, of the value at the starts, and of the
+        rewards that are imagined from there up to the horizon.
+        """
+        if model is None:
+            raise CwmError("actor-critic learns in a world model: name one")
+        self.network.encoder.normalise(rows)
+        starts = Starts(rows, self._options.burn_in if self._options.memory else 0)
+        found: list[dict[str, float]] = []
+        self._owed += steps * self._options.updates
+        while self._owed >= 1:
+            self._owed -= 1
+            found.append(self._update(model, starts))
+            self._done += 1
+        names = found[0] if found else ()
+        return {name: float(np.mean([each[name] for each in found])) for name in names}
+
+    def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
+        """Begin to act in episodes of a task; `greedy` draws less, or nothing."""
+        temperature = self._options.temperature if greedy else 1.0
+        return ActingSession(self.network, seed=seed, temperature=temperature)
+
+    def save(self, folder: Path) -> None:
+        """Write all of it to files in a folder that is there."""
+        state = {
+            "network": self.network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "updates": [self._done, self._owed, self._spread],
+        }
+        save_state(folder, "actor-critic", self._shape, state)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
+        state = load_state(folder, "actor-critic", self._shape)
+        self.network.load_state_dict(state["network"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._done, self._owed, self._spread = state["updates"]
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        """What a state is of."""
+        return shape_of(self._task, **{name: getattr(self._options, name) for name in SHAPING})
+
+    def _update(self, model: WorldModel, starts: Starts) -> dict[str, float]:
+        """Imagine episodes, and learn from them once."""
+        import torch
+
+        options, network = self._options, self.network
+        rng = np.random.default_rng([self._task.seed, self._done])
+        batch = starts.draw(rng, options.starts, whole=model.remembers)
+        imagined = imagine(network, model, batch, rng, options.horizon)
+        returns = imagined.returns(options.discount, options.trace)
+        steps = imagined.decided
+        targets = np.concatenate([returns[t, each.places] for t, each in enumerate(steps)])
+        values, logs, entropies = (torch.cat(each) for each in list(zip(*steps, strict=True))[1:])
+        off = (torch.as_tensor(targets).to(values) - values) / network.unit
+        actor, critic, entropy = -(logs * off.detach()).mean(), (off**2).mean(), entropies.mean()
+        losses = {"actor": actor.detach(), "critic": critic.detach(), "entropy": entropy.detach()}
+        found = finite(losses | imagined.measures(), self._done)
+        self._optimiser.zero_grad()
+        (actor + critic - options.entropy * entropy).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)
+        self._optimiser.step()
+        if options.normalise:
+            self._measure_in(targets)
+        return found
+
+    def _measure_in(self, returns: np.ndarray) -> None:
+        """Let the unit of values follow how far returns lie apart, as long as they do."""
+        low, high = np.percentile(returns, SPREAD)
+        if high > low:
+            kept = SLOWLY if self._spread else 0.0
+            self._spread = kept * self._spread + (1 - kept) * float(high - low)
+            self.network.measure_in(self._spread)
+
+
+class Starts:
+    """Where imagined episodes begin: at rows of a dataset, with what was seen before."""
+
+    def __init__(self, rows: Dataset, before: int) -> None:
+        self.rows, self._before = rows, before
+        self._sampler = EpisodeSampler(rows)
+        _, lengths = np.unique(rows.columns["episodes"], return_counts=True)
+        self._longest = int(lengths.max())
+        self._known: dict[int, tuple[Any, Any, float]] = {}
+
+    def draw(self, rng: np.random.Generator, count: int, *, whole: bool) -> StartBatch:
+        """Draw some, with the `whole` of their episodes for a model that remembers."""
+        length = 1 + max(self._before, self._longest - 1 if whole else 0)
+        places, mask = self._sampler.draw(rng, count, max(length, 2), anchor="end")
+        histories = [
+            self._history(own[there][-length:]) for own, there in zip(places, mask, strict=True)
+        ]
+        shown = slice(-self._before - 1, None)
+        return StartBatch(
+            self.rows, histories, places[:, shown], mask[:, shown], self._valid(places, mask)
+        )
+
+    def _history(self, places: np.ndarray) -> EpisodeHistory:
+        """Return what happened at successive rows of an episode, up to what is seen at the last."""
+        seen, done, rewards = zip(*(self._read(int(place)) for place in places), strict=True)
+        return EpisodeHistory(seen, done[:-1], rewards[:-1])
+
+    def _read(self, place: int) -> tuple[Any, Any, float]:
+        """Return what was seen and done at a row, and the reward."""
+        if place not in self._known:
+            rows = self.rows
+            seen = rows.observation_space.unpack("observations", rows.columns, place)
+            done = rows.action_space.unpack("actions", rows.columns, place)
+            self._known[place] = seen, done, float(rows.columns["rewards"][place])
+        return self._known[place]
+
+    def _valid(self, places: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
+        """Return what is allowed: as the row before says, and of first rows what was done."""
+        rows = self.rows
+        if not rows.has_valid_actions:
+            return None
+        choices = np.arange(rows.action_space.count) + int(rows.action_space.low[0])
+        done = rows.columns["actions"][places[:, -1], None] == choices
+        allowed: np.ndarray = rows.columns[VALID][places[:, -2]]
+        return np.where(mask[:, -2, None], allowed, done)
+
+
+class StartBatch(NamedTuple):
+    """Starts that were drawn: histories, and rows (n, steps) up to those where they stand.
+
+    Where `mask` is False an episode had not begun. `valid` is what is allowed at the starts.
+    """
+
+    rows: Dataset
+    histories: list[EpisodeHistory]
+    places: np.ndarray
+    mask: np.ndarray
+    valid: np.ndarray | None
+
+    def seen(self, step: int) -> Columns:
+        """Return what was seen at a step."""
+        return {
+            name: column[self.places[:, step]]
+            for name, column in self.rows.select("observations").items()
+        }
+
+
+class DecidedStep(NamedTuple):
+    """What was decided at a step, in those episodes (by their places) that had not ended."""
+
+    places: np.ndarray
+    values: Tensor
+    logs: Tensor
+    entropies: Tensor
+
+
+@dataclass(frozen=True)
+class ImaginedBatch:
+    """Episodes that were imagined side by side: what was decided, and what came of it.
+
+    `rewards` and `terminated` are (steps, episodes), 0 and true once an episode has ended; `last`
+    (episodes,) are the values where they stopped, 0 where they had ended.
+    """
+
+    decided: list[DecidedStep]
+    rewards: np.ndarray
+    terminated: np.ndarray
+    last: np.ndarray
+
+    def returns(self, discount: float, trace: float) -> np.ndarray:
+        """Return lambda-returns (steps, episodes).
+
+        G_t = r_t + discount (1 - d_t) ((1 - trace) V_{t+1} + trace G_{t+1}), and G_T = V_T.
+        """
+        values = np.zeros((len(self.rewards) + 1, len(self.last)))
+        for step, each in enumerate(self.decided):
+            values[step, each.places] = each.values.detach().cpu().numpy()
+        values[-1] = self.last
+        returns = values.copy()
+        for step in reversed(range(len(self.rewards))):
+            ahead = (1 - trace) * values[step + 1] + trace * returns[step + 1]
+            going = discount * ~self.terminated[step]
+            returns[step] = self.rewards[step] + going * ahead
+        return returns[:-1]
+
+    def measures(self) -> dict[str, float]:
+        """Say what was expected where episodes began, and what came of it up to the horizon."""
+        return {
+            "value": float(self.decided[0].values.detach().mean()),
+            "imagined_return": float(self.rewards.sum(axis=0).mean()),
+            "imagined_steps": float(sum(len(each.places) for each in self.decided)),
+        }
+
+
+def imagine(
+    network: ActorCriticNetwork,
+    model: WorldModel,
+    starts: StartBatch,
+    rng: np.random.Generator,
+    horizon: int,
+) -> ImaginedBatch:
+    """Let a network act in episodes that a model imagines; those that have ended are left out."""
+    count = len(starts.histories)
+    rewards, terminated = np.zeros((horizon, count)), np.ones((horizon, count), bool)
+    places, decided = np.arange(count), list[DecidedStep]()
+    episodes = model.imagine(starts.histories, starts.rows, seed=int(rng.integers(1 << 31)))
+    memory = remembered(network, starts)
+    seen, valid, policy = starts.seen(-1), starts.valid, network.policy
+    standing = network(seen, memory)
+    for step in range(horizon):
+        choice = policy.choose(standing.outputs, policy.noise(rng, len(places)), valid)
+        logs, entropies = policy.weigh(standing.outputs, choice.chosen, valid)
+        decided.append(DecidedStep(places, standing.values, logs, entropies))
+        after = episodes.step(choice.actions)
+        rewards[step, places], terminated[step, places] = after.rewards, after.terminated
+        going = np.flatnonzero(~after.terminated)
+        places, seen, valid = places[going], after.observations, after.valid
+        memory = standing.memory
+        if not len(going):
+            break
+        if len(going) < len(after.terminated):
+            episodes.keep(going)
+            seen = {name: column[going] for name, column in seen.items()}
+            valid = None if valid is None else valid[going]
+            memory = memory and tuple(each[going] for each in memory)
+        standing = network(seen, memory)
+    last, taken = np.zeros(count), len(decided)
+    if len(places):
+        last[places] = standing.values.detach().cpu().numpy()
+    return ImaginedBatch(decided, rewards[:taken], terminated[:taken], last)
+
+
+def remembered(network: ActorCriticNetwork, starts: StartBatch) -> Any:
+    """Return what a network remembers of the steps before the starts, without a gradient."""
+    import torch
+
+    memory = None
+    with torch.no_grad():
+        for step in range(starts.places.shape[1] - 1):
+            memory = network(starts.seen(step), memory).memory
+            begun = torch.as_tensor(starts.mask[:, step, None]).to(memory[0])
+            memory = tuple(each * begun for each in memory)
+    return memory
+
+
+class ActingSession(PlanningSession):
+    """Acts as a network says, in several episodes at once, each with a memory of its own."""
+
+    def __init__(self, network: ActorCriticNetwork, *, seed: int, temperature: float) -> None:
+        self._network, self._seed, self._temperature = network, seed, temperature
+        self._memories: dict[int, tuple[Tensor, ...]] = {}
+        self.report = PlannedWith("actor-critic", (), "")
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return an action for each moment; what is drawn follows from its episode and number."""
+        import torch
+
+        network, policy = self._network, self._network.policy
+        space = network.encoder.space
+        seen = space.pack("observations", [each.state for each in moments])
+        with torch.no_grad():
+            standing = network(seen, self._memory(moments))
+        if standing.memory is not None:
+            for place, moment in enumerate(moments):
+                self._memories[moment.episode] = tuple(each[place] for each in standing.memory)
+        keys = [[self._seed, each.episode, each.decision] for each in moments]
+        noise = [policy.noise(np.random.default_rng(key), 1) for key in keys]
+        chosen = policy.choose(
+            standing.outputs,
+            np.concatenate(noise),
+            self._valid(moments),
+            temperature=self._temperature,
+        ).actions
+        actions = [policy.space.unpack("actions", chosen, row) for row in range(len(moments))]
+        return [Plan([action], None) for action in actions]
+
+    def confirm(self, episode: int, seconds: float) -> int:
+        """Forget the episode, which is over."""
+        self._memories.pop(episode, None)
+        return 0
+
+    def _memory(self, moments: Sequence[Moment]) -> tuple[Tensor, ...] | None:
+        """Return what is remembered of each episode: nothing where it begins."""
+        import torch
+
+        if (cell := self._network.cell) is None:
+            return None
+        nothing = torch.zeros(2, cell.hidden_size, device=cell.weight_hh.device)
+        each = [
+            self._memories.get(moment.episode, (*nothing,)) if moment.decision else (*nothing,)
+            for moment in moments
+        ]
+        return tuple(torch.stack(part) for part in zip(*each, strict=True))
+
+    def _valid(self, moments: Sequence[Moment]) -> np.ndarray | None:
+        """Return what is allowed at each moment, None where all is."""
+        space = self._network.policy.space
+        if all(moment.valid is None for moment in moments):
+            return None
+        every = np.ones(space.count, np.bool_)
+        return np.array([every if m.valid is None else space.mask(m.valid) for m in moments])

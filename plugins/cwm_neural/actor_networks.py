@@ -1,0 +1,338 @@
+"""Networks that act: what is observed as a vector, policies by kind of action, and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log, pi
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns, Leaf, Space
+from cwm_cli.errors import CwmError
+
+MOST_VALUES = 64
+"""Values of a whole number that are told apart as symbols; one of more is a quantity."""
+
+WORDS = 256
+"""Places that words of a text are hashed to: missions have a few dozen."""
+
+OUTLYING = 10.0
+"""Standard deviations beyond which numbers are all the same: a model may imagine any."""
+
+LOG_STD = (-4.0, 1.0)
+"""Bounds of a Gaussian's log standard deviation, before what it draws is squashed."""
+
+LEVELS = 4
+"""Convolutions of a picture, each with a pooling to half its size."""
+
+
+class ObservationEncoder(nn.Module):
+    """Turns columns of observations into vectors (n, size), each leaf by what it is.
+
+    Pictures go through convolutions, real numbers are normalised by the rows that were seen, whole
+    numbers of few values are symbols with an embedding for each place, texts are their words,
+    hashed. `layers` more layers follow what is put together, none in the published network.
+    """
+
+    def __init__(self, space: Space, *, width: int, channels: int, layers: int) -> None:
+        super().__init__()
+        self.space = space
+        leaves = [*space.leaves("observations")]
+        self.names = [leaf.name for leaf in leaves]
+        self.parts = nn.ModuleList([_part(leaf, width, channels) for leaf in leaves])
+        self.size = sum(part.size for part in self.parts)
+        after: list[nn.Module] = []
+        for _ in range(layers):
+            after += [nn.Linear(self.size, width), nn.LayerNorm(width), nn.SiLU()]
+            self.size = width
+        self.after = nn.Sequential(*after)
+
+    def normalise(self, rows: Dataset) -> None:
+        """Measure real numbers by those of some rows."""
+        for name, part in zip(self.names, self.parts, strict=True):
+            if isinstance(part, _Numbers):
+                part.normalise(rows.columns[name])
+
+    def forward(self, columns: Columns) -> Tensor:
+        """Return a vector for each row of some columns."""
+        pairs = zip(self.names, self.parts, strict=True)
+        return self.after(torch.cat([part(columns[name]) for name, part in pairs], dim=1))
+
+
+def _part(leaf: Leaf, width: int, channels: int) -> nn.Module:
+    """Return what turns a leaf into a vector."""
+    space = leaf.space
+    if getattr(space, "is_picture", False):
+        return _Picture(space, channels)
+    if space.kind == "text":
+        return _Words(width)
+    ranges = [high - low + 1 for low, high in zip(space.low, space.high, strict=True)]
+    if space.is_float or max(ranges, default=inf) > MOST_VALUES:
+        return _Numbers(space.size, width)
+    return _Symbols(space, [int(each) for each in ranges], width)
+
+
+class _Picture(nn.Module):
+    """Convolutions of 3 x 3, each with pooling: IRIS has 32, 32, 64, 64 channels."""
+
+    def __init__(self, space: Space, channels: int) -> None:
+        super().__init__()
+        height, width, depth = space.shape
+        layers: list[nn.Module] = []
+        for level in range(LEVELS):
+            after = channels * (1 + level // 2)
+            layers += [nn.Conv2d(depth, after, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
+            depth = after
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.size = depth * (height >> LEVELS) * (width >> LEVELS)
+
+    def forward(self, column: np.ndarray) -> Tensor:
+        device = next(self.parameters()).device
+        pixels = torch.as_tensor(column, device=device).permute(0, 3, 1, 2).float()
+        return self.layers(pixels / 127.5 - 1)
+
+
+class _Numbers(nn.Module):
+    """Real numbers, by how much they differ from the mean of those that were seen."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.size = width
+        self.register_buffer("mean", torch.zeros(count))
+        self.register_buffer("std", torch.ones(count))
+        self.layers = nn.Sequential(nn.Linear(count, width), nn.LayerNorm(width), nn.SiLU())
+
+    def normalise(self, column: np.ndarray) -> None:
+        numbers = column.reshape(len(column), -1).astype(np.float64)
+        std = numbers.std(axis=0)
+        self.mean.copy_(torch.as_tensor(numbers.mean(axis=0)))
+        self.std.copy_(torch.as_tensor(np.where(std > 0, std, 1.0)))
+
+    def forward(self, column: np.ndarray) -> Tensor:
+        numbers = torch.as_tensor(column.reshape(len(column), -1), device=self.mean.device)
+        return self.layers(((numbers - self.mean) / self.std).clamp(-OUTLYING, OUTLYING).float())
+
+
+class _Symbols(nn.Module):
+    """Whole numbers of few values: the sum of an embedding for each place and value."""
+
+    def __init__(self, space: Space, ranges: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.size = width
+        first = np.cumsum([0, *ranges[:-1]]) - np.array(space.low, np.int64)
+        self.low, self.high = np.array(space.low), np.array(space.high)
+        self.register_buffer("first", torch.as_tensor(first))
+        self.embedding = nn.EmbeddingBag(sum(ranges), width, mode="sum")
+        nn.init.normal_(self.embedding.weight, std=len(ranges) ** -0.5)
+        self.after = nn.Sequential(nn.LayerNorm(width), nn.SiLU())
+
+    def forward(self, column: np.ndarray) -> Tensor:
+        numbers = column.reshape(len(column), -1).clip(self.low, self.high).astype(np.int64)
+        places = torch.as_tensor(numbers, device=self.first.device) + self.first
+        return self.after(self.embedding(places))
+
+
+class _Words(nn.Module):
+    """The words of a text, by their hashes, in no order."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.size = width
+        self.embedding = nn.EmbeddingBag(WORDS, width, mode="mean")
+
+    def forward(self, column: np.ndarray) -> Tensor:
+        texts = [[crc32(word.encode()) % WORDS for word in str(text).split()] for text in column]
+        first = np.cumsum([0, *map(len, texts[:-1])])
+        device = self.embedding.weight.device
+        places = torch.tensor([place for text in texts for place in text], dtype=torch.int64)
+        return self.embedding(places.to(device), torch.as_tensor(first, device=device))
+
+
+class Choice(NamedTuple):
+    """Actions as columns, and what their probabilities are asked by."""
+
+    actions: Columns
+    chosen: Tensor
+
+
+class Policy:
+    """What the outputs of a network (n, size) say of actions.
+
+    `noise` is drawn apart, so that what is drawn depends on nothing else. `valid` (n, actions)
+    are those that are allowed, None where all are.
+    """
+
+    space: Space
+    size: int
+
+    def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw what so many choices are made by."""
+        raise NotImplementedError
+
+    def choose(
+        self,
+        outputs: Tensor,
+        noise: np.ndarray,
+        valid: np.ndarray | None = None,
+        *,
+        temperature: float = 1.0,
+    ) -> Choice:
+        """Choose an action in each row; with temperature 0 the likeliest."""
+        raise NotImplementedError
+
+    def weigh(
+        self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,).
+
+        Up to what does not depend on the outputs.
+        """
+        raise NotImplementedError
+
+
+class CategoricalPolicy(Policy):
+    """One of some actions."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.size = space, space.count
+
+    def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw a Gumbel number for each action: the highest sum with its logit is a draw."""
+        return rng.gumbel(size=(count, self.size))
+
+    def choose(
+        self,
+        outputs: Tensor,
+        noise: np.ndarray,
+        valid: np.ndarray | None = None,
+        *,
+        temperature: float = 1.0,
+    ) -> Choice:
+        """Choose an action in each row; with temperature 0 the likeliest."""
+        weighed = _allowed(outputs.detach(), valid).cpu().double().numpy() + temperature * noise
+        chosen = weighed.argmax(axis=1)
+        return Choice({"actions": chosen + int(self.space.low[0])}, torch.as_tensor(chosen))
+
+    def weigh(
+        self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,)."""
+        logs = _allowed(outputs, valid).log_softmax(dim=1)
+        entropies = -(logs.exp() * logs.clamp(min=-1e9)).sum(dim=1)
+        return logs.gather(1, chosen.to(outputs.device)[:, None])[:, 0], entropies
+
+
+def _allowed(logits: Tensor, valid: np.ndarray | None) -> Tensor:
+    """Return logits that exclude what is not allowed."""
+    if valid is None:
+        return logits
+    return logits.masked_fill(~torch.as_tensor(valid, device=logits.device), -1e9)
+
+
+class GaussianPolicy(Policy):
+    """Real numbers: drawn from a Gaussian, and squashed between the bounds where there are any."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.size = space, 2 * space.size
+        low, high = np.array(space.low), np.array(space.high)
+        self._bounded = np.isfinite(low) & np.isfinite(high)
+        self._middle = np.where(self._bounded, (low + high) / 2, 0.0)
+        self._half = np.where(self._bounded, (high - low) / 2, 1.0)
+
+    def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw a normal number for each component."""
+        return rng.standard_normal((count, self.space.size))
+
+    def choose(
+        self,
+        outputs: Tensor,
+        noise: np.ndarray,
+        valid: np.ndarray | None = None,
+        *,
+        temperature: float = 1.0,
+    ) -> Choice:
+        """Choose an action in each row; with temperature 0 the mean."""
+        mean, log_std = _gaussian(outputs.detach())
+        drawn = torch.as_tensor(noise, device=mean.device).to(mean.dtype)
+        chosen = mean + temperature * log_std.exp() * drawn
+        numbers = chosen.cpu().double().numpy()
+        numbers = np.where(self._bounded, np.tanh(numbers), numbers) * self._half + self._middle
+        numbers = numbers.clip(self.space.low, self.space.high)
+        shaped = numbers.reshape(-1, *self.space.shape).astype(self.space.dtype)
+        return Choice({"actions": shaped}, chosen)
+
+    def weigh(
+        self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities (n,) of what was chosen, and the entropies (n,).
+
+        Those before squashing: of the action's they differ by what depends on the action alone.
+        """
+        mean, log_std = _gaussian(outputs)
+        off = (chosen - mean) / log_std.exp()
+        logs = -0.5 * off**2 - log_std - 0.5 * log(2 * pi)
+        return logs.sum(dim=1), (log_std + 0.5 * log(2 * pi) + 0.5).sum(dim=1)
+
+
+def _gaussian(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and log standard deviations."""
+    mean, log_std = outputs.chunk(2, dim=1)
+    return mean, log_std.clamp(*LOG_STD)
+
+
+def policy_of(space: Space) -> Policy:
+    """Return the policy for a kind of action; `CwmError` where there is none."""
+    if space.kind == "discrete":
+        return CategoricalPolicy(space)
+    if space.is_float:
+        return GaussianPolicy(space)
+    raise CwmError(f"no policy is learned for actions that are {space.kind}: use one action or box")
+
+
+class Standing(NamedTuple):
+    """What a network says where episodes stand: of actions, the values, and what it remembers."""
+
+    outputs: Tensor
+    values: Tensor
+    memory: Any
+
+
+class ActorCriticNetwork(nn.Module):
+    """A policy and a value on top of one encoder, with an LSTM cell between where it remembers.
+
+    Values are in the `unit` of returns, so that losses are of about one size for any rewards.
+    """
+
+    unit: Tensor
+
+    def __init__(self, encoder: ObservationEncoder, policy: Policy, *, remembers: int) -> None:
+        super().__init__()
+        self.encoder, self.policy = encoder, policy
+        self.cell = nn.LSTMCell(encoder.size, remembers) if remembers else None
+        size = remembers or encoder.size
+        self.actor, self.critic = nn.Linear(size, policy.size), nn.Linear(size, 1)
+        for head in (self.actor, self.critic):  # it begins with no preference, and expects nothing
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        self.register_buffer("unit", torch.ones(()))
+
+    def forward(self, columns: Columns, memory: Any = None) -> Standing:
+        """Say what to do where episodes stand, with memory (None where they begin)."""
+        found = self.encoder(columns)
+        if self.cell is not None:
+            memory = self.cell(found, memory)
+            found = memory[0]
+        return Standing(self.actor(found), self.critic(found)[:, 0] * self.unit, memory)
+
+    def measure_in(self, unit: float) -> None:
+        """Measure values in another unit; what they are stays the same."""
+        with torch.no_grad():
+            factor = self.unit / unit
+            self.critic.weight.mul_(factor)
+            self.critic.bias.mul_(factor)
+            self.unit.fill_(unit)

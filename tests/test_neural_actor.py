@@ -1,0 +1,216 @@
+"""Actor and critic learn in imagined episodes, in whatever kind of world model."""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cwm_neural.actor import ActorCriticTrainer, DecidedStep, ImaginedBatch  # noqa: E402
+from cwm_neural.actor_networks import (  # noqa: E402
+    CategoricalPolicy,
+    GaussianPolicy,
+    ObservationEncoder,
+    policy_of,
+)
+
+from cwm_cli.agents.episodes import play  # noqa: E402
+from cwm_cli.agents.recording import record  # noqa: E402
+from cwm_cli.agents.training.trainer import TrainingTask  # noqa: E402
+from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
+from cwm_cli.data.spaces import Space  # noqa: E402
+from cwm_cli.envs.tasks import Task  # noqa: E402
+from cwm_cli.errors import CwmError  # noqa: E402
+from cwm_cli.registry import environment  # noqa: E402
+from cwm_cli.worlds.environment import EnvironmentModel  # noqa: E402
+from cwm_cli.worlds.model import Predictions, WorldModel  # noqa: E402
+
+pytestmark = pytest.mark.slow
+torch.set_num_threads(1)
+
+PLACES = Space("discrete", low=(0,), high=(6,))
+ACTIONS = Space("discrete", low=(0,), high=(2,))
+
+
+@dataclass
+class Walk(WorldModel):
+    """Places in a row: 1 and 2 lead down and up, 6 is the end and worth 1, 0 stays."""
+
+    kind = "walk"
+    remembers: bool = False  # type: ignore[misc]
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        moves = np.array([0, -1, 1])[rows.columns["actions"]]
+        after = (rows.columns["observations"] + moves).clip(0, 6)
+        columns = {"next_observations": after, "rewards": (after == 6) * 1.0}
+        return Predictions({**columns, "terminations": after == 6})
+
+
+def walked(*, valid: bool = False) -> Dataset:
+    """Return rows of a walk up and down again that never came to the end."""
+    places = [*range(6), *range(4, -1, -1)]
+    allowed = (0, 2) if valid else None
+    return Dataset.of(
+        [
+            Transition(a, 2 if b > a else 1, b, 0.0, False, valid=allowed)
+            for a, b in zip(places, places[1:], strict=False)
+        ],
+        observation_space=PLACES,
+        action_space=ACTIONS,
+    )
+
+
+def actor(rows: Dataset, seed: int = 0, **options: object):
+    """Begin with an agent that is small."""
+    smallest = {"width": 16, "starts": 16, "horizon": 8, "rate": 1e-2, "updates": 1.0}
+    trainer = ActorCriticTrainer(**{**smallest, **options})
+    return trainer.begin(TrainingTask(rows.observation_space, rows.action_space, seed))
+
+
+def chosen(agent, places: range, allowed: tuple[int, ...] | None = None) -> list[int]:
+    """Return what an agent does first at some places."""
+    from cwm_cli.planning import Moment
+
+    with agent.open(None, greedy=True) as session:
+        moments = [Moment(place, 0, place, 9, allowed) for place in places]
+        return [plan.actions[0] for plan in session.plan(moments)]
+
+
+def test_lambda_returns_are_those_of_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
+    ended = np.zeros((4, 3), bool)
+    ended[2, 1] = True
+    nothing = torch.zeros(3)
+    decided = [
+        DecidedStep(np.arange(3), torch.as_tensor(each), nothing, nothing) for each in values[:-1]
+    ]
+    found = ImaginedBatch(decided, rewards, ended, values[-1]).returns(0.9, 0.8)
+    expected = values[-1].copy()
+    for step in (3, 2, 1, 0):
+        ahead = 0.2 * values[step + 1] + 0.8 * expected
+        expected = rewards[step] + 0.9 * ~ended[step] * ahead
+        np.testing.assert_allclose(found[step], expected)
+
+
+def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
+    picture = Space("box", "uint8", (64, 64, 3), (0.0,) * 12288, (255.0,) * 12288)
+    task = TrainingTask(picture, Space("discrete", low=(0,), high=(3,)))
+    counted = ActorCriticTrainer(preset="iris").begin(task).parameters["actor-critic"]
+    assert round(counted / 1e6, 2) == 3.22
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_it_learns_to_reach_what_no_row_has_shown(memory: bool) -> None:
+    rows = walked()
+    agent = actor(rows, memory=memory, burn_in=3)
+    agent.fit(Walk(), rows, 150)
+    assert chosen(agent, range(6)) == [2] * 6
+
+
+def test_what_is_not_allowed_is_never_done() -> None:
+    rows = walked(valid=True)
+    agent = actor(rows)
+    losses = agent.fit(_Restricted(), rows, 60)
+    assert np.isfinite(losses["entropy"])
+    assert set(chosen(agent, range(6), (0, 1))) <= {0, 1}
+
+
+class _Restricted(Walk):
+    """Never lets anybody go down, and breaks where somebody does so anyway."""
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        found = super().predict(rows, seed=seed)
+        down = (rows.columns["actions"] == 1) & (np.arange(len(rows)) < 0)
+        assert not down.any()
+        mask = np.tile(np.array([True, False, True]), (len(rows), 1))
+        return Predictions({**found.columns, "valid_actions": mask})
+
+
+def test_an_agent_that_remembers_is_of_its_own_episode_only() -> None:
+    rows = walked()
+    agent = actor(rows, memory=True, burn_in=2)
+    agent.fit(Walk(), rows, 3)
+    from cwm_cli.planning import Moment
+
+    def states(session, episode: int) -> list[float]:
+        for decision in range(3):
+            session.plan([Moment(episode, decision, decision, 9)])
+        return session._memories[episode][0].tolist()
+
+    with agent.open(None, greedy=True) as session:
+        first = states(session, 0)
+        assert states(session, 1) == first
+        session.plan([Moment(0, 3, 5, 9), Moment(1, 3, 2, 9)])
+        assert states(session, 0) == first
+
+
+def test_policies_draw_what_they_say_is_likely() -> None:
+    rng = np.random.default_rng(0)
+    policy = CategoricalPolicy(ACTIONS)
+    outputs = torch.tensor([[0.0, 1.0, 2.0]]).repeat(4000, 1)
+    drawn = policy.choose(outputs, policy.noise(rng, 4000)).actions["actions"]
+    shares = np.bincount(drawn, minlength=3) / 4000
+    np.testing.assert_allclose(shares, outputs[0].softmax(0).numpy(), atol=0.03)
+    box = Space("box", "float32", (2,), (-2.0, 0.0), (2.0, 1.0))
+    squashed = GaussianPolicy(box)
+    actions = squashed.choose(torch.randn(500, 4) * 9, squashed.noise(rng, 500)).actions["actions"]
+    assert actions.dtype == np.float32
+    assert (actions >= box.low).all() and (actions <= box.high).all()
+    with pytest.raises(CwmError, match="multibinary"):
+        policy_of(Space("multibinary", shape=(2,), low=(0, 0), high=(1, 1)))
+
+
+def test_every_kind_of_observation_becomes_a_vector() -> None:
+    parts = {
+        "board": Space("box", "int64", (3, 3), (0.0,) * 9, (5.0,) * 9),
+        "far": Space("box", "int64", (1,), (-1e6,), (1e6,)),
+        "speed": Space("box", "float32", (2,), (-np.inf,) * 2, (np.inf,) * 2),
+        "words": Space("text", max_length=20),
+    }
+    space = Space("dict", keys=tuple(parts), children=tuple(parts.values()))
+    values = [
+        {
+            "board": np.full((3, 3), n),
+            "far": np.array([n * 1000]),
+            "speed": np.array([n, 1e9], np.float32),
+            "words": ["open the door", "", "a"][n],
+        }
+        for n in range(3)
+    ]
+    encoder = ObservationEncoder(space, width=8, channels=4, layers=1)
+    found = encoder(space.pack("observations", values))
+    assert found.shape == (3, 8)
+    assert torch.isfinite(found).all()
+    assert len({tuple(row) for row in found.tolist()}) == 3
+
+
+def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
+    spec = environment("CartPole-v1")
+    rows = record(spec, policy="random", episodes=12, test_episodes=1).train
+    agent = ActorCriticTrainer(starts=24, horizon=10, rate=3e-3).begin(
+        TrainingTask(rows.observation_space, rows.action_space)
+    )
+    agent.fit(EnvironmentModel(spec), rows, 160)
+    task = Task(spec.make, 5, 200, None)
+    with closing(agent.open(task, greedy=True)) as session:
+        played = [each for progress in play(task, range(4), session) for each in progress.finished]
+    assert np.mean([each.episode.returned for each in played]) > 100
+
+
+def test_the_true_environment_is_imagined_in_as_it_is_predicted() -> None:
+    spec = environment("CartPole-v1")
+    rows = record(spec, policy="random", episodes=3, test_episodes=0).train
+    model = EnvironmentModel(spec)
+    from cwm_cli.planning.model import EpisodeHistory
+
+    starts = [EpisodeHistory((row.observation,)) for row in rows][:5]
+    for episodes in (model.imagine(starts, rows), WorldModel.imagine(model, starts, rows)):
+        episodes.keep(np.array([3, 1]))
+        after = episodes.step({"actions": rows.columns["actions"][[3, 1]]})
+        np.testing.assert_allclose(
+            after.observations["observations"], rows.columns["next_observations"][[3, 1]], atol=1e-6
+        )
+        assert after.rewards.tolist() == [1.0, 1.0]
