@@ -2,19 +2,12 @@
 
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-
-from cwm_neural.actor import ActorCriticTrainer, DecidedStep, ImaginedBatch  # noqa: E402
-from cwm_neural.actor_networks import (  # noqa: E402
-    CategoricalPolicy,
-    GaussianPolicy,
-    ObservationEncoder,
-    policy_of,
-)
 
 from cwm_cli.agents.episodes import play  # noqa: E402
 from cwm_cli.agents.recording import record  # noqa: E402
@@ -26,6 +19,13 @@ from cwm_cli.errors import CwmError  # noqa: E402
 from cwm_cli.registry import environment  # noqa: E402
 from cwm_cli.worlds.environment import EnvironmentModel  # noqa: E402
 from cwm_cli.worlds.model import Predictions, WorldModel  # noqa: E402
+from cwm_neural.actor import ActorCriticTrainer, DecidedStep, ImaginedBatch  # noqa: E402
+from cwm_neural.actor_networks import (  # noqa: E402
+    CategoricalPolicy,
+    GaussianPolicy,
+    ObservationEncoder,
+    policy_of,
+)
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
@@ -55,7 +55,7 @@ def walked(*, valid: bool = False) -> Dataset:
     return Dataset.of(
         [
             Transition(a, 2 if b > a else 1, b, 0.0, False, valid=allowed)
-            for a, b in zip(places, places[1:], strict=False)
+            for a, b in pairwise(places)
         ],
         observation_space=PLACES,
         action_space=ACTIONS,
