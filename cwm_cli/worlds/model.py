@@ -154,7 +154,7 @@ class ImaginedEpisodes:
 
     `count` is how many there are. Each goes on from where its history led; one that has ended is
     stepped on like the others, and what it says then counts for nothing. `keep` goes on with some
-    of them only.
+    of them only; `close` lets go of what they hold.
     """
 
     count: int
@@ -166,6 +166,9 @@ class ImaginedEpisodes:
     def keep(self, places: np.ndarray) -> None:
         """Go on with the episodes at some places only, in that order."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what they hold."""
 
 
 class PredictedEpisodes(ImaginedEpisodes):

@@ -15,6 +15,7 @@ from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from weakref import finalize
 
 import numpy as np
 
@@ -51,6 +52,8 @@ from cwm_cli.worlds.messages import (
     summed,
 )
 from cwm_cli.worlds.model import (
+    ImaginedEpisodes,
+    ImaginedStep,
     Plan,
     PlannedWith,
     Planning,
@@ -165,6 +168,21 @@ class ProgramModel(WorldModel):
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:
         """Have the program follow each history, and take steps on its own from there."""
+        with closing(self._stepped(rows)) as model, suppress(Broke, WorkerLost):
+            for start, actions in zip(starts, plans, strict=True):
+                model.stand(start)
+                yield [model.step(action).observation for action in actions]
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> ImaginedEpisodes:
+        """Go on with episodes inside the program; one that remembers keeps a process for them."""
+        if not self.remembers:
+            return super().imagine(starts, rows, seed=seed)
+        return FollowedEpisodes(self._stepped(rows), starts, rows.observation_space, seed)
+
+    def _stepped(self, rows: Dataset) -> RemoteModel:
+        """Return the program in a process of its own, which is asked for every step."""
         self.sandbox.prepare(SteppingJob.handler)
         job = SteppingJob(
             program=self.text,
@@ -172,10 +190,7 @@ class ProgramModel(WorldModel):
             action_space=rows.action_space,
             valid=rows.has_valid_actions,
         )
-        with closing(RemoteModel(self.sandbox, job)) as model, suppress(Broke, WorkerLost):
-            for start, actions in zip(starts, plans, strict=True):
-                model.stand(start)
-                yield [model.step(action).observation for action in actions]
+        return RemoteModel(self.sandbox, job)
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Begin to plan with the program, in a confined process of its own."""
@@ -211,6 +226,56 @@ class ProgramModel(WorldModel):
         if sandbox is None:
             raise CwmError("a program runs in the sandbox only: name one")
         return cls(read_text(path), sandbox, str(path))
+
+
+class FollowedEpisodes(ImaginedEpisodes):
+    """Episodes in a program that remembers: it follows each history, and goes on by itself.
+
+    One process steps them one after the other, each from the place where it was before.
+    """
+
+    def __init__(
+        self, model: RemoteModel, starts: Sequence[EpisodeHistory], space: Space, seed: int
+    ) -> None:
+        self.count = len(starts)
+        self._model, self._places, self._space = model, list[Any](starts), space
+        self._seed, self._steps = seed, 0
+        self._end = finalize(self, model.close)  # also of what nobody closes
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take an action in each of them."""
+        model, space, found = self._model, self._model.action_space, []
+        try:
+            for number, place in enumerate(self._places):
+                if not model.deterministic:
+                    model.draw_from([self._seed, self._steps, number])
+                model.stand(place)
+                found.append(model.step(space.unpack("actions", actions, number)))
+                self._places[number] = model.here()
+        except (Broke, WorkerLost) as error:
+            raise CwmError(f"the program failed: {printable(str(error), LONGEST_NOTE)}") from error
+        model.told.clear()
+        self._steps += 1
+        valid = None
+        if any(step.valid is not None for step in found):
+            every = np.ones(space.count, np.bool_)
+            masks = (every if step.valid is None else space.mask(step.valid) for step in found)
+            valid = np.array(list(masks))
+        return ImaginedStep(
+            self._space.pack("observations", [step.observation for step in found]),
+            np.array([step.reward for step in found], float),
+            np.array([step.terminated for step in found], np.bool_),
+            valid,
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._places = [self._places[place] for place in np.asarray(places).tolist()]
+        self.count = len(self._places)
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
 
 
 class ProgramSession(PlanningSession):

@@ -158,6 +158,7 @@ class WorldGame(Game):
         self._shows_truth = True
         self._planned: deque[Any] = deque()
         self._number = -1
+        self._imagined: ImaginedEpisodes | None = None
         self._reset()
 
     def press(self, key: str | None) -> None:
@@ -213,8 +214,10 @@ class WorldGame(Game):
         return {"episodes": [each._asdict() for each in every]}
 
     def close(self) -> None:
-        """Let go of the environment and the plans."""
+        """Let go of the environment, the model and the plans."""
         self._env.close()
+        if self._imagined is not None:
+            self._imagined.close()
         if self.session is not None:
             self.session.close()
 
@@ -248,11 +251,10 @@ class WorldGame(Game):
         self._decisions = 0
         if self.model is not None:
             self._inside = _Side("world model", start, valid)
-            self._imagined = self._imagine(self.model, start)
-
-    def _imagine(self, model: WorldModel, start: EpisodeHistory) -> ImaginedEpisodes:
-        seed = self.arena.task.seed + BETWEEN * self._number
-        return model.imagine([start], self.arena.rows, seed=seed % (1 << 31))
+            if self._imagined is not None:
+                self._imagined.close()
+            seed = (task.seed + BETWEEN * self._number) % (1 << 31)
+            self._imagined = self.model.imagine([start], self.arena.rows, seed=seed)
 
     def _step(self, action: Any) -> None:
         """Take an action in both worlds, and compare what it led to."""
@@ -279,6 +281,7 @@ class WorldGame(Game):
 
     def _predicted(self, action: Any) -> Step:
         """Ask the world model what follows."""
+        assert self._imagined is not None
         observations, actions = self.arena.spaces
         found = self._imagined.step(actions.pack("actions", [action]))
         valid = None if found.valid is None else actions.masked(found.valid[0]) or None

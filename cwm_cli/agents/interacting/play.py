@@ -285,7 +285,7 @@ class _Opening:
                 limits,
                 tools=sorted({*subject.tools, *self.tools}),
                 accepted=self.allow_gap,
-                workers=3,  # one that predicts, one that plans, one that confirms
+                workers=4,  # that predict, imagine, plan, and confirm
                 handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                 observer=self.observer,
             )
