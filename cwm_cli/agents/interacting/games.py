@@ -21,7 +21,9 @@ from cwm_cli.agents.interacting.scenes import (
     Panel,
     compared_rows,
     first_words,
+    may_follow,
     parts_of,
+    transition,
 )
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
@@ -246,7 +248,7 @@ class WorldGame(Game):
         self._inside = self._truth
         self._mark = self._warning = ""
         self._first: tuple[int, tuple[str, ...]] | None = None
-        self._failure = ""
+        self._failure, self._is_apart = "", False
         self._planned.clear()
         self._decisions = 0
         if self.model is not None:
@@ -307,13 +309,18 @@ class WorldGame(Game):
         truth.valid = valid or None
 
     def _compare(self, predicted: Step, actual: Step, action: Any) -> None:
-        """Mark the first step that came out otherwise than predicted."""
-        if self._first is not None:
+        """Mark the first step that came out otherwise than predicted; then the worlds are apart."""
+        if self._is_apart:
             return
-        parts = parts_of(predicted, actual, self.arena.spaces, action)
+        before = self._truth.history.observations[-2]
+        row = transition(before, action, actual)
+        parts = parts_of(predicted, row, self.arena.rows)
         if not parts:
             return
-        number = len(self._inside.history.actions)
+        self._is_apart, number = True, len(self._inside.history.actions)
+        if self.model is not None and may_follow(self.model, row, self.arena.rows):
+            self._mark = f"chance decided otherwise at step {number}: the worlds go on apart"
+            return
         self._first = number, tuple(parts)
         rows = compared_rows(self.arena.named, [predicted.observation, actual.observation], (0, 1))
         what = first_words(rows, 0, 1) if "observation" in parts else ""

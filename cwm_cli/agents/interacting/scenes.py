@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.data.dataset import VALID, Dataset, Transition
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.painting import Appearance, Components, NamedComponent
 from cwm_cli.evaluation.metric import close
-from cwm_cli.evaluation.mismatches import wrong_parts
+from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.model import Predictions
+from cwm_cli.worlds.model import Predictions, WorldModel
 
 MOST_ROWS = 64
 """Components that are told one by one; of more, those that differ or have changed."""
@@ -86,29 +85,46 @@ def differs(one: Any, other: Any) -> bool:
     return not bool(close(np.array([one], float), np.array([other], float))[0])
 
 
-def parts_of(predicted: Step, actual: Step, spaces: tuple[Space, Space], action: Any) -> list[str]:
+def transition(observation: Any, action: Any, step: Step) -> Transition:
+    """Return what an action led to as a row of a dataset."""
+    observed, reward, terminated, valid = step
+    return Transition(observation, action, observed, reward, terminated, valid=valid)
+
+
+def parts_of(predicted: Step, actual: Transition, like: Dataset) -> list[str]:
     """Name the parts in which a step came out otherwise than predicted."""
-    observations, actions = spaces
-    row = Transition(
-        actual.observation,
-        action,
-        actual.observation,
-        actual.reward,
-        actual.terminated,
-        valid=actual.valid,
-    )
-    rows = Dataset.of([row], observation_space=observations, action_space=actions)
-    columns: Columns = observations.pack("next_observations", [predicted.observation])
-    columns |= {
-        "rewards": np.array([predicted.reward], float),
-        "terminations": np.array([predicted.terminated]),
-    }
-    if rows.has_valid_actions:
-        every = np.ones(actions.count, np.bool_)
-        valid = predicted.valid
-        columns[VALID] = np.array([every if valid is None else actions.mask(valid)])
-    parts = wrong_parts(Predictions(columns), rows)
+    rows = _alone(actual, like)
+    said = _alone(transition(actual.observation, actual.action, predicted), like)
+    parts = wrong_parts(Predictions(said.columns), rows)
     return [name.replace("_", " ") for name, wrong in parts.items() if wrong[0]]
+
+
+def may_follow(model: WorldModel, row: Transition, like: Dataset) -> bool:
+    """Whether a model of chance says that what came about may follow.
+
+    Of one that remembers that is not known.
+    """
+    if model.remembers:
+        return False
+    rows = _alone(row, like)
+    found = model.predict(rows, draws=DRAWS)
+    if found.failure is not None or found.shape == "certain":
+        return False
+    return not any(wrong[0] for wrong in wrong_parts(found, rows).values())
+
+
+def _alone(row: Transition, like: Dataset) -> Dataset:
+    """Return a dataset of one row, with the columns that others have."""
+    spaces = like.observation_space, like.action_space
+    if like.has_valid_actions and row.valid is None:
+        every = spaces[1].masked(np.ones(spaces[1].count, np.bool_))
+        row = row._replace(valid=every)
+    return Dataset.of(
+        [row],
+        observation_space=spaces[0],
+        action_space=spaces[1],
+        metadata=like.metadata,
+    )
 
 
 def first_words(rows: Sequence[ComponentRow], predicted: int, actual: int) -> str:
