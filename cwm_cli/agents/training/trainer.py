@@ -116,6 +116,9 @@ class Training:
         """Say how well it predicts rows that it was not fitted to, in numbers of its own."""
         return {}
 
+    def illustrate(self, rows: Dataset, folder: Path) -> None:
+        """Write files that show people what it makes of rows, if there is anything to see."""
+
     def save(self, folder: Path) -> None:
         """Write all of it to files in a folder that is there."""
         raise NotImplementedError

@@ -1,0 +1,115 @@
+"""Pictures for people: what a tokenizer makes of pictures, and episodes that a model imagines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cwm_cli.planning.model import EpisodeHistory
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.worlds.model import WorldModel
+
+RECONSTRUCTIONS, IMAGINED = "reconstructions.png", "imagined.gif"
+"""The files in the folder of a run."""
+
+SHOWN, EPISODES, LONGEST = 8, 4, 30
+"""Pictures beside each other, and imagined episodes with their most steps: what fits a screen."""
+
+SIDE, GAP, GRAY = 96, 4, 90
+"""Pixels that a picture is enlarged to, those between pictures, and their gray."""
+
+FPS = 6
+"""Slow enough to compare two pictures."""
+
+
+def illustrate(model: WorldModel, rows: Dataset, folder: Path, *, frame: int) -> None:
+    """Write what a model makes of pictures, and how it imagines episodes, to a folder.
+
+    `frame` is how many pixels of a side the model sees.
+    """
+    if not len(rows):
+        return
+    panels = reconstructions(model, rows.columns["observations"][_spread(rows)], frame=frame)
+    _write([np.concatenate([_row(panel) for panel in panels])], folder / RECONSTRUCTIONS)
+    _write(imagined(model, rows), folder / IMAGINED)
+
+
+def reconstructions(
+    model: WorldModel, pictures: np.ndarray, *, frame: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pictures (n, height, width, 3) as they are, scaled down, and reconstructed."""
+    from PIL import Image
+
+    height, width = pictures.shape[1:3]
+    scaled = [
+        Image.fromarray(each)
+        .resize((frame, frame), Image.Resampling.BOX)
+        .resize((width, height), Image.Resampling.NEAREST)
+        for each in pictures
+    ]
+    made = model.seen({"observations": pictures})["observations"]
+    return pictures, np.stack([np.asarray(each) for each in scaled]), made
+
+
+def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndarray]:
+    """Return frames of episodes as they were, above them as a model goes on from their beginning.
+
+    It takes the same actions, and stands still where it ends before they do.
+    """
+    numbers = rows.columns["episodes"]
+    _, firsts = np.unique(numbers, return_index=True)
+    firsts = np.sort(firsts)[:EPISODES]
+    lengths = [min(int((numbers == numbers[first]).sum()), LONGEST) for first in firsts]
+    space = rows.observation_space
+    beginnings = [space.unpack("observations", rows.columns, first) for first in firsts]
+    episodes = model.imagine([EpisodeHistory((each,)) for each in beginnings], rows, seed=seed)
+    true, made = np.stack(beginnings), np.stack(beginnings)
+    frames, over = [_pair(true, made)], np.zeros(len(firsts), bool)
+    for step in range(max(lengths)):
+        places = [first + min(step, long - 1) for first, long in zip(firsts, lengths, strict=True)]
+        found = episodes.step({k: v[places] for k, v in rows.select("actions").items()})
+        true = rows.columns["next_observations"][places]
+        made = np.where(over[:, None, None, None], made, found.observations["observations"])
+        over |= found.terminated
+        frames.append(_pair(true, made))
+    return frames
+
+
+def _spread(rows: Dataset) -> np.ndarray:
+    """Return the places of rows to show, from all over the dataset."""
+    return np.unique(np.linspace(0, len(rows) - 1, SHOWN).astype(int))
+
+
+def _pair(true: np.ndarray, made: np.ndarray) -> np.ndarray:
+    return np.concatenate([_row(true), _row(made)])
+
+
+def _row(pictures: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Enlarge pictures and put them beside each other."""
+    times = max(SIDE // max(pictures[0].shape[:2]), 1)
+    large = [np.asarray(each).repeat(times, 0).repeat(times, 1) for each in pictures]
+    height = large[0].shape[0]
+    between = np.full((height, GAP, 3), GRAY, np.uint8)
+    found = np.concatenate(list(chain.from_iterable((each, between) for each in large)), axis=1)
+    below = np.full((GAP, found.shape[1], 3), GRAY, np.uint8)
+    return np.concatenate([found, below])
+
+
+def _write(frames: Sequence[np.ndarray], file: Path) -> None:
+    """Write one picture or several, at once or not at all."""
+    from PIL import Image
+
+    partial = file.with_name(f".{file.stem}.part{file.suffix}")
+    pictures = [Image.fromarray(frame) for frame in frames]
+    more = {"save_all": True, "append_images": pictures[1:], "duration": 1000 // FPS, "loop": 0}
+    try:
+        pictures[0].save(partial, **(more if len(pictures) > 1 else {}))
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,184 @@
+"""Pictures become tokens and come back, with the losses, sizes and measures that were published."""
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.errors import CwmError
+from cwm_cli.worlds.model import Predictions, WorldModel
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+from cwm_neural.reconstructing import illustrate, imagined  # noqa: E402
+from cwm_neural.vq import Autoencoder, VqTokenizer, perceptual_loss  # noqa: E402
+from cwm_neural.vq_options import VqOptions  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"vq_frame": 16, "vq_side": 4, "vq_codes": 32, "vq_width": 16, "vq_channels": 32}
+
+
+def falling(episodes=20, side=16, tile=4):
+    """A white square falls by its own size each step; where it lands on the left it pays."""
+    rng, rows = np.random.default_rng(0), []
+    for episode in range(episodes):
+        column, cells = int(rng.integers(side // tile)), side // tile
+        pictures = np.zeros((cells, side, side, 3), np.uint8)
+        for row in range(cells):
+            part = slice(row * tile, (row + 1) * tile)
+            pictures[row, part, column * tile : (column + 1) * tile] = 255
+        for row in range(cells - 1):
+            over = row == cells - 2
+            reward = float(over and column < cells // 2)
+            rows.append(
+                Transition(pictures[row], 0, pictures[row + 1], reward, over, False, episode)
+            )
+    size = side * side * 3
+    space = Space("box", "uint8", (side, side, 3), (0,) * size, (255,) * size)
+    actions = Space("discrete", low=(0,), high=(2,))
+    return Dataset.of(rows, observation_space=space, action_space=actions)
+
+
+def tokenizer(rows, seed=0, **options):
+    return VqTokenizer(rows.observation_space, VqOptions(**SMALL | options), seed=seed)
+
+
+def count(part):
+    return sum(weights.numel() for weights in part.parameters())
+
+
+def test_the_profiles_have_the_numbers_of_parameters_of_the_publication():
+    iris = Autoencoder(VqOptions(preset="iris"), 3)
+    assert count(iris.encoder) == 1_418_240  # 1.42 M
+    assert count(iris.decoder) == 1_821_827  # 1.82 M
+    assert count(iris.codebook) == 512 * 512  # .26 M
+    assert count(iris) == 4_027_523  # 4.03 M
+    assert count(Autoencoder(VqOptions(preset="tiny"), 3)) == 212_355  # .21 M
+
+
+@pytest.mark.parametrize("blocks", [0, 1], ids=["plain", "residual"])
+def test_pictures_are_grids_of_tokens_and_come_back_in_their_own_size(blocks):
+    rows = falling(2, side=24, tile=8)  # and not 16, which the network sees
+    made = tokenizer(rows, vq_blocks=blocks)
+    tokens = made.encode(rows.select("observations"))
+    assert tokens.shape == (len(rows), 16) == (len(rows), made.count)
+    assert tokens.dtype == torch.int64 and 0 <= tokens.min() <= tokens.max() < made.vocabulary == 32
+    back = made.decode(tokens, None)["observations"]
+    assert back.shape == rows.columns["observations"].shape and back.dtype == np.uint8
+
+
+def test_it_learns_to_write_pictures_better_than_by_their_mean():
+    rows = falling()
+    made = tokenizer(rows, vq_restart=20, vq_batch=16, vq_rate=3e-3)
+    losses = made.fit(rows, 150)
+    assert losses.keys() == {"reconstruction", "codebook"}
+    found = made.measure(rows)
+    assert found["reconstruction L1"] < found["mean picture L1"] / 4
+    assert found["reconstruction PSNR"] > found["mean picture PSNR"] + 6
+    assert 1 < found["code perplexity"] <= 32 * found["codes used"]
+
+
+def test_a_tokenizer_that_was_saved_goes_on_to_the_last_bit(tmp_path):
+    rows = falling()
+    whole, first, second = (tokenizer(rows, seed=3, vq_restart=3, vq_critic=0.1) for _ in range(3))
+    whole.fit(rows, 8)
+    first.fit(rows, 4)
+    torch.save(first.state(), tmp_path / "state.pt")
+    second.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    second.fit(rows, 4)
+    found = zip(
+        whole.network.state_dict().items(), second.network.state_dict().values(), strict=True
+    )
+    assert [name for (name, one), other in found if not torch.equal(one, other)] == []
+
+
+def test_gradients_of_the_picture_reach_the_encoder_as_if_codes_were_latents():
+    network = Autoencoder(VqOptions(**SMALL), 3)
+    seen = network(torch.rand(2, 3, 16, 16) * 2 - 1)
+    assert torch.allclose(seen.passed, seen.codes, atol=1e-6)
+    seen.passed.square().sum().backward()
+    assert network.before.weight.grad.abs().sum() > 0
+    assert network.codebook.weight.grad is None
+    flat = seen.latents.movedim(1, -1)[..., None, :]
+    nearest = (flat - network.codebook.weight).square().sum(-1).argmin(-1)
+    assert torch.equal(nearest, seen.tokens)
+
+
+def test_codes_that_nothing_uses_begin_anew_where_something_is_encoded():
+    rows = falling()
+    kept, restarted = (tokenizer(rows, vq_restart=every) for every in (0, 5))
+    kept.network.codebook.weight.data[5:] = 100.0  # nothing is near them
+    restarted.network.codebook.weight.data[5:] = 100.0
+    kept.fit(rows, 5)
+    restarted.fit(rows, 5)
+    assert (kept.network.codebook.weight[5:] > 99).all()
+    assert (restarted.network.codebook.weight[5:] < 99).all()
+
+
+def test_the_critic_is_asked_for_returns_that_are_known_and_weighs_nothing_by_default():
+    rows = falling()
+    assert not hasattr(tokenizer(rows).network, "critic")
+    judged = tokenizer(rows, vq_critic=1.0, vq_batch=16, vq_rate=3e-3)
+    first = judged.fit(rows, 1)["critic"]
+    judged.fit(rows, 60)
+    assert judged.fit(rows, 10)["critic"] < first / 4
+    rows.columns["terminations"][:] = False  # episodes that are not over, and shorter than 200
+    assert "critic" not in tokenizer(rows, vq_critic=1.0).fit(rows, 2)
+
+
+def test_edges_and_structure_are_a_loss_that_is_zero_for_equal_pictures():
+    frames = torch.rand(2, 3, 16, 16) * 2 - 1
+    assert perceptual_loss(frames, frames).abs() < 1e-5
+    nearly, far = frames + 0.01, torch.zeros_like(frames)
+    assert perceptual_loss(frames, nearly) < perceptual_loss(frames, far)
+    assert "perceptual" in tokenizer(falling(), vq_perceptual=1.0).fit(falling(), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"vq_frame": 20}, "halving 20 pixels"), ({"vq_blocks": 1, "vq_channels": 20}, "multiple")],
+)
+def test_sizes_that_do_not_fit_are_refused_in_a_line(options, words):
+    with pytest.raises(CwmError, match=words):
+        tokenizer(falling(1), **options)
+
+
+def test_numbers_are_no_pictures():
+    with pytest.raises(CwmError, match="needs pictures"):
+        VqTokenizer(Space("box", "float64", (4,)), VqOptions())
+
+
+class Still(WorldModel):
+    """Says that nothing ever changes, and sees all pictures upside down."""
+
+    kind = "still"
+
+    def predict(self, rows, *, seed=0, draws=1):
+        columns = {f"next_{name}": part for name, part in rows.select("observations").items()}
+        ends = np.zeros(len(rows), bool)
+        return Predictions(columns | {"rewards": np.zeros(len(rows)), "terminations": ends})
+
+    def seen(self, observations):
+        return {name: column[:, ::-1] for name, column in observations.items()}
+
+
+def test_what_is_seen_and_imagined_is_written_as_pictures(tmp_path):
+    from PIL import Image
+
+    rows = falling(5)
+    illustrate(Still(), rows, tmp_path, frame=8)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "imagined.gif",
+        "reconstructions.png",
+    ]
+    panels = np.asarray(Image.open(tmp_path / "reconstructions.png"))
+    assert (panels[:96, :96] == panels[100:196, :96]).all()  # squares of 4 survive 8 pixels
+    assert (panels[:96, :96] == panels[200:296, :96][::-1]).all()
+    film = Image.open(tmp_path / "imagined.gif")
+    assert film.n_frames == 4  # an episode has 3 steps
+    frames = imagined(Still(), rows)
+    assert (frames[0][:96] == frames[0][100:196]).all()  # where it began
+    assert (frames[-1][:96] != frames[-1][100:196]).any()
+    assert (frames[-1][100:196] == frames[0][100:196]).all()
