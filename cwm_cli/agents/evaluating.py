@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cwm_cli.agents.subjects import ProgramSource, RunSource, apart, find_subject, protected
+from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset
@@ -123,16 +123,15 @@ def evaluate(
     by its skill, and any other by its accuracy; rules by that of what they hold to be likeliest.
     """
     run = _run(subject)
-    asked, options = apart(options, "statistician")
     about = find_subject(
         run,
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
         env=env,
         env_args=env_args,
-        statistician=asked,
+        options=options,
         observer=observer,
     )
-    limits = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
+    limits = read_options(about.options, [Owner("sandbox", Limits)])["sandbox"]
     check_access(tools, allow_gap)
     plain = abilities_of(about.text or "").is_plain
     kind: type[Metric] = find("metric", metric or ("accuracy" if plain else "skill"))

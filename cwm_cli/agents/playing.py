@@ -30,7 +30,6 @@ from cwm_cli.agents.subjects import (
     ProgramSource,
     RunSource,
     Subject,
-    apart,
     find_subject,
     protected,
 )
@@ -99,21 +98,20 @@ def plan(
 
     The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
     """
-    theirs, options = apart(options, "statistician")
     subject = find_subject(
         run,
         program=program,
         env=env,
         env_args=env_args,
         real_env=real_env,
-        statistician=theirs,
+        options=options,
         observer=observer,
     )
     check_access(tools, allow_gap)
     with closing(subject.spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
         limit = step_limit(made, max_steps)
-    choice = choose_planners(planner, options, spaces, subject.limits)
+    choice = choose_planners(planner, subject.options, spaces, subject.limits)
     rows = _known(subject, dataset, observer)
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:

@@ -36,7 +36,8 @@ class Subject(NamedTuple):
     The environment has neither a `text`, which is that of a program, nor a `model`, which is one
     that runs nobody's code. `env` is the name under which the environment is found. `tools` are
     what the program may import, `limits` what it may use up, and in `folder` what is played with
-    it is written down; `run` is where it comes from, if from one.
+    it is written down; `run` is where it comes from, if from one. `options` are those that were
+    given and say nothing of the model.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Subject(NamedTuple):
     folder: Path = RUNS / PLANS
     run: ModelRun[Any, Any] | None = None
     model: WorldModel | None = None
+    options: Options = ()
 
     @property
     def digest(self) -> str:
@@ -75,55 +77,39 @@ def find_subject(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
     real_env: bool | None = None,
-    statistician: Options | None = None,
+    options: Options | None = None,
     observer: Observer = SILENT,
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
-    With `real_env` it is the environment itself; None where that is no choice. A run that came to
-    rules needs options of the `statistician` that reads them; without any only programs will do.
+    With `real_env` it is the environment itself; None where that is no choice. Of the `options`
+    a run takes those that say what predicts by what it came to; where None are given, only programs
+    will do.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
         instead = "" if real_env is None else "; with --real-env there is none"
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
-    subject = _found(run, program, env, env_args, statistician, observer)
-    if statistician and subject.model is None:
-        raise CwmError("only rules have a statistician: leave its options out")
-    return subject
-
-
-def _found(
-    run: RunSource | None,
-    program: ProgramSource | None,
-    env: str | None,
-    env_args: Mapping[str, Any] | None,
-    statistician: Options | None,
-    observer: Observer,
-) -> Subject:
-    """Gather what a run has, or what comes with a program or an environment."""
     if run is not None:
-        return _of_run(run, env, env_args, statistician, observer)
+        return _of_run(run, env, env_args, options, observer)
     if env is None:
         raise CwmError("a program does not say what it is a model of: name --env ID")
     spec = find_environment(env, observer)
-    if program is None:
-        return Subject("the environment itself", spec, env, dict(env_args or {}), None)
-    name, text = read_program(program)
-    return Subject(name, spec, env, dict(env_args or {}), text)
+    name, text = ("the environment itself", None) if program is None else read_program(program)
+    return Subject(name, spec, env, dict(env_args or {}), text, options=options or ())
 
 
 def _of_run(
     run: RunSource,
     env: str | None,
     env_args: Mapping[str, Any] | None,
-    statistician: Options | None,
+    options: Options | None,
     observer: Observer,
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
     if not isinstance(run, ModelRun) and Path(run).is_file():
         raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
     place = run.folder if isinstance(run, ModelRun) else Path(run)
-    found = program_run(place) if statistician is None else model_run(place)
+    found = program_run(place) if options is None else model_run(place)
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
@@ -138,9 +124,11 @@ def _of_run(
         text=None,
         folder=folder / PLANS,
         run=found,
+        options=options or (),
     )
     if not isinstance(found, ProgramRun):
-        return subject._replace(model=found.trusted_model(statistician or (), observer))
+        theirs, others = apart(subject.options, found.options_of)
+        return subject._replace(model=found.trusted_model(theirs, observer), options=others)
     return subject._replace(
         text=found.best_program(), tools=tuple(config.tools), limits=found.limits
     )

@@ -6,10 +6,10 @@ The comparison of appendix C of Dainese et al. (2024), each side also scored on 
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 from math import log10
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +26,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, Metric, Score, evaluate
+from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
@@ -34,8 +35,10 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.messages import PACED, TimingJob
+from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import Timer
 from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.theory import Theory
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -45,6 +48,9 @@ SCALAR, BATCHED = "scalar", "batched"
 
 ALONE, MANY = "environment", "environments"
 """What is timed of the environment: one, and where it can many copies at once."""
+
+IMAGINED = 64
+"""Episodes that a trained model imagines side by side: a batch of the published training."""
 
 LANES, STEPS = 1000, 10
 """Plans that are played side by side, and their steps, where an environment can do that."""
@@ -248,26 +254,33 @@ def bench_speed(
     observer is told a `SpeedProgress` when something else begins. An interruption ends the
     asking only, and is told in `language_model.stopped`.
     """
-    subject = find_subject(run, program=program, env=env, env_args=env_args, observer=observer)
+    subject = find_subject(
+        run, program=program, env=env, env_args=env_args, options=options, observer=observer
+    )
+    if isinstance(subject.model, Theory):
+        raise CwmError(f"rules are not timed, whoever reads them: {subject.name} has no program")
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:
         told = "which tells chances, draws or remembers: `cwm plan` says how long decisions take"
         raise CwmError(f"only plain programs are timed, and not {subject.name}, {told}")
     check_access(tools, allow_gap)
-    asks = _Predictor.named(backend, model, options, flags)
+    asks = _Predictor.named(backend, model, subject.options, flags)
     if asks.factory is not None:
         asks.factory(model=asks.name, **asks.options).ready(max_cost)
     data = subject.transitions(dataset, observer)
     subject = subject._replace(env_args=recorded_args(data, subject.env_args))
     metric, drawn = AccuracyMetric.of(data.train), _draw(data, rows, seed)
-    guarded = protected(
-        Limits.chosen({**subject.limits, **asks.sandbox}),
-        tools=sorted({*subject.tools, *tools}),
-        accepted=allow_gap,
-        handlers=[TimingJob.handler],
-        observer=observer,
-    )
-    with guarded as sandbox:
+    with ExitStack() as stack:
+        sandbox = None
+        if subject.model is None:
+            guarded = protected(
+                Limits.chosen({**subject.limits, **asks.sandbox}),
+                tools=sorted({*subject.tools, *tools}),
+                accepted=allow_gap,
+                handlers=[TimingJob.handler],
+                observer=observer,
+            )
+            sandbox = stack.enter_context(guarded)
         observer.begins(SpeedProgress("timing world model and environment"))
         try:
             found = measure(
@@ -358,28 +371,61 @@ class _Predictor(NamedTuple):
 
 def measure(
     subject: Subject,
-    sandbox: Sandbox,
+    sandbox: Sandbox | None,
     metric: Metric,
     *,
     asked: Dataset,
     timed: Dataset,
     seed: int = 0,
 ) -> SpeedResult:
-    """Score program and environment on the rows `asked`, and time both, in turn, on those `timed`.
+    """Score model and environment on the rows `asked`, and time both, in turn, on those `timed`.
 
-    A program that fails scores 0, and has a failure instead of paces.
+    A program, which takes the sandbox, scores 0 if it fails, and has a failure instead of paces.
     """
     spec, text = subject.spec, subject.text or ""
-    found = evaluate(ProgramModel(text, sandbox), asked, metric, seed=seed)
+    model = ProgramModel(text, sandbox) if sandbox is not None else subject.model
+    assert model is not None
+    found = evaluate(model, asked, metric, seed=seed)
     with closing(spec.make(**subject.env_args)) as env:
         setting = Setting(subject.env, subject.env_args, seed, step_limit(env))
         walks = walks_of(spec, env, setting.task(spec), timed)
         if found.failure:
             sides = TimedSides(len(timed), paces(walks), {}, found.failure)
+        elif sandbox is None:
+            starts = timed[np.arange(min(len(timed), IMAGINED))]
+            own = {
+                SCALAR: _imagining(model, starts[np.arange(1)], seed),
+                BATCHED: _imagining(model, starts, seed),
+            }
+            sides = TimedSides(len(starts), paces({**own, **walks}), {})
         else:
             sides = _time(text, timed, sandbox, walks, seed=seed)
     truth = EnvironmentModel(spec, subject.env_args)
     return SpeedResult(found.score, metric.ceiling(truth, asked, seed=seed), sides)
+
+
+def _imagining(model: WorldModel, starts: Dataset, seed: int) -> Walk:
+    """Return what takes steps in episodes that a model imagines, side by side from given rows.
+
+    How it comes to stand where they begin is not timed.
+    """
+    histories = [EpisodeHistory((row.observation,)) for row in starts]
+    actions = starts.select("actions")
+
+    def stepping() -> Iterator[float]:
+        for number in count():
+            episodes = model.imagine(histories, starts, seed=seed + number)
+            for _ in range(STEPS):
+                started = perf_counter()
+                episodes.step(actions)
+                yield perf_counter() - started
+
+    steps_on = stepping()
+
+    def walk(steps: int) -> tuple[int, float]:
+        return steps * len(starts), sum(next(steps_on) for _ in range(steps))
+
+    return walk
 
 
 def _time(

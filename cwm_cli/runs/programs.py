@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
@@ -34,8 +34,11 @@ class ModelRun(Run[H, R]):
     Its choices name the environment (`env`, `env_args`).
     """
 
+    options_of: ClassVar[str] = ""
+    """Whose options `trusted_model` takes: `statistician` where those are `statistician.KEY`."""
+
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
-        """Return the world model, where it runs nobody's code; the options are who predicts by it.
+        """Return the world model, where it runs nobody's code; the options are `options_of`'s.
 
         Those that the run was started with hold, as far as these say nothing else.
         """
@@ -94,6 +97,7 @@ def model_run(folder: Path) -> ModelRun[Any, Any]:
     """Return the run of a folder, which has to have come to a world model of any kind."""
     run = load(folder)
     if not isinstance(run, ModelRun):
-        words = f"{folder} is a run of kind {run.kind!r}, which has no program or rules"
-        raise CwmError(f"{words}: name one of `cwm synthesize`, `cwm learn` or `cwm theorize`")
+        words = f"{folder} is a run of kind {run.kind!r}, which has no world model"
+        known = "`cwm synthesize`, `cwm learn`, `cwm theorize` or `cwm train`"
+        raise CwmError(f"{words}: name one of {known}")
     return run

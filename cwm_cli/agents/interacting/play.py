@@ -18,7 +18,6 @@ from cwm_cli.agents.subjects import (
     ProgramSource,
     RunSource,
     Subject,
-    apart,
     find_subject,
     protected,
 )
@@ -102,7 +101,6 @@ def play(
 
     The observer is told the game, and a `GameProgress` after every key.
     """
-    theirs, options = apart(options, "statistician")
     alone = run is None and program is None
     subject = find_subject(
         run,
@@ -110,7 +108,7 @@ def play(
         env=env,
         env_args=env_args,
         real_env=alone,
-        statistician=theirs,
+        options=options,
         observer=observer,
     )
     chosen = _mode(mode, alone=alone)
@@ -122,7 +120,7 @@ def play(
     with ExitStack() as stack:
         arena = _arena(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
-        opened = _Opening(subject, arena, planner, options, tools, allow_gap, observer)
+        opened = _Opening(subject, arena, planner, subject.options, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)
         stack.callback(game.close)
         if arena.painter.lacking and chosen != "replay":

@@ -114,6 +114,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
     """The folder of theorizing: held-out rows, those of each phase, a journal, `best.txt`."""
 
     kind = "theorize"
+    options_of = "statistician"
     header_type = TheoryHeader
     record_type = TheoryLine
 
