@@ -142,6 +142,10 @@ class Bounds:
         """Return flat plans, on the last axis, as actions of their space's shape."""
         return plans.reshape(*plans.shape[:-1], *self.shape)
 
+    def actions(self, plans: np.ndarray) -> np.ndarray:
+        """Return the actions that flat plans stand for."""
+        return self.shaped(plans)
+
 
 def is_bounded(space: Space) -> bool:
     """Whether actions are real numbers with bounds on both sides."""

@@ -8,7 +8,10 @@ from cwm_cli import hookimpl
 @hookimpl
 def cwm_trainers() -> Mapping[str, str]:
     """Offer the kinds of world models that are trained."""
-    return {"dreamer": "cwm_neural.dreamer:DreamerTrainer"}
+    return {
+        "dreamer": "cwm_neural.dreamer:DreamerTrainer",
+        "ensemble": "cwm_neural.ensemble:EnsembleTrainer",
+    }
 
 
 @hookimpl

@@ -1,0 +1,50 @@
+"""Several probabilistic networks on rows, and planning by what all of them foresee (PETS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cwm_cli.agents.training.trainer import Trainer, Training, TrainingTask
+from cwm_cli.presets import FROM_PRESET
+from cwm_neural.states import EXTRA
+
+
+@dataclass
+class EnsembleTrainer(Trainer):
+    """Learns what numbers change by, from rows, with several networks (Chua et al., 2018)."""
+
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    extra: ClassVar[str] = EXTRA
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny": {"members": 2, "width": 32, "layers": 1},
+        "small": {"members": 5, "width": 64, "layers": 2},
+        "iris": {"members": 5, "width": 200, "layers": 3},
+    }
+
+    preset: Literal["tiny", "small", "iris"] = "small"
+    """Values of what is not set; iris is as large as published ensembles are."""
+    members: Annotated[int, Field(ge=1)] = FROM_PRESET
+    """Networks, each with rows of its own drawn from all (B)."""
+    width: Annotated[int, Field(ge=1)] = FROM_PRESET
+    """Units of a layer."""
+    layers: Annotated[int, Field(ge=0)] = FROM_PRESET
+    """Hidden layers."""
+    ratio: Annotated[float, Field(gt=0)] = 5.0
+    """Updates for each step of the environment."""
+    batch: Annotated[int, Field(ge=1)] = 64
+    """Rows of an update, for each member."""
+    rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate of AdamW."""
+    decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Weight decay."""
+
+    def begin(self, task: TrainingTask) -> Training:
+        """Make networks that have learned nothing; pictures are refused."""
+        self.check()
+        from cwm_neural.members import EnsembleTraining
+
+        return EnsembleTraining(self, task)

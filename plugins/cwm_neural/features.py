@@ -1,0 +1,120 @@
+"""Values of a space as rows of real numbers, and back: what networks take in and give out."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.errors import CwmError
+
+FEW = 1024
+"""Values that a whole number may have to be a symbol: with more it is a number that is rounded."""
+
+
+class Part(NamedTuple):
+    """A column, and the features that stand for it: `first` to `end` of their group.
+
+    `values` is how many values a symbol of it may have, 0 where it holds numbers, -1 for texts.
+    """
+
+    name: str
+    space: Space
+    values: int
+    first: int
+    end: int
+
+
+class RowFeatures:
+    """Turns columns of a space into features (rows, size): first numbers, then symbols.
+
+    Real numbers stand for themselves. Whole numbers of few values are symbols: each component has
+    as many features as the leaf has values, all 0 but one. Texts have none.
+    """
+
+    def __init__(self, name: str, space: Space) -> None:
+        self.parts: list[Part] = []
+        self.numbers = symbols = 0
+        for leaf in space.leaves(name):
+            inner, values = leaf.space, values_of(leaf.space)
+            size = prod(inner.shape)
+            if values > 0:
+                self.parts.append(Part(*leaf, values, symbols, symbols + size * values))
+                symbols += size * values
+            else:
+                size = size if values == 0 else 0
+                self.parts.append(Part(*leaf, values, self.numbers, self.numbers + size))
+                self.numbers += size
+        self.size = self.numbers + symbols
+        self.groups = [
+            (self.numbers + part.first + at, self.numbers + part.first + at + part.values)
+            for part in self.parts
+            if part.values > 0
+            for at in range(0, part.end - part.first, part.values)
+        ]
+        """Where the features of each symbol begin and end."""
+        self.symbols = np.repeat(np.arange(len(self.groups)), [b - a for a, b in self.groups])
+        """Of each feature of a symbol, which symbol it is of."""
+        bounded = [part for part in self.parts if part.values == 0]
+        self.low, self.high = (
+            np.concatenate([np.zeros(0), *(getattr(part.space, side) for part in bounded)])
+            for side in ("low", "high")
+        )
+        """Bounds of the numbers."""
+
+    def encode(self, columns: Columns, prefix: str = "") -> np.ndarray:
+        """Return the features of columns, whose names may have a prefix: `next_`."""
+        count = len(columns[prefix + self.parts[0].name])
+        found = np.zeros((count, self.size), np.float32)
+        for part in self.parts:
+            column = columns[prefix + part.name]
+            if part.values == 0:
+                found[:, part.first : part.end] = column.reshape(count, -1)
+            elif part.values > 0:
+                places = column.reshape(count, -1).astype(np.int64) - np.array(
+                    part.space.low, np.int64
+                )
+                places = places.clip(0, part.values - 1)
+                begins = self.numbers + part.first + np.arange(places.shape[1]) * part.values
+                np.put_along_axis(found, begins + places, 1.0, axis=1)
+        return found
+
+    def decode(self, features: np.ndarray, before: Columns) -> Columns:
+        """Return the columns that features stand for; texts are those of what was `before`."""
+        count, found = len(features), {}
+        for part in self.parts:
+            shape = (count, *part.space.shape)
+            if part.values < 0:
+                found[part.name] = before[part.name]
+                continue
+            if part.values == 0:
+                numbers = features[:, part.first : part.end].astype(np.float64)
+                numbers = numbers.clip(part.space.low, part.space.high)
+                rounded = numbers if part.space.is_float else np.rint(numbers)
+            else:
+                own = features[:, self.numbers + part.first : self.numbers + part.end]
+                places = own.reshape(count, -1, part.values).argmax(axis=2)
+                rounded = places + np.array(part.space.low, np.int64)
+            found[part.name] = rounded.reshape(shape).astype(part.space.dtype)
+        return found
+
+
+def values_of(space: Space) -> int:
+    """Return how many values a symbol of a leaf has, 0 for numbers, -1 for texts."""
+    if space.kind == "text":
+        return -1
+    if space.is_float or not space.low or not np.isfinite([*space.low, *space.high]).all():
+        return 0
+    most = int(max(high - low for low, high in zip(space.low, space.high, strict=True))) + 1
+    return most if most <= FEW else 0
+
+
+def refuse_what_is_seen(space: Space, kind: str) -> None:
+    """Refuse pictures, by a line that says what takes them."""
+    for leaf in space.leaves("observations"):
+        shape = leaf.space.shape
+        if leaf.space.dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= 16:
+            instead = "take --model transformer --tokenizer vq"
+            raise CwmError(f"{leaf.name} are pictures, which {kind} cannot learn from: {instead}")

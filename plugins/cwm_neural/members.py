@@ -1,0 +1,401 @@
+"""An ensemble that is trained, and the world model that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cwm_cli.agents.training.trainer import Training, TrainingTask
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.errors import CwmError
+from cwm_cli.planning.model import EpisodeHistory, Model, PossibleStep, Step
+from cwm_cli.worlds.model import (
+    ImaginedEpisodes,
+    ImaginedStep,
+    Planning,
+    PlanningSession,
+    Predictions,
+    TrustedSession,
+    WorldModel,
+)
+from cwm_neural.features import RowFeatures, refuse_what_is_seen
+from cwm_neural.networks import Foreseen, MemberNetworks, Noise, RowBatch
+from cwm_neural.states import drawing, finite, load_state, save_state, shape_of
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.tasks import Task
+    from cwm_neural.ensemble import EnsembleTrainer
+
+CLIPPED = 10.0
+"""Gradients are scaled down to this norm: likelihoods are steep where variances are small."""
+
+AT_ONCE = 100_000
+"""Rows that are predicted at once, so that memory stays bounded."""
+
+LIKELY = 0.5
+"""A step that is likelier than this to be the last is said to be."""
+
+UNLIKELY = 1e-3
+"""Outcomes less likely than this are left out where all of them are told."""
+
+
+class EnsembleTraining(Training):
+    """Fits every member to rows that are drawn for it, with repetition."""
+
+    def __init__(self, options: EnsembleTrainer, task: TrainingTask) -> None:
+        refuse_what_is_seen(task.observation_space, "an ensemble")
+        self._options, self._task = options, task
+        seen = RowFeatures("observations", task.observation_space)
+        done = RowFeatures("actions", task.action_space)
+        if not seen.size or not done.size:
+            raise CwmError("an ensemble learns from numbers, and there are only texts")
+        with drawing(task.seed):
+            self.networks = MemberNetworks(
+                seen, done, members=options.members, width=options.width, layers=options.layers
+            ).to(task.device)
+        self._optimiser = torch.optim.AdamW(
+            self.networks.parameters(), lr=options.rate, weight_decay=options.decay
+        )
+        self._rng = np.random.default_rng(task.seed)
+        self._updates, self._due, self._measured = 0, 0.0, 0
+        self.model: EnsembleModel = EnsembleModel(self.networks, task)
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """How many parameters all members have."""
+        return {"ensemble": sum(each.numel() for each in self.networks.parameters())}
+
+    def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Make as many updates as the ratio says.
+
+        Units are measured again whenever there are twice as many rows: what was learned in others
+        is wrong by as much as they differ.
+        """
+        if not len(rows):
+            raise CwmError("there are no rows to fit to: record some with `cwm collect`")
+        data = self.model.tensors(rows)
+        if len(rows) >= 2 * self._measured:
+            self.networks.standardise(data)
+            self._measured = len(rows)
+        members, count = self._options.members, len(rows)
+        own = self._rng.integers(count, size=(members, count))
+        self._due += steps * self._options.ratio
+        sums: dict[str, float] = {}
+        made = 0
+        while self._due >= 1:
+            within = self._rng.integers(count, size=(members, self._options.batch))
+            places = torch.as_tensor(np.take_along_axis(own, within, axis=1))
+            for name, loss in self._update(RowBatch(*(each[places] for each in data))).items():
+                sums[name] = sums.get(name, 0.0) + loss
+            self._due -= 1
+            made += 1
+        self.model.changed()
+        return {name: total / made for name, total in sums.items()}
+
+    def _update(self, rows: RowBatch) -> dict[str, float]:
+        """Descend the gradient once."""
+        losses = self.networks.losses(rows)
+        told = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
+        total: Tensor = sum(losses.values(), self.networks.bounding())
+        self._optimiser.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(self.networks.parameters(), CLIPPED)
+        self._optimiser.step()
+        self._updates += 1
+        return told
+
+    def measure(self, rows: Dataset) -> Mapping[str, float]:
+        """Return errors of one step: of numbers and rewards in the units of rows, of ends."""
+        if not len(rows):
+            return {}
+        data, nets = self.model.tensors(rows), self.networks
+        found, numbers = self.model.foreseen(data.states, data.actions), nets.seen.numbers
+        told = {
+            "reward_error": _size((found.rewards.mean(0) - data.rewards) / nets.reward_scale),
+            "end_error": float(((found.ends.mean(0) > LIKELY).float() - data.ends).abs().mean()),
+        }
+        said = found.states.mean(0)
+        if numbers:
+            away = said[:, :numbers] - data.following[:, :numbers]
+            told["number_error"] = _size(away / nets.change_scale)
+        if nets.seen.groups:
+            pairs = [(said[:, a:b], data.following[:, a:b]) for a, b in nets.seen.groups]
+            wrong = [(one.argmax(1) != other.argmax(1)).float() for one, other in pairs]
+            told["symbol_error"] = float(torch.stack(wrong).mean())
+        return told
+
+    def save(self, folder: Path) -> None:
+        """Write networks, optimiser and random numbers."""
+        state = {
+            "networks": self.networks.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "rng": self._rng.bit_generator.state,
+            "updates": self._updates,
+            "due": self._due,
+            "measured": self._measured,
+        }
+        save_state(folder, "ensemble", self._shape, state)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        state = load_state(folder, "ensemble", self._shape)
+        self.networks.load_state_dict(state["networks"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._rng.bit_generator.state = state["rng"]
+        self._updates, self._due = state["updates"], state["due"]
+        self._measured = state["measured"]
+        self.model.changed()
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        sizes = {name: getattr(self._options, name) for name in ("members", "width", "layers")}
+        return shape_of(self._task, model="ensemble", **sizes)
+
+
+class EnsembleModel(WorldModel):
+    """What the members of an ensemble foresee: what their mean says, or one of them drawn."""
+
+    kind: ClassVar[str] = "ensemble"
+
+    def __init__(self, networks: MemberNetworks, task: TrainingTask) -> None:
+        self.networks, self.task = networks, task
+        self._digest = ""
+
+    @property
+    def digest(self) -> str:
+        """The hash of all weights, and of the units."""
+        if not self._digest:
+            state = self.networks.state_dict()
+            parts = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
+            self._digest = sha256(b"".join(parts)).hexdigest()
+        return self._digest
+
+    def changed(self) -> None:
+        """Hear that the networks are others now."""
+        self._digest = ""
+
+    def describe(self) -> str:
+        """Say what it is, in a few words."""
+        return f"an ensemble of {self.networks.members} networks"
+
+    def tensors(self, rows: Dataset) -> RowBatch:
+        """Return rows as features, on the device."""
+        seen, done, columns = self.networks.seen, self.networks.done, rows.columns
+        arrays = (
+            seen.encode(columns),
+            done.encode(columns),
+            seen.encode(columns, "next_"),
+            columns["rewards"].astype(np.float32),
+            columns["terminations"].astype(np.float32),
+        )
+        return RowBatch(*(torch.as_tensor(each, device=self.task.device) for each in arrays))
+
+    @torch.inference_mode()
+    def foreseen(self, states: Tensor, actions: Tensor) -> Foreseen:
+        """Return what is likeliest by each member, (members, rows, ...)."""
+        members = self.networks.members
+        parts = [
+            self.networks.step(here.expand(members, -1, -1), done.expand(members, -1, -1))
+            for here, done in zip(states.split(AT_ONCE), actions.split(AT_ONCE), strict=True)
+        ]
+        return Foreseen(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
+
+    @torch.inference_mode()
+    def drawn(self, states: Tensor, actions: Tensor, which: np.ndarray, noise: Noise) -> Foreseen:
+        """Return what is drawn from one member of each row, (rows, ...)."""
+        place = np.zeros_like(which)
+        for member in range(self.networks.members):
+            own = which == member
+            place[own] = np.arange(own.sum())
+        shape = (self.networks.members, int(place.max(initial=0)) + 1)
+        here, done = (each.new_zeros(*shape, each.shape[1]) for each in (states, actions))
+        here[which, place], done[which, place] = states, actions
+        found = self.networks.step(here, done, noise)
+        return Foreseen(*(each[which, place] for each in found))
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Say what the members foresee in the mean, or as often as asked what one of them does."""
+        data, seen = self.tensors(rows), self.networks.seen
+        before = rows.select("observations")
+        if draws == 1:
+            found = self.foreseen(data.states, data.actions)
+            found = Foreseen(*(each.mean(0) for each in found))
+            return Predictions(self._columns(found, seen, before, rows, found.ends > LIKELY))
+        noise, rng = noise_of(seed), np.random.default_rng(seed)
+        answers = []
+        for _ in range(draws):
+            which = rng.integers(self.networks.members, size=len(rows))
+            found = self.drawn(data.states, data.actions, which, noise)
+            ends = torch.rand(len(rows), generator=noise.generator) < found.ends.cpu()
+            answers.append(self._columns(found, seen, before, rows, ends))
+        columns = {name: np.stack([each[name] for each in answers], 1) for name in answers[0]}
+        return Predictions(columns, shape="draws")
+
+    def _columns(
+        self, found: Foreseen, seen: RowFeatures, before: Columns, rows: Dataset, ends: Tensor
+    ) -> Columns:
+        """Return what follows as the columns of a dataset."""
+        after = seen.decode(found.states.cpu().numpy(), before)
+        columns = {f"next_{name}": column for name, column in after.items()}
+        columns["rewards"] = found.rewards.cpu().numpy().astype(np.float64)
+        columns["terminations"] = ends.cpu().numpy()
+        if rows.has_valid_actions:
+            columns[VALID] = np.ones_like(rows.columns[VALID])
+        return columns
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> ImaginedEpisodes:
+        """Go on with episodes, each in one member from its first step to its last."""
+        return EnsembleEpisodes(self, starts, rows, seed)
+
+    def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
+        """Begin to plan, each plan tried in all members at once."""
+        return TrustedSession(EnsemblePlanning(self), planners, task.seed, form="ensemble")
+
+
+class EnsembleEpisodes(ImaginedEpisodes):
+    """Episodes that go on in a member each, which is drawn where they begin."""
+
+    def __init__(
+        self, model: EnsembleModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
+    ) -> None:
+        self.count, self._model = len(starts), model
+        self._seen = rows.observation_space.pack(
+            "observations", [each.observations[-1] for each in starts]
+        )
+        rng = np.random.default_rng(seed)
+        self._which = rng.integers(model.networks.members, size=self.count)
+        self._noise = noise_of(seed)
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Draw what follows in the member of each."""
+        nets, device = self._model.networks, self._model.task.device
+        pair = nets.seen.encode(self._seen), nets.done.encode(actions)
+        states, done = (torch.as_tensor(each, device=device) for each in pair)
+        found = self._model.drawn(states, done, self._which, self._noise)
+        ends = torch.rand(self.count, generator=self._noise.generator) < found.ends.cpu()
+        self._seen = nets.seen.decode(found.states.cpu().numpy(), self._seen)
+        rewards = found.rewards.cpu().numpy().astype(np.float64)
+        return ImaginedStep(dict(self._seen), rewards, ends.numpy())
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._seen = {name: column[places] for name, column in self._seen.items()}
+        self._which = self._which[places]
+        self.count = len(self._which)
+
+
+class EnsemblePlanning(Model):
+    """Plans are worth the mean of what they return in all members, each of which goes on by itself.
+
+    Where an episode may be over, what comes later counts as much as it is likely that it is not.
+    All plans meet the same noise. What is observed is one symbol where all outcomes can be told:
+    only there anything is left to chance, elsewhere the members' disagreement stands for it.
+    """
+
+    def __init__(self, model: EnsembleModel) -> None:
+        self._model, self._nets = model, model.networks
+        self._space = model.task.observation_space
+        self.action_space = model.task.action_space
+        self.deterministic = bool(self._nets.seen.numbers) or len(self._nets.seen.groups) != 1
+        self.counter = [0]
+        self._observation: Any = None
+
+    def stand(self, state: Any) -> None:
+        """Stand at an observation."""
+        self._observation = state
+
+    def here(self) -> Any:
+        """Return the observation where it stands."""
+        return self._observation
+
+    def step(self, action: Any) -> Step:
+        """Take an action: what is likeliest follows, or where all outcomes are told one of them."""
+        self.counter[0] += 1
+        told = self.outcomes(action)
+        if told is None:
+            before, done = self._features([self._observation], np.asarray(action)[None])
+            found = Foreseen(*(each.mean(0) for each in self._model.foreseen(before, done)))
+            after = self._observed(found.states)
+            step = Step(after, float(found.rewards[0]), bool(found.ends[0] > LIKELY))
+        else:
+            chances = np.array([each.probability for each in told])
+            step = told[self._rng.choice(len(told), p=chances / chances.sum())].step
+        self._observation = step.observation
+        return step
+
+    def draw_from(self, key: Sequence[int]) -> None:
+        """Have what is drawn from now on follow from a key."""
+        super().draw_from(key)
+        self._rng = np.random.default_rng(list(key))
+
+    @torch.inference_mode()
+    def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
+        """Return all that may follow, where one symbol is observed."""
+        if self.deterministic:
+            return None
+        before, done = self._features([self._observation], np.asarray(action)[None])
+        members, size = self._nets.members, self._nets.seen.size
+        chances = self._nets.chances(*(x.expand(members, 1, -1) for x in (before, done)))[0]
+        likely = torch.nonzero(chances > UNLIKELY)[:, 0]
+        following = torch.eye(size, device=before.device)[likely].expand(members, -1, -1)
+        before, done = (each.expand(members, len(likely), -1) for each in (before, done))
+        rewards, ends = (each.mean(0) for each in self._nets.worth(before, done, following))
+        whole = chances[likely].sum()
+        found = []
+        for place, chance in enumerate((chances[likely] / whole).tolist()):
+            after = self._observed(following[0, place][None])
+            step = Step(after, float(rewards[place]), bool(ends[place] > LIKELY))
+            found.append(PossibleStep(chance, step, after))
+        return found
+
+    @torch.inference_mode()
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
+        """Return what plans are worth from each state: the mean over members, and over draws."""
+        count, each, length = plans.shape[:3]
+        flat = plans.reshape(-1, *plans.shape[3:])
+        before, done = self._features(states, flat)
+        done = done.reshape(count * each, length, -1).transpose(0, 1)
+        members, total = self._nets.members, torch.zeros(count * each, device=before.device)
+        wide = before.repeat_interleave(each, 0).expand(members, -1, -1)
+        for draw in range(max(draws, 1)):
+            noise = noise_of(*self.drawn_from, draw, common=True)
+            here, lasting = wide, torch.ones(wide.shape[:2], device=before.device)
+            for actions in done:
+                found = self._nets.step(here, actions.expand(members, -1, -1), noise)
+                total += (lasting * found.rewards).mean(0)
+                here, lasting = found.states, lasting * (1 - found.ends)
+        self.counter[0] += count * each * length * max(draws, 1)
+        worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
+        return worth / max(draws, 1)
+
+    def _features(self, states: Sequence[Any], actions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return observations and actions as features, on the device."""
+        seen = self._nets.seen.encode(self._space.pack("observations", states))
+        done = self._nets.done.encode({"actions": actions})
+        device = self._model.task.device
+        return torch.as_tensor(seen, device=device), torch.as_tensor(done, device=device)
+
+    def _observed(self, features: Tensor) -> Any:
+        """Return the observation that features (1, size) stand for."""
+        before = self._space.pack("observations", [self._observation])
+        columns = self._nets.seen.decode(features.cpu().numpy(), before)
+        return self._space.unpack("observations", columns, 0)
+
+
+def noise_of(*key: int, common: bool = False) -> Noise:
+    """Make noise that follows from a key."""
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+    return Noise(torch.Generator().manual_seed(seed), common)
+
+
+def _size(errors: Tensor) -> float:
+    return float(errors.square().mean().sqrt())

@@ -1,0 +1,241 @@
+"""Several probabilistic networks of the same rows, each apart from the others, in one go.
+
+As Chua et al. ("Deep reinforcement learning in a handful of trials", 2018), section 4: each member
+says a Gaussian of what numbers change by, whose variance has bounds that are learned, too. Here it
+also says what symbols become, by cross-entropy, and then what that pays and whether it ends.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cwm_neural.features import RowFeatures
+
+HIGHEST, LOWEST = 0.5, -10.0
+"""Logarithms of variances, of standardised changes, are between these at first, as published."""
+
+BOUNDING = 0.01
+"""How strongly those bounds are drawn together, as published."""
+
+SMALLEST = 1e-6
+"""A spread below this is that of rounding: what never changes is left at its mean."""
+
+BEYOND = 1.0
+"""Numbers go no further beyond what was seen than so many times its range."""
+
+
+class Layers(nn.Module):
+    """Fully connected layers of all members: (members, rows, inputs) to (..., outputs)."""
+
+    def __init__(self, members: int, sizes: list[int]) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in pairwise(sizes):
+            weight = torch.empty(members, inputs, outputs)
+            nn.init.trunc_normal_(weight, std=0.5 / inputs**0.5)  # as published
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, outputs)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Apply them, with swish between."""
+        last = len(self.weights) - 1
+        for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values, weight)
+            values = functional.silu(values) if place < last else values
+        return values
+
+
+class Gaussian(NamedTuple):
+    """What is standardised: its mean, and the logarithm of its variance."""
+
+    mean: Tensor
+    spread: Tensor
+
+
+class Foreseen(NamedTuple):
+    """What members say follows: features, rewards, and how likely it is the end."""
+
+    states: Tensor
+    rewards: Tensor
+    ends: Tensor
+
+
+class Noise(NamedTuple):
+    """What is drawn with: a generator, and whether all rows of a member meet the same noise."""
+
+    generator: torch.Generator
+    common: bool = False
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Draw from normal distributions."""
+        return torch.randn(self._shape(like), generator=self.generator).to(like.device)
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Draw what turns the largest of some logits into a draw from their softmax."""
+        even = torch.rand(self._shape(like), generator=self.generator).clamp(min=1e-9)
+        return -torch.log(-torch.log(even)).to(like.device)
+
+    def _shape(self, like: Tensor) -> tuple[int, ...]:
+        members, rows, size = like.shape
+        return members, 1 if self.common else rows, size
+
+
+class RowBatch(NamedTuple):
+    """Rows as tensors: features of each side, of actions, rewards and ends."""
+
+    states: Tensor
+    actions: Tensor
+    following: Tensor
+    rewards: Tensor
+    ends: Tensor
+
+
+class MemberNetworks(nn.Module):
+    """Says of features and actions (members, rows, ...) what follows, each member for itself."""
+
+    def __init__(
+        self, seen: RowFeatures, done: RowFeatures, *, members: int, width: int, layers: int
+    ) -> None:
+        super().__init__()
+        self.seen, self.done, self.members = seen, done, members
+        numbers, hidden = seen.numbers, [width] * layers
+        before = seen.size + done.size
+        self.moving = Layers(members, [before, *hidden, seen.size + numbers])
+        self.paying = Layers(members, [before + seen.size, *hidden, 3])
+        self.highest = nn.Parameter(torch.full((numbers + 1,), HIGHEST))
+        self.lowest = nn.Parameter(torch.full((numbers + 1,), LOWEST))
+        for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_scale", torch.ones(size))
+        self.register_buffer("reward_mean", torch.zeros(1))
+        self.register_buffer("reward_scale", torch.ones(1))
+        self.register_buffer("bounds", torch.zeros(2, numbers))
+        self.register_buffer("groups", torch.as_tensor(seen.symbols))
+
+    def standardise(self, rows: RowBatch) -> None:
+        """Measure in what units rows are: numbers by their mean and deviation, symbols as is."""
+        numbers = self.seen.numbers
+        both = torch.cat([rows.states, rows.following])[:, :numbers]
+        changes = rows.following[:, :numbers] - rows.states[:, :numbers]
+        measured = {
+            "state": (both, numbers),
+            "action": (rows.actions, self.done.numbers),
+            "change": (changes, numbers),
+            "reward": (rows.rewards[:, None], 1),
+        }
+        for name, (values, count) in measured.items():
+            if not count:
+                continue
+            scale = values[:, :count].std(0, unbiased=False)
+            getattr(self, f"{name}_mean")[:count] = values[:, :count].mean(0)
+            getattr(self, f"{name}_scale")[:count] = torch.where(scale > SMALLEST, scale, 1.0)
+        if numbers:
+            room = BEYOND * (both.amax(0) - both.amin(0))
+            self.bounds[0], self.bounds[1] = both.amin(0) - room, both.amax(0) + room
+
+    def losses(self, rows: RowBatch) -> dict[str, Tensor]:
+        """Return the mean of each loss over rows (members, rows, ...)."""
+        numbers = self.seen.numbers
+        moved, logits = self._move(rows.states, rows.actions)
+        paid, ended = self._pay(rows.states, rows.actions, rows.following)
+        changes = rows.following[..., :numbers] - rows.states[..., :numbers]
+        found = {
+            "reward": error(paid, (rows.rewards[..., None] - self.reward_mean) / self.reward_scale),
+            "end": functional.binary_cross_entropy_with_logits(ended, rows.ends),
+        }
+        if numbers:
+            found["numbers"] = error(moved, (changes - self.change_mean) / self.change_scale)
+        if self.seen.groups:
+            truth = rows.following[..., numbers:]
+            found["symbols"] = -(truth * self._shares(logits)).sum(-1).mean()
+        return found
+
+    def bounding(self) -> Tensor:
+        """Return what draws the bounds of variances together."""
+        return BOUNDING * (self.highest - self.lowest).sum()
+
+    def step(self, states: Tensor, actions: Tensor, noise: Noise | None = None) -> Foreseen:
+        """Go on from features by actions (members, rows, ...): what is likeliest, or is drawn."""
+        numbers = self.seen.numbers
+        moved, logits = self._move(states, actions)
+        change = moved.mean if noise is None else drawn(moved, noise)
+        after = states[..., :numbers] + change * self.change_scale + self.change_mean
+        after = after.clamp(self.bounds[0], self.bounds[1])
+        if self.seen.groups:
+            shares = self._shares(logits)
+            shares = shares if noise is None else shares + noise.gumbel(shares)
+            after = torch.cat([after, self._likeliest(shares)], -1)
+        return Foreseen(after, *self.worth(states, actions, after))
+
+    def worth(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what steps pay, as a mean, and how likely each is the last."""
+        paid, ended = self._pay(states, actions, after)
+        return paid.mean[..., 0] * self.reward_scale + self.reward_mean, torch.sigmoid(ended)
+
+    def chances(self, states: Tensor, actions: Tensor) -> Tensor:
+        """Return how likely each value of each symbol is, (rows, values), members together."""
+        return self._shares(self._move(states, actions)[1]).exp().mean(0)
+
+    def _move(self, states: Tensor, actions: Tensor) -> tuple[Gaussian, Tensor]:
+        """Return what numbers change by, and logits of symbols."""
+        numbers = self.seen.numbers
+        found = self.moving(self._inputs(states, actions))
+        mean, spread, logits = found.split([numbers, numbers, found.shape[-1] - 2 * numbers], -1)
+        return Gaussian(mean, self._bounded(spread, slice(0, numbers))), logits
+
+    def _pay(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Gaussian, Tensor]:
+        """Return what a step pays, and the logit of its being the last."""
+        ahead = (after - self.state_mean) / self.state_scale
+        found = self.paying(torch.cat([self._inputs(states, actions), ahead], -1))
+        spread = self._bounded(found[..., 1:2], slice(-1, None))
+        return Gaussian(found[..., :1], spread), found[..., 2]
+
+    def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
+        seen = (states - self.state_mean) / self.state_scale
+        done = (actions - self.action_mean) / self.action_scale
+        return torch.cat([seen, done], -1)
+
+    def _bounded(self, spread: Tensor, which: slice) -> Tensor:
+        high, low = self.highest[which], self.lowest[which]
+        spread = high - functional.softplus(high - spread)
+        return low + functional.softplus(spread - low)
+
+    def _shares(self, logits: Tensor) -> Tensor:
+        """Return the logarithms of the chances of the values of each symbol."""
+        whole = self._most(logits)
+        sums = torch.zeros_like(whole).index_add_(
+            -1, self.groups, (logits - whole[..., self.groups]).exp()
+        )
+        return logits - (whole + sums.log())[..., self.groups]
+
+    def _most(self, values: Tensor) -> Tensor:
+        """Return the largest value of each symbol."""
+        shape = (*values.shape[:-1], len(self.seen.groups))
+        empty = torch.full(shape, -torch.inf, device=values.device)
+        places = self.groups.expand(values.shape)
+        return empty.scatter_reduce(-1, places, values, "amax").detach()
+
+    def _likeliest(self, shares: Tensor) -> Tensor:
+        """Return features of the value of each symbol whose share is the largest."""
+        return (shares >= self._most(shares)[..., self.groups]).float()
+
+
+def error(said: Gaussian, truth: Tensor) -> Tensor:
+    """Return the loss of a Gaussian, its mean over rows.
+
+    The mean descends by squares, and the variance by the likelihood given the mean: where hardly
+    anything is left to chance likelihoods of both together are so steep that all else is lost.
+    """
+    away = (truth - said.mean).square()
+    unlikely = away.detach() * (-said.spread).exp() + said.spread
+    return (away + unlikely / 2).sum(-1).mean()
+
+
+def drawn(said: Gaussian, noise: Noise) -> Tensor:
+    """Draw from it."""
+    return said.mean + (said.spread / 2).exp() * noise.normal(said.mean)
