@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.synthesizing import synthesize
     from cwm_cli.agents.theorizing.scoring import score
     from cwm_cli.agents.theorizing.theorize import theorize
+    from cwm_cli.agents.training.train import train
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.errors import CwmError
@@ -53,6 +54,7 @@ __all__ = [
     "score",
     "synthesize",
     "theorize",
+    "train",
 ]
 
 _HOMES = {
@@ -70,6 +72,7 @@ _HOMES = {
     "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
     "theorize": "agents.theorizing.theorize",
+    "train": "agents.training.train",
 }
 """Where the public names are defined."""
 

@@ -122,6 +122,12 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "plan": "cwm_cli.agents.plays:PlayRun",
         "learn": "cwm_cli.agents.learning.runs:LearnRun",
         "theorize": "cwm_cli.agents.theorizing.runs:TheoryRun",
+        "train": "cwm_cli.agents.training.runs:TrainRun",
+    },
+    "trainer": {"dummy": "cwm_cli.agents.training.acting:DummyTrainer"},
+    "agent": {
+        "planner": "cwm_cli.agents.training.acting:PlannerTrainer",
+        "random": "cwm_cli.agents.training.acting:RandomTrainer",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

@@ -27,6 +27,7 @@ from cwm_cli.cli.score import score
 from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.cli.theorize import theorize
+from cwm_cli.cli.train import train
 from cwm_cli.text import wanted_instead
 from cwm_cli.views.lines import complain
 
@@ -61,6 +62,7 @@ COMMANDS = (
     calibrate,
     learn,
     theorize,
+    train,
     plan,
     play,
     bench_speed,

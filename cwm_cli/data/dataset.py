@@ -4,7 +4,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import get_ident
@@ -227,6 +227,14 @@ class Dataset:
             for name, column in self.columns.items()
         }
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
+
+    def like(self, rows: Self) -> Self:
+        """Return these with the columns of other rows, so that they can be added to those."""
+        columns = {name: column for name, column in self.columns.items() if name in rows.columns}
+        for name, column in rows.columns.items():
+            if name not in columns:  # of what is allowed: everything
+                columns[name] = np.ones((len(self), *column.shape[1:]), column.dtype)
+        return replace(self, columns=columns)
 
     def __len__(self) -> int:
         return len(self.columns["rewards"])

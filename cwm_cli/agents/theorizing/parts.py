@@ -225,12 +225,3 @@ def dataset_of(stage: Stage, rows: Sequence[Transition]) -> Dataset:
         action_space=space_of(stage.env.action_space, "actions"),
         metadata={"env": stage.spec.id, "env_args": dict(stage.env_args)},
     )
-
-
-def like(rows: Dataset, others: Dataset) -> Dataset:
-    """Return rows with the columns of others, so that they can be added to these."""
-    names = others.columns
-    columns = {name: column for name, column in rows.columns.items() if name in names}
-    for name in names.keys() - columns.keys():  # of what is allowed: everything
-        columns[name] = np.ones((len(rows), *names[name].shape[1:]), names[name].dtype)
-    return replace(rows, columns=columns)

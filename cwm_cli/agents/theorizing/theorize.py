@@ -31,7 +31,6 @@ from cwm_cli.agents.theorizing.parts import (
     given_rows,
     held_out_rows,
     in_words,
-    like,
 )
 from cwm_cli.agents.theorizing.runs import (
     PhaseRecord,
@@ -328,7 +327,7 @@ class Theorizing:
             first=self._episodes,
             earlier=self._earlier,
         )
-        self.run.grow(like(dataset_of(self.stage, rows), self.begins_with))
+        self.run.grow(dataset_of(self.stage, rows).like(self.begins_with))
         self._observe(self.number + 1, rows)
         self.observer.advanced(self.gathered)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cwm_cli.errors import CwmError
 from cwm_cli.presets import WithPresets
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 class TrainingTask(NamedTuple):
     """What is trained for: spaces, what object tables stand for, a seed, and a device.
 
-    `device` is cpu, cuda, cuda:N or mps: never auto. `tell` says a line to the user.
+    `device` is cpu, cuda, cuda:N or mps: never auto. `tell` says a line to the user. `env` and
+    `env_args` name the environment, empty where only rows of it are there.
     """
 
     observation_space: Space
@@ -38,6 +40,8 @@ class TrainingTask(NamedTuple):
     device: str = "cpu"
     schema: ObjectSchema | None = None
     tell: Callable[[str], None] = unheard
+    env: str = ""
+    env_args: Mapping[str, Any] = MappingProxyType({})
 
 
 class Diverged(CwmError):
@@ -104,6 +108,23 @@ class Training:
         """How many parameters each part has."""
         return {}
 
+    def adopt(self, part: str, folder: Path) -> None:
+        """Take over a part, or all of it (`model`), from what another training saved in a folder.
+
+        Its parameters count, not the state of optimisers; `CwmError` for what is of another shape.
+        """
+        raise self._no_part(part)
+
+    def freeze(self, part: str) -> None:
+        """Fit a part no more."""
+        raise self._no_part(part)
+
+    def _no_part(self, part: str) -> CwmError:
+        known = ", ".join(self.parameters) or "none"
+        return CwmError(
+            f"this model has no part {part!r} that can be taken alone (its parts: {known})"
+        )
+
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
         """Fit it to rows, as long as so many new steps of the environment are worth.
 
@@ -132,7 +153,12 @@ class AgentTrainer(_Requiring):
     """A kind of agent that learns to act: in a world model, or from rows alone."""
 
     needs_model: ClassVar[bool] = True
-    """Whether it learns in a world model."""
+    """Whether it learns, or plans, in a world model."""
+    learns: ClassVar[bool] = True
+    """Whether there is anything that it learns by itself."""
+    plans: ClassVar[bool] = False
+    """Whether options of planners are for it, by OWNER.KEY in `chosen`."""
+    chosen: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, task: TrainingTask) -> Agent:
         """Make an agent that has learned nothing; `CwmError` where it cannot serve the spaces."""
@@ -141,6 +167,9 @@ class AgentTrainer(_Requiring):
 
 class Agent:
     """Learns to act, and acts. What `Training` says of being equal holds for it, too."""
+
+    model: WorldModel | None = None
+    """What it learns and plans in, once that is there: what was loaded has to be told it again."""
 
     @property
     def parameters(self) -> Mapping[str, int]:
