@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cwm_cli.agents.interacting.games import Game
-from cwm_cli.agents.interacting.keys import PAUSE, QUIT, RECORD, legend
+from cwm_cli.agents.interacting.keys import NAMED, PAUSE, QUIT, RECORD, legend
 from cwm_cli.agents.interacting.play import GameProgress
 from cwm_cli.agents.interacting.scenes import ComponentRow, GameScene, number_words
 from cwm_cli.runs.report import Grid
@@ -31,6 +31,12 @@ GAUGE, NUMBER = 16, 12
 
 LEAST_LINES = 6
 """Lines of pictures at least, where there are any: components wait for what is left."""
+
+
+PLAIN = {ord(sign): key for key, sign in NAMED.items() if len(sign) == 1} | dict(
+    zip(map(ord, "·█●"), ".#*", strict=True)
+)
+"""What stands for a character where there are only those of ASCII."""
 
 
 class GameScreen(Lines):
@@ -55,7 +61,7 @@ class GameScreen(Lines):
             return
         self._live = Live(
             console=self._console,
-            screen=True,
+            screen=not self._console.is_dumb_terminal,
             auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -70,9 +76,16 @@ class GameScreen(Lines):
         """Draw the scene."""
         if isinstance(event, GameProgress) and self._live is not None:
             width, height = self._console.size
-            in_colour = self._console.color_system is not None
-            lines = scene_lines(event, width, height, in_colour=in_colour)
-            self._live.update(Group(*lines), refresh=True)
+            console = self._console
+            in_colour = console.color_system is not None and not console.no_color
+            plain = console.options.ascii_only
+            lines = scene_lines(event, width, height, in_colour=in_colour and not plain)
+            if plain:
+                lines = [Text(line.plain.translate(PLAIN), line.style) for line in lines]
+            if console.is_dumb_terminal:
+                console.print(Group(*lines))  # one below the other: nothing else is understood
+            else:
+                self._live.update(Group(*lines), refresh=True)
 
     def ends(self) -> None:
         """Leave the screen, and say what was to be said meanwhile."""
@@ -97,8 +110,10 @@ def scene_lines(event: GameProgress, width: int, height: int, *, in_colour: bool
     head += [Text(printable(fact)) for fact in scene.facts]
     said = [Text(printable(scene.mark), "red")] if scene.mark else []
     said += [Text(printable(scene.warning), "yellow")] if scene.warning else []
-    common = legend({PAUSE: "pause", RECORD: "record", QUIT: "quit"})
-    told = _wrapped([*scene.legend, *common], width)[: max(1, height // 4)]
+    common = legend({QUIT: "quit", PAUSE: "pause", RECORD: "record"})
+    told = _wrapped([*scene.legend, *common], width)
+    if len(told) > (most := max(1, height // 4)):
+        told = [*told[: most - 1], Text("   ".join(common), "dim")]
     room = height - len(head) - len(said) - len(told)
     rows = _rows(scene, width)
     pictures = any(not panel.look.is_empty for panel in scene.panels)
@@ -140,7 +155,7 @@ def _rows(scene: GameScene, width: int) -> list[Text]:
     if not scene.rows:
         return []
     names = [printable(row.component.name, 40) for row in scene.rows]
-    label = min(max(map(cell_len, names)), max(width // 3, 8))
+    label = min(max(map(cell_len, names)), max(width // 3, 8)) + 1
     cell = max((width - label - 2) // len(scene.columns), 4)
     head = Text(" " * (label + 2), "dim")
     for column in scene.columns:
@@ -154,7 +169,7 @@ def _rows(scene: GameScene, width: int) -> list[Text]:
 def _row(row: ComponentRow, name: str, label: int, cell: int) -> Text:
     """Put a component into a line."""
     line = Text(style="red" if row.is_wrong else "")
-    line.append("! " if row.is_wrong else "  ").append_text(fitted(Text(name), label))
+    line.append("! " if row.is_wrong else "  ").append_text(fitted(Text(name), label - 1))
     line.append(" " * (label + 2 - line.cell_len))
     for value in row.values:
         words = printable(number_words(value), cell - 1)
@@ -180,7 +195,8 @@ def _wrapped(parts: Iterable[str], width: int) -> list[Text]:
 
 def game_report(facts: Sequence[dict[str, object]]) -> GridTable:
     """Say what came of each episode, a row each."""
-    heads = [name for name in dict.fromkeys(key for each in facts for key in each)]
+    keys = dict.fromkeys(key for each in facts for key in each)
+    heads = [key for key in keys if any(_cell(each.get(key)) for each in facts)]
     cells = [[_cell(each.get(name)) for name in heads] for each in facts]
     return GridTable(Grid("", [head.replace("_", " ") for head in heads], cells))
 

@@ -13,7 +13,7 @@ HALF = "\N{UPPER HALF BLOCK}"
 """Its colour is that of the pixel above, its background that of the one below."""
 
 WEIGHTS = " .:-=+*#%@"
-"""Letters from light to heavy on a dark terminal, where there are no colours."""
+"""Letters from light to heavy, where there are no colours; what a picture has most of is light."""
 
 LUMA = np.array([0.299, 0.587, 0.114])
 """How bright red, green and blue are to the eye (ITU-R BT.601)."""
@@ -28,6 +28,8 @@ def picture_lines(
         pixels = np.concatenate([pixels, pixels[-1:]])
     if not in_colour:
         brightness = (pixels[::2].astype(float) + pixels[1::2]) / 2 @ LUMA
+        if np.median(brightness) > 127:
+            brightness = 255 - brightness
         places = (brightness / 256 * len(WEIGHTS)).astype(int)
         return [Text("".join(WEIGHTS[place] for place in row)) for row in places.tolist()]
     lines = []

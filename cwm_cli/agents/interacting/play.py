@@ -118,7 +118,7 @@ def play(
         check_film(Path(record), "--record")
     check_access(tools, allow_gap)
     with ExitStack() as stack:
-        arena = _arena(subject, seed, max_steps, draws=chosen in ("env", "recon"))
+        arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
         opened = _Opening(subject, arena, planner, subject.options, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)
@@ -183,7 +183,7 @@ def _film_name(subject: Subject) -> Path:
     return file
 
 
-def _arena(subject: Subject, seed: int, max_steps: int | None, *, draws: bool) -> Arena:
+def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool) -> Arena:
     """Gather what games are played in; `draws` has the true environment draw itself."""
     spec, env_args = subject.spec, subject.env_args
     with closing(spec.make(**env_args)) as made:
@@ -196,6 +196,7 @@ def _arena(subject: Subject, seed: int, max_steps: int | None, *, draws: bool) -
         names = documented_actions(description, spaces[1].count)
     painter = Painter(spec, env_args, spaces[0], schema)
     args = dict(env_args)
+    painter.look(rows.row(0).observation)  # whether that can be drawn shows then
     if (draws and spaces[0].is_picture) or painter.lacking:
         drawn = drawing(spec, env_args)
         if not isinstance(drawn, str):

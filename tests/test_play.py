@@ -1,0 +1,345 @@
+"""What `cwm play` does: worlds are played in by keys or by plans, and looked through."""
+
+import json
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+from cwm_cli.agents.interacting.games import ReplayGame, WorldGame
+from cwm_cli.agents.interacting.keys import keys_of, legend
+from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
+from cwm_cli.agents.subjects import find_subject
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.documented import documented_actions
+from cwm_cli.envs.painting import CELL, board_cells, object_cells
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.runs.observer import Observer
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.model import Predictions, WorldModel
+from worlds import CARTPOLE, ICE
+
+
+class Seen(Observer):
+    """Keeps every scene, and every line that was said."""
+
+    def __init__(self) -> None:
+        self.events: list[GameProgress] = []
+        self.notes: list[str] = []
+
+    def advanced(self, event: object) -> None:
+        if isinstance(event, GameProgress):
+            self.events.append(event)
+
+    def note(self, words: str, kind: str = "Note") -> None:
+        self.notes.append(words)
+
+    @property
+    def facts(self) -> list[str]:
+        return [event.scene.facts[0] for event in self.events]
+
+
+class Sticky(WorldModel):
+    """The true FrozenLake, but for one cell: from cell 4 nothing leads on."""
+
+    kind = "sticky"
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        found = TRUTH.predict(rows, seed=seed)
+        found.columns["next_observations"][rows.columns["observations"] == 4] = 4
+        return found
+
+
+LAKE = {"is_slippery": False}
+TRUTH = EnvironmentModel(environment("FrozenLake-v1"), LAKE)
+
+
+def arena(env: str = "FrozenLake-v1", **args: Any):
+    subject = find_subject(env=env, env_args=args, real_env=True)
+    return arena_of(subject, 0, None, draws=False)
+
+
+def pressed(game: WorldGame | ReplayGame, *keys: str | None) -> list[Any]:
+    scenes = []
+    for key in keys:
+        game.press(key)
+        scenes.append(game.scene)
+    return scenes
+
+
+def sticky_game(**options: Any) -> WorldGame:
+    return WorldGame(arena(**LAKE), Sticky(), **options)
+
+
+def test_in_the_model_one_goes_on_from_its_predictions_and_the_first_mismatch_is_marked() -> None:
+    with closing(sticky_game()) as game:
+        right, wrong, apart = pressed(game, "down", "down", "down")
+    assert not right.mark
+    assert wrong.mark == "first mismatch at step 2: observation (observation 4 instead of 8)"
+    assert [panel.is_marked for panel in wrong.panels] == [True, False]
+    assert [row.values for row in apart.rows] == [(4, 12)]
+    assert apart.mark == wrong.mark
+    assert apart.panels[1].note == "reward 0 · the episode is over"  # a hole, there only
+    [episode] = game.outcome()["episodes"]
+    assert episode["first_mismatch"] == 2
+    assert episode["parts"] == ("observation",)
+
+
+def test_enter_begins_again_from_another_seed_and_t_hides_what_is_true() -> None:
+    with closing(sticky_game()) as game:
+        hidden, again = pressed(game, "t", "down", "down", "enter")[0::3]
+        assert [panel.title for panel in hidden.panels] == ["world model"]
+        assert again.facts == ["episode 2 · step 0 · return 0 (truly 0)"]
+        assert not again.mark
+        assert [each["steps"] for each in game.outcome()["episodes"]] == [2]
+
+
+def test_an_episode_that_is_over_takes_no_actions() -> None:
+    game = WorldGame(arena(**LAKE))
+    *_, fell, after = pressed(game, "right", "down", "left")
+    assert fell.is_over
+    assert "the episode is over" in fell.facts[0]
+    assert after.warning == "the episode is over: press enter to begin another"
+    game.close()
+
+
+class Failing(WorldModel):
+    kind = "failing"
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        from cwm_cli.sandbox.failures import Failure
+
+        return Predictions({}, Failure(kind="step_error", message="KeyError: 7"))
+
+
+def test_where_the_model_fails_that_is_said_in_place_and_play_goes_on_from_a_reset() -> None:
+    game = WorldGame(arena(**LAKE), Failing())
+    failed, later, again = pressed(game, "down", "down", "enter")
+    assert failed.warning == "failing failed: KeyError: 7"
+    assert failed.is_over
+    assert later.facts[0].startswith("episode 1 · step 0")
+    assert again.facts[0].startswith("episode 2 · step 0")
+    assert game.outcome()["episodes"] == []
+    game.close()
+
+
+class Dicing(WorldModel):
+    """Says that the end may follow anything, most likely, and draws."""
+
+    kind = "dicing"
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        found = TRUTH.predict(rows, seed=seed)
+        columns = {name: np.stack([column, column], 1) for name, column in found.columns.items()}
+        columns["next_observations"][:, 1] = 15
+        return Predictions(columns, None, "outcomes", np.tile([0.01, 0.99], (len(rows), 1)))
+
+
+def test_what_chance_decides_otherwise_is_no_mismatch() -> None:
+    game = WorldGame(arena(**LAKE), Dicing())
+    [scene] = pressed(game, "down")
+    assert scene.mark == "chance decided otherwise at step 1: the worlds go on apart"
+    assert game.outcome()["episodes"][0]["first_mismatch"] is None
+    game.close()
+
+
+def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
+    place = arena(**LAKE)
+    paths = [[0, 1, 2, 3], [0, 4, 8, 9], [0, 4, 8, 12]]
+    downwards = {4: 1, 1: 2}
+    rows = Dataset.of(
+        [
+            Transition(a, downwards[abs(b - a)], b, 0.0, b == 12, episode=n, split=int(n == 2))
+            for n, path in enumerate(paths)
+            for a, b in pairwise(path)
+        ],
+        observation_space=place.rows.observation_space,
+        action_space=place.rows.action_space,
+    )
+    game = ReplayGame(place, Sticky(), rows, seed=0)
+    first, back, on, wrong, none, test = pressed(game, "right", "down", "up", "m", "m", "s")
+    assert first.facts[0].startswith("train episode 1 of 2 · step 2 of 3 · Move right · 0 of its")
+    assert back.facts[0].split(" · ")[1] == "step 1 of 3"
+    assert on.facts[0].split(" · ")[1] == "step 3 of 3"
+    assert wrong.facts[0].startswith("train episode 2 of 2 · step 2 of 3")
+    assert wrong.columns == ["before", "predicted", "true"]
+    assert [(row.values, row.is_wrong) for row in wrong.rows] == [((4, 4, 8), True)]
+    assert wrong.mark == "first mismatch: observation (observation 4 instead of 8)"
+    assert none.warning == "nothing was predicted wrongly from here on"
+    assert test.facts[0].startswith("test episode 1 of 1")
+    found = game.outcome()["episodes"]
+    assert [(each["split"], each["wrong"], each["first_mismatch"]) for each in found] == [
+        ("train", 0, None),
+        ("train", 1, 2),
+        ("test", 1, 2),
+    ]
+    assert found[1]["parts"] == {"observation": 1}
+
+
+def test_plans_play_without_a_terminal_and_are_filmed(tmp_path) -> None:
+    seen, file = Seen(), tmp_path / "lake.gif"
+    options = {"simulations": 5, "rollout": 5}
+    how: dict[str, Any] = {"env_args": LAKE, "options": options, "planner": "mcts"}
+    found = play(
+        env="FrozenLake-v1",
+        mode="agent",
+        max_steps=4,
+        episodes=2,
+        record=file,
+        observer=seen,
+        **how,
+    ).as_json()
+    assert [each["steps"] for each in found["episodes"]] == [
+        int(fact.split("step ")[1].split(" ")[0])
+        for fact, after in zip(seen.facts, [*seen.facts[1:], ""], strict=True)
+        if fact[:9] != after[:9]
+    ]
+    with Image.open(file) as film:
+        assert film.n_frames >= 3
+        assert film.size[0] >= 240
+    assert json.loads(json.dumps(found))["film"] == str(file)
+    assert seen.notes[-1] == str(file)
+
+
+def test_a_film_has_the_moments_between_two_commas_and_time_stands_still_at_a_point(
+    tmp_path,
+) -> None:
+    file = tmp_path / "some.gif"
+    keys = ["down", ",", "down", "right", "x", ",", "right", ".", None, ".", None, "q", "left"]
+    seen = Seen()
+    play(env="FrozenLake-v1", env_args=LAKE, keys=keys, record=file, observer=seen)
+    steps = [fact.split(" · ")[1] for fact in seen.facts]
+    assert steps[-4:] == ["step 4", "step 4", "step 4", "step 5"]  # the last action holds
+    assert [event.is_paused for event in seen.events][-4:] == [True, True, False, False]
+    assert [event.is_recording for event in seen.events][:7] == [True, True, *[False] * 4, True]
+
+
+NAMES = {
+    "MiniGrid-Empty-5x5-v0": {"left": 0, "right": 1, "up": 2, "p": 3, "d": 4, "space": 5, "n": 6},
+    "Sokoban-v0": {"up": 0, "down": 1, "left": 2, "right": 3, "0": 0},
+    "CartPole-v1": {"left": 0, "right": 1, "1": 1, "2": None},
+    "Acrobot-v1": {"0": 0, "1": 1, "2": 2},
+    "Taxi-v3": {"down": 0, "up": 1, "right": 2, "left": 3, "p": 4, "d": 5},
+}
+
+
+def test_keys_follow_from_what_actions_are_called() -> None:
+    for name, wanted in NAMES.items():
+        keys = arena(name).keys
+        assert {key: keys.press(key) for key in wanted} == wanted, name
+        assert not {"q", ".", ",", "t"} & set(keys.named)
+    assert legend(arena("CartPole-v1").keys.named)[0].endswith("Push cart to the left")
+
+
+def test_documented_actions_are_those_of_a_list_or_table_that_counts_them_all() -> None:
+    assert documented_actions("- 0: go\n- 1: stay\n\n- 0: red", 2) == ("go", "stay")
+    assert documented_actions("- 0: go\n- 1: stay", 3) == ()
+    table = "| Num | Action |\n|---|---|\n| 0 | push |\n| 1 | pull |"
+    assert documented_actions(table, 2) == ("push", "pull")
+
+
+def test_what_is_no_choice_of_one_is_dialled_and_space_acts() -> None:
+    space = space_of(spaces.Dict({"a": spaces.Box(-2, 2, (1,)), "b": spaces.MultiDiscrete([3, 5])}))
+    keys = keys_of(space)
+    assert [keys.press(key) for key in ("right", "right", "down", "d", "0", "left", "d")] == [
+        None
+    ] * 7
+    action = keys.press("space")
+    assert action["a"].tolist() == [-0.5]
+    assert action["b"].tolist() == [1, 3]
+    assert keys.words(action) == "-0.5, 1, 3"
+    for _ in range(9):
+        keys.press("left")
+    assert keys.press("space")["a"].tolist() == [-2.0]
+    with pytest.raises(CwmError, match="no keys stand for actions in words"):
+        keys_of(Space("text", max_length=9))
+
+
+def test_boards_and_object_tables_are_cells_in_colour() -> None:
+    board = board_cells(np.array([[0, 1], [2, 0]]))
+    assert board.shape == (2 * CELL, 2 * CELL, 3)
+    corners = board[::CELL, ::CELL].reshape(4, 3).tolist()
+    assert corners[0] == corners[3]
+    assert len({tuple(each) for each in corners}) == 3
+    spec = environment("MiniGrid-DoorKey-5x5-v0")
+    with closing(spec.make()) as env:
+        observation, _ = env.reset(seed=0)
+        picture = object_cells(spec.objects(env), observation["objects"])
+    assert picture.shape == (5 * CELL, 5 * CELL, 3)
+    assert board_cells(np.zeros(4, int)) is None
+
+
+class Unseen(gym.Env[Any, Any]):
+    """Draws itself, and tells nobody where it is."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, **_: Any) -> Any:
+        return 0, {}
+
+    def step(self, action: int) -> Any:
+        return action, 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((4, 4, 3), np.uint8)
+
+
+def test_an_environment_that_cannot_be_restored_still_draws_itself(monkeypatch) -> None:
+    gym.register("Unseen-v0", entry_point=Unseen)
+    monkeypatch.setattr("cwm_gymnasium.restoring.restore", lambda env, observation: False)
+    seen = Seen()
+    play(env="Unseen-v0", keys=["1"], observer=seen)
+    assert seen.events[-1].scene.panels[0].look.picture.shape == (4, 4, 3)
+    gym.registry.pop("Unseen-v0")
+
+
+def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
+    wrong = {
+        "needs keys": {"env": "FrozenLake-v1"},
+        "needs a world model": {"env": "FrozenLake-v1", "mode": "human", "keys": []},
+        "is no film": {"env": "FrozenLake-v1", "keys": [], "record": "a.txt"},
+        "there is no folder": {"env": "FrozenLake-v1", "keys": [], "record": tmp_path / "b/a.gif"},
+        "did you mean human": {"env": "FrozenLake-v1", "keys": [], "mode": "humn"},
+        "is no run: ": {"run": tmp_path, "keys": []},
+    }
+    for words, how in wrong.items():
+        with pytest.raises(CwmError) as caught:
+            play(**how)
+        assert words in str(caught.value), words
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_programs_are_played_in_whether_plain_of_chance_or_with_a_memory() -> None:
+    keys = ["right", "left", *["right"] * 3]
+    plain, seen = play(program=CARTPOLE, env="CartPole-v1", keys=keys), Seen()
+    assert plain.facts["episodes"][0]["first_mismatch"] is None
+    assert plain.facts["episodes"][0]["steps"] == 5
+    chance = play(program=ICE, env="FrozenLake-v1", keys=["down"] * 4, observer=seen)
+    assert chance.facts["episodes"][0]["first_mismatch"] is None
+    remembering = CARTPOLE.replace("set_state(self, observation)", "reset(self, observation)")
+    remembering += "\n    def correct(self, observation, reward):\n        pass\n"
+    recalled = play(program=remembering, env="CartPole-v1", keys=keys)
+    assert recalled.facts["episodes"][0]["first_mismatch"] is None
+    broken = CARTPOLE.replace("return [x", "assert abs(angle) < 0.06\n        return [x")
+    seen = Seen()
+    failed = play(
+        program=broken, env="CartPole-v1", keys=[*["left"] * 9, "enter", "left"], observer=seen
+    )
+    assert "AssertionError" in failed.facts["episodes"][0]["failure"]
+    assert failed.facts["episodes"][1]["steps"] == 1
+    planned = play(program=CARTPOLE, env="CartPole-v1", mode="agent", max_steps=3)
+    assert planned.facts["episodes"][0]["steps"] == 3
