@@ -1,10 +1,19 @@
 """Functions that imagine in the process of a program; tables of objects."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema, Thing
+from cwm_cli.data.spaces import Space
+from cwm_cli.errors import CwmError
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.confined_imagining import pack, unpack
+from cwm_cli.worlds.model import ImaginedStep
+from cwm_cli.worlds.program import ProgramModel
 
 
 def test_what_is_packed_is_unpacked_and_what_is_not_is_refused() -> None:
@@ -34,3 +43,46 @@ def test_objects_are_read_from_a_table_and_written_back() -> None:
     assert ObjectSchema.from_json(schema.to_json()) == schema
     with pytest.raises(ValueError):
         schema.encode(things, 1)
+
+
+MOVING = """
+class Environment:
+    def set_state(self, observation):
+        self.place = observation
+    def step(self, action):
+        if self.place[0] > 90:
+            raise ValueError("nothing is known of what is so far")
+        moved = self.place + {speed} * (2 * action - 1)
+        return moved, float(action), bool(moved[0] > 5)
+"""
+
+
+def moved(program: str, sandbox: Sandbox, places: list[float], actions: list[int]) -> ImaginedStep:
+    """Go on inside a program for a step."""
+    line = Space("box", "float64", (1,), (-100.0,), (100.0,))
+    sides = Space("discrete", low=(0,), high=(1,))
+    seen = [np.array([place]) for place in range(9)]
+    rows = Dataset.of(
+        [Transition(a, 1, b, 1.0, bool(b[0] > 5)) for a, b in pairwise(seen)],
+        observation_space=line,
+        action_space=sides,
+    )
+    starts = [EpisodeHistory((np.array([place]),)) for place in places]
+    episodes = ProgramModel(program, sandbox).imagine(starts, rows, seed=3)
+    return episodes.step({"actions": np.array(actions)})
+
+
+def test_episodes_go_on_in_a_program_side_by_side(sandbox: Sandbox) -> None:
+    step = moved(MOVING.format(speed=1), sandbox, [0.0, 4.5, 5.0, 95.0], [0, 1, 1, 1])
+    assert step.observations["observations"].ravel().tolist() == [-1.0, 5.5, 6.0, 95.0]
+    assert step.rewards.tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert step.terminated.tolist() == [False, True, True, True]  # the last is unknown ground
+    with pytest.raises(CwmError, match="nothing is known of what is so far"):
+        moved(MOVING.format(speed=1), sandbox, [95.0, 96.0], [1, 1])
+
+
+def test_what_chance_decides_in_imagined_episodes_follows_from_the_seed(sandbox: Sandbox) -> None:
+    program = MOVING.format(speed="self.rng.random()")
+    steps = [moved(program, sandbox, [0.0] * 6, [1] * 6).observations for _ in range(2)]
+    assert steps[0]["observations"].tolist() == steps[1]["observations"].tolist()
+    assert len(set(steps[0]["observations"].ravel().tolist())) == 6

@@ -96,8 +96,6 @@ def test_lambda_returns_are_those_of_the_formula() -> None:
 
 
 def test_the_published_network_has_as_many_parameters_as_were_counted() -> None:
-    if not hasattr(Space, "is_picture"):
-        pytest.skip("pictures are not served yet")
     picture = Space("box", "uint8", (64, 64, 3), (0.0,) * 12288, (255.0,) * 12288)
     task = TrainingTask(picture, Space("discrete", low=(0,), high=(3,)))
     counted = ActorCriticTrainer(preset="iris").begin(task).parameters["actor-critic"]

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from weakref import finalize
 
+import numpy as np
+
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import KILLED_WORKERS
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.worlds.confined_imagining import ImaginingJob, pack, unpack
 from cwm_cli.worlds.messages import SIZE
-from cwm_cli.worlds.program import NO_PLAN
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.model import ImaginedEpisodes, ImaginedStep
+from cwm_cli.worlds.remote import NO_PLAN, Broke
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.planning.model import EpisodeHistory
     from cwm_cli.sandbox import Conversation, Sandbox
 
 LARGEST_REPLY = 1 << 28
 """Bytes that a reply may have: a table of a million situations, and no room for mischief."""
+
+TAKEN = 2
+"""Places of a sandbox that a prediction takes: only where there are more is a process kept."""
 
 
 class Imagination:
@@ -87,6 +94,13 @@ class Imagination:
             raise
         return arrays
 
+    def rest(self, kept: list[Imagination]) -> None:
+        """Be kept for those who imagine next, unless one is or the process is needed elsewhere."""
+        if kept or self._sandbox.workers <= TAKEN:
+            self.close()
+        else:
+            kept.append(self)
+
     def close(self) -> None:
         """End the process of the program."""
         process, self._process = self._process, None
@@ -98,3 +112,65 @@ class Imagination:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class SteppedEpisodes(ImaginedEpisodes):
+    """Episodes in a program without memory, all of which it steps in one question.
+
+    The process is theirs; after them it is `kept`, if there is none yet. Where the program raises,
+    or says what is no number, an episode ends with no reward: nothing is known of what follows.
+    """
+
+    def __init__(
+        self,
+        process: Imagination,
+        starts: Sequence[EpisodeHistory],
+        rows: Dataset,
+        seed: int,
+        kept: list[Imagination],
+    ) -> None:
+        self.count, self._rows, self._seed, self._steps = len(starts), rows, seed, 0
+        self._process = process
+        finalize(self, process.rest, kept)
+        self._seen = rows.observation_space.pack(
+            "observations", [each.observations[-1] for each in starts]
+        )
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take an action in each of them."""
+        rows, key = self._rows, [self._seed, self._steps]
+        try:
+            found = self._process.ask(
+                "stepping:follow",
+                self._seen | actions,
+                space=rows.observation_space.to_json(),
+                key=key,
+                valid=rows.has_valid_actions,
+            )
+            self._seen = self._read(found)
+        except Broke as broke:
+            raise CwmError(f"the program failed: {broke.failure.message}") from None
+        self._steps += 1
+        return ImaginedStep(self._seen, found["rewards"], found["ends"], found.get(VALID))
+
+    def keep(self, places: np.ndarray) -> None:
+        """Go on with the episodes at some places only, in that order."""
+        self._seen = {name: column[places] for name, column in self._seen.items()}
+        self.count = len(places)
+
+    def _read(self, found: Columns) -> Columns:
+        """Return what was observed; `Broke` for answers that no honest process gives."""
+        rows, count = self._rows, self.count
+        leaves = [*rows.observation_space.leaves("observations")]
+        wanted = {
+            leaf.name: ("U" if leaf.space.kind == "text" else "biuf", leaf.space.shape)
+            for leaf in leaves
+        }
+        wanted |= {"rewards": ("f", ()), "ends": ("b", ())}
+        if rows.has_valid_actions:
+            wanted[VALID] = "b", (rows.action_space.count,)
+        for name, (kinds, shape) in wanted.items():
+            column = found.get(name)
+            if column is None or column.dtype.kind not in kinds or column.shape != (count, *shape):
+                raise Broke(NO_PLAN)
+        return {leaf.name: found[leaf.name] for leaf in leaves}

@@ -34,6 +34,7 @@ from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.prediction import ProgramAnswers
 from cwm_cli.worlds.confirming import SHARE, Confirmer, Decision
+from cwm_cli.worlds.imagining import Imagination, SteppedEpisodes
 from cwm_cli.worlds.messages import (
     LONGEST_NOTE,
     PASSED,
@@ -62,7 +63,7 @@ from cwm_cli.worlds.model import (
     Stuck,
     WorldModel,
 )
-from cwm_cli.worlds.remote import Broke, RemoteModel
+from cwm_cli.worlds.remote import NO_PLAN, Broke, RemoteModel
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -81,11 +82,6 @@ SECONDS = 2.0
 
 MOST_TIMEOUTS = 3
 """Decisions one after the other that may reach the limits, each of which takes as long as those."""
-
-NO_PLAN = Failure(
-    kind="wrong_output",
-    message="the program meddled with its process, which answered with no plan",
-)
 
 SHRINKING = (0.001, 0.01)
 """By how much observations are made smaller while a program is timed: enough that no answer to
@@ -118,6 +114,7 @@ class ProgramModel(WorldModel):
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _kept: list[Imagination] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def example(cls, material: Material) -> Self:
@@ -176,9 +173,11 @@ class ProgramModel(WorldModel):
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedEpisodes:
-        """Go on with episodes inside the program; one that remembers keeps a process for them."""
+        """Go on with episodes inside the program, in a process that is kept for the next ones."""
         if not self.remembers:
-            return super().imagine(starts, rows, seed=seed)
+            known = rows[np.arange(min(len(rows), ROWS))]
+            kept = self._kept.pop() if self._kept else Imagination(self.sandbox, self.text, known)
+            return SteppedEpisodes(kept, starts, rows, seed, self._kept)
         return FollowedEpisodes(self._stepped(rows), starts, rows.observation_space, seed)
 
     def _stepped(self, rows: Dataset) -> RemoteModel:

@@ -54,6 +54,12 @@ AGREEMENT = 1e-5
 """Relative and absolute: what a translation may differ by from its program."""
 
 
+NO_PLAN = Failure(
+    kind="wrong_output",
+    message="the program meddled with its process, which answered with no plan",
+)
+
+
 class Broke(Exception):
     """The program ended or failed while it was asked."""
 

@@ -67,7 +67,7 @@ class ObservationEncoder(nn.Module):
 def _part(leaf: Leaf, width: int, channels: int) -> nn.Module:
     """Return what turns a leaf into a vector."""
     space = leaf.space
-    if getattr(space, "is_picture", False):
+    if space.is_picture:
         return _Picture(space, channels)
     if space.kind == "text":
         return _Words(width)

@@ -11,8 +11,7 @@ from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQue
 from cwm_cli.agents.learning.counted import Counted
 from cwm_cli.agents.learning.situations import Situations
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.program import NO_PLAN
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import NO_PLAN, Broke
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.imagining.tables import actions_of
-from cwm_cli.worlds.program import NO_PLAN
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import NO_PLAN, Broke
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
