@@ -44,17 +44,14 @@ def reconstructions(
     model: WorldModel, pictures: np.ndarray, *, frame: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return pictures (n, height, width, 3) as they are, scaled down, and reconstructed."""
-    from PIL import Image
+    import torch
+    from torch.nn.functional import interpolate
 
-    height, width = pictures.shape[1:3]
-    scaled = [
-        Image.fromarray(each)
-        .resize((frame, frame), Image.Resampling.BOX)
-        .resize((width, height), Image.Resampling.NEAREST)
-        for each in pictures
-    ]
+    size, large = (frame, frame), pictures.shape[1:3]
+    small = interpolate(torch.from_numpy(pictures).movedim(-1, 1).float(), size, mode="area")
+    scaled = interpolate(small, large, mode="nearest-exact").round().to(torch.uint8)
     made = model.seen({"observations": pictures})["observations"]
-    return pictures, np.stack([np.asarray(each) for each in scaled]), made
+    return pictures, scaled.movedim(1, -1).numpy(), made
 
 
 def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndarray]:
@@ -91,9 +88,10 @@ def _pair(true: np.ndarray, made: np.ndarray) -> np.ndarray:
 
 
 def _row(pictures: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Enlarge pictures and put them beside each other."""
+    """Enlarge pictures, of three colors or gray, and put them beside each other."""
     times = max(SIDE // max(pictures[0].shape[:2]), 1)
-    large = [np.asarray(each).repeat(times, 0).repeat(times, 1) for each in pictures]
+    colors = [0, 1, 2] if pictures[0].shape[2] >= 3 else [0, 0, 0]
+    large = [each[..., colors].repeat(times, 0).repeat(times, 1) for each in pictures]
     height = large[0].shape[0]
     between = np.full((height, GAP, 3), GRAY, np.uint8)
     found = np.concatenate(list(chain.from_iterable((each, between) for each in large)), axis=1)

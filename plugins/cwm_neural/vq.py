@@ -95,6 +95,7 @@ class VqTokenizer(Tokenizer):
         }
         commitment = functional.mse_loss(seen.latents, seen.codes.detach())
         total = sum(losses.values()) + options.vq_commitment * commitment
+        total = total + options.vq_squared * functional.mse_loss(seen.frames, frames)
         if options.vq_perceptual:
             losses["perceptual"] = perceptual_loss(frames, seen.frames)
             total = total + options.vq_perceptual * losses["perceptual"]
@@ -142,11 +143,6 @@ class VqTokenizer(Tokenizer):
             parts = [self._pictures(self.network.decode_tokens(each)) for each in _chunks(tokens)]
         empty = np.zeros((0, self._height, self._width, self.network.channels), np.uint8)
         return {"observations": np.concatenate(parts) if parts else empty}
-
-    def scaled(self, pictures: np.ndarray) -> np.ndarray:
-        """Return pictures (n, height, width, channels) as the network sees them, in their size."""
-        found = [self._pictures(self._frames(each)) for each in _chunks(pictures)]
-        return np.concatenate(found) if found else pictures
 
     def measure(self, rows: Dataset) -> Mapping[str, float]:
         """Compare reconstructions with pictures, with their mean, and with those before them."""

@@ -20,6 +20,7 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "vq_blocks": 0,
             "vq_batch": 64,
             "vq_rate": 1e-3,
+            "vq_squared": 5.0,
             "vq_restart": 100,
         },
         "small": {
@@ -31,6 +32,7 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "vq_blocks": 1,
             "vq_batch": 128,
             "vq_rate": 3e-4,
+            "vq_squared": 5.0,
             "vq_restart": 100,
         },
         "iris": {
@@ -42,6 +44,7 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "vq_blocks": 2,
             "vq_batch": 256,
             "vq_rate": 1e-4,
+            "vq_squared": 0.0,
             "vq_restart": 0,
         },
     }
@@ -73,6 +76,9 @@ class VqOptions(WithPresets):
     """Pictures of an update."""
     vq_rate: float = FROM_PRESET
     """Learning rate of Adam."""
+    vq_squared: float = FROM_PRESET
+    """Weight of the squared error beside the absolute one, with which little things on plain ground
+    are seen much sooner; published: 0, beside a perceptual network."""
     vq_commitment: float = 1.0
     """Weight of the encoder keeping to its codes (beta)."""
     vq_restart: int = FROM_PRESET
