@@ -139,8 +139,62 @@ def test_programs_refuse_pictures_wherever_they_are_and_say_what_to_do():
     refuse_pictures(space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)), "a program")
 
 
-@pytest.mark.parametrize("work", [synthesize, learn])
+@pytest.mark.parametrize("work", [synthesize, pytest.param(learn, marks=pytest.mark.slow)])
 def test_whoever_looks_for_a_program_refuses_pictures_at_once(work, tmp_path):
     with pytest.raises(CwmError, match="are pixels"):
         work("Catch-v0", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+NOISY = {"noise": {"pixels": 0.1}}
+
+
+def test_noise_on_pixels_is_a_share_of_the_largest_value_and_leaves_bytes():
+    spec = environment("Catch-v0")
+    clean, noisy, again = spec.make(), spec.make(**NOISY), spec.make(**NOISY)
+    seen = [env.reset(seed=4)[0] for env in (clean, noisy, again)]
+    assert seen[1].dtype == np.uint8 and space_of(noisy.observation_space).is_picture
+    assert np.array_equal(seen[1], seen[2])
+    black = seen[0] == 0
+    brighter = seen[1][black & (seen[1] > 0)].astype(float)
+    assert len(brighter) / black.sum() == pytest.approx(0.5, abs=0.05)
+    assert np.sqrt(np.mean(brighter**2)) == pytest.approx(25.5, rel=0.05)
+    assert not spec.restore(noisy.unwrapped, seen[1]), "a noisy picture tells no state"
+    assert "standard deviation of 0.1 of their largest value" in spec.describe(noisy)
+    with pytest.raises(CwmError, match="unknown part or number of CartPole-v1 'pixels'"):
+        environment("CartPole-v1").make(**NOISY)
+
+
+SLOW = pytest.mark.slow  # the package draws each tile that it knows
+VIEWED = ("Sokoban-v0", "Sokoban-Teleport-v0", pytest.param("MiniGrid-Empty-5x5-v0", marks=SLOW))
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_boards_are_seen_as_pictures_that_tell_their_state(name):
+    if name.startswith("MiniGrid"):
+        pytest.importorskip("minigrid")
+    spec, args = environment(name), {"view": "pixels"}
+    rows = record(spec, env_args=args, policy="random", episodes=2, test_episodes=0, max_steps=20)
+    space = rows.observation_space
+    assert space.is_picture and 32 <= space.shape[0] == space.shape[1] <= 64
+    found = EnvironmentModel(spec, args).predict(rows)
+    assert found.answered is not None and found.answered.all()
+    for column in ("next_observations", "rewards", "terminations"):
+        np.testing.assert_array_equal(found.columns[column], rows.columns[column])
+    env = spec.make(**args)
+    assert f"bytes of shape {space.shape}" in spec.describe(env)
+    assert spec.objects(env) is None
+
+
+@pytest.mark.slow
+def test_a_picture_of_a_grid_does_not_tell_what_is_carried_and_so_not_the_state():
+    pytest.importorskip("minigrid")
+    spec = environment("MiniGrid-DoorKey-5x5-v0")
+    env = spec.make(view="pixels")
+    picture, _ = env.reset(seed=1)
+    assert spec.restore(spec.make(view="pixels").unwrapped, picture)
+    taken = env.unwrapped.grid
+    key = next(thing for thing in taken.grid.grid if thing is not None and thing.type == "key")
+    taken.grid.set(*key.cur_pos, None)
+    taken.carrying = key
+    assert not spec.restore(spec.make(view="pixels").unwrapped, env.unwrapped.observation())

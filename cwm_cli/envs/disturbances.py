@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cwm_cli.envs.documented import documented_parts, without_components
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ name."""
 VELOCITIES, ACTION, OBSERVATION = "velocities", "action", "observation"
 """Names for all components that are documented as velocities or speeds, for what is done, and for
 all that is observed."""
+
+PIXELS, BRIGHTEST = "pixels", 255
+"""The name for all pixels; the noise on them is a share of the largest value of one."""
 
 SPEED = re.compile(r"\b(?:velocit|speed)", re.IGNORECASE)
 
@@ -169,6 +173,8 @@ class Parts(NamedTuple):
         observed: dict[str, list[tuple[Place, ...]]] = defaultdict(list)
         for place in _places(space):
             observed[".".join(map(str, place))].append((place,))
+        if pictures := [place for place, leaf in _leaves(space) if space_of(leaf).is_picture]:
+            observed[PIXELS] = [tuple(pictures)]
         speeds: set[Place] = set()
         for part in documented_parts(spec.describe(env), _size(space)):
             places: tuple[Place, ...] = tuple((number,) for number in part.numbers)
@@ -249,6 +255,18 @@ def _places(space: gym.Space[Any], at: Place = ()) -> Iterator[Place]:
             yield from _places(child, (*at, number))
     else:
         yield from ((*at, number) for number in range(_size(space)))
+
+
+def _leaves(space: gym.Space[Any], at: Place = ()) -> Iterator[tuple[Place, gym.Space[Any]]]:
+    """Yield the parts of an observation that are no dicts and no tuples, and where they are."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield at, space
+        return
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, child in parts:
+        yield from _leaves(child, (*at, key))
 
 
 def _disturb(
@@ -336,17 +354,18 @@ def _seen_array(
     import numpy as np
     from gymnasium import spaces
 
-    deviation = np.zeros(space.shape or ())
+    deviation, is_picture = np.zeros(space.shape or ()), space_of(space).is_picture
     for place, std in noise.items():
-        _check_real(space, what)
-        deviation[tuple(map(int, place)) or ...] = std
+        if not is_picture:
+            _check_real(space, what)
+        deviation[tuple(map(int, place)) or ...] = std * BRIGHTEST if is_picture else std
     kept: Any = ...
     if gone:
         kept = [number for number in range(_size(space)) if (number,) not in gone]
         if not kept:
             return None, lambda value, rng: value
     left = space
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box) and not is_picture:
         low, high = (
             np.where(deviation, end, bound) for end, bound in ((-inf, space.low), (inf, space.high))
         )
@@ -361,7 +380,10 @@ def _seen_array(
     def see(value: Any, rng: Any) -> Any:
         array = np.asarray(value)
         if noise:
-            array = (array + deviation * rng.standard_normal(deviation.shape)).astype(space.dtype)
+            array = array + deviation * rng.standard_normal(deviation.shape)
+            if is_picture:
+                array = array.round().clip(0, BRIGHTEST)
+            array = array.astype(space.dtype)
         return array[kept].copy()
 
     return left, see
@@ -424,7 +446,8 @@ def _words(hidden: Sequence[str], noise: Mapping[str, float]) -> Iterator[str]:
             "## Noise\nDrawn anew at every step, from a normal distribution, and added:\n"
             + "\n".join(
                 f"- to `{name}`, with a standard deviation of {deviation:g}"
-                f"{', before it is clipped to its bounds' * (name == ACTION)}."
+                f"{' of their largest value' * (name == PIXELS)}"
+                f"{', before it is clipped to its bounds' * (name in (ACTION, PIXELS))}."
                 for name, deviation in noise.items()
             )
         )

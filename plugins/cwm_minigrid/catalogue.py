@@ -119,7 +119,7 @@ def _words(env: gym.Env[Any, Any]) -> TextView:
 
 
 def _objects(env: gym.Env[Any, Any]) -> ObjectSchema | None:
-    """Say what the numbers of an object stand for; there are no objects in a partial view."""
+    """Say what the numbers of an object stand for, where objects are what is seen."""
     from cwm_minigrid.grid import SCHEMA
 
-    return None if _grid(env).view == "partial" else SCHEMA
+    return SCHEMA if _grid(env).view == "objects" else None

@@ -2,7 +2,8 @@
 
 The package shows a picture of a few cells, and rewards less the later it is; here everything that
 decides how an episode goes on is seen, so that a step depends on the observation alone. The view
-`partial` is that of the package, in its numbers.
+`partial` is that of the package, in its numbers; `pixels` is all of the grid as a picture, which
+shows neither the mission nor what is carried.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from minigrid.core.world_object import WorldObj
 
 from cwm_cli.data.objects import MISSION, OBJECTS, ObjectField, ObjectSchema
+from cwm_minigrid.pixels import TILE, cells_of, drawn
 
 if TYPE_CHECKING:
     from minigrid.minigrid_env import MiniGridEnv
@@ -53,8 +55,9 @@ FOREVER = 10**9
 """Steps after which the package would end an episode; what limits it here is a wrapper."""
 
 
-VIEWS = ("objects", "partial")
-"""What can be seen: all objects in a table, or the cells before the agent as the package has it."""
+VIEWS = ("objects", "partial", "pixels")
+"""What can be seen: all objects in a table, the cells before the agent as the package has it, or a
+picture of all."""
 
 IMAGE, DIRECTION = "image", "direction"
 """Keys of a partial view, beside that of the mission."""
@@ -63,7 +66,7 @@ IMAGE, DIRECTION = "image", "direction"
 class ObjectGrid(gym.Env[Any, Any]):
     """Shows a MiniGrid as a table of objects; an object keeps its row for a whole episode.
 
-    Its `view` may be partial instead.
+    Its `view` may be another one.
     """
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
@@ -105,9 +108,13 @@ class ObjectGrid(gym.Env[Any, Any]):
             )
             way = spaces.Discrete(len(DIRECTIONS) - 1)
             self.observation_space = spaces.Dict({MISSION: told, DIRECTION: way, IMAGE: image})
+        elif view == "pixels":
+            shape = (grid.height * TILE, grid.width * TILE, 3)
+            self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         self.action_space = spaces.Discrete(len(grid.actions))
         self.rows: list[WorldObj | None] = []
         self._roles: dict[str, Role] | None = None
+        self._sameness: Sameness | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -135,8 +142,10 @@ class ObjectGrid(gym.Env[Any, Any]):
         _, reward, terminated, _, _ = self.grid.step(int(action))
         return self.observation(), float(np.sign(reward)), bool(terminated), False, {}
 
-    def observation(self) -> dict[str, Any]:
-        """Return the mission with the table of all objects, or with what the agent sees."""
+    def observation(self) -> Any:
+        """Return the mission with all objects, or with what the agent sees, or the picture."""
+        if self.view == "pixels":
+            return drawn(self.grid)
         mission = self.grid.mission
         if self.view != "partial":
             return {MISSION: mission, OBJECTS: self.table()}
@@ -162,15 +171,21 @@ class ObjectGrid(gym.Env[Any, Any]):
             return False
         if self._roles is None:
             self._roles = learned_roles(self.grid)
-        table, mission = observation[OBJECTS], observation[MISSION]
-        if not self.stand(table, mission):
+        if self.view == "pixels":
+            self._sameness = self._sameness or Sameness.of(self.grid)
+            found = self._sameness.read(observation, self._empty)
+        else:
+            found = observation[OBJECTS], observation[MISSION]
+        if found is None or not self.stand(*found):
             return False
         told = _told(self.grid)
         if any(role not in told for role in self._roles.values()):
             return False
         for name, role in self._roles.items():
             setattr(self.grid, name, told[role])
-        return np.array_equal(self.table(), table)
+        if self.view == "pixels":
+            return np.array_equal(drawn(self.grid), observation)
+        return np.array_equal(self.table(), found[0])
 
     def stand(self, table: np.ndarray, mission: str) -> bool:
         """Put the objects of a table into the grid; False where two do not fit into a cell."""
@@ -252,6 +267,51 @@ def _thing(known: WorldObj | None, kind: int, color: int, state: int) -> WorldOb
         known.is_open, known.is_locked = state == 1, state == 3
     known.contains = None
     return known
+
+
+class Sameness(NamedTuple):
+    """What all episodes of a grid have in common: the mission, and how much can be carried.
+
+    None where they differ. A picture shows neither, and tells a state only where both are known.
+    """
+
+    mission: str | None
+    portable: int | None
+
+    @classmethod
+    def of(cls, grid: MiniGridEnv) -> Sameness:
+        """Begin some episodes, and see what is always the same."""
+        missions, counts = set[str](), set[int]()
+        for seed in range(RESETS):
+            grid.reset(seed=seed)
+            missions.add(grid.mission)
+            counts.add(sum(thing.can_pickup() for thing in _unpacked(grid.grid.grid)))
+        return cls(
+            missions.pop() if len(missions) == 1 else None,
+            counts.pop() if len(counts) == 1 else None,
+        )
+
+    def read(self, picture: np.ndarray, empty: np.ndarray) -> tuple[np.ndarray, str] | None:
+        """Return the objects and the mission, nothing where a picture does not tell all of them.
+
+        Something may be held, or hidden in a box.
+        """
+        cells, width = cells_of(picture), picture.shape[1] // TILE
+        table, row, portable = empty.copy(), 0, 0
+        for place, cell in enumerate(cells):
+            if cell is None or cell[0] == "box":
+                return None
+            kind, color, state, looks = cell
+            x, y = place % width, place // width
+            if looks is not None:
+                table[0] = AGENT, x, y, 1 + looks, 0, 0, 0
+            if kind != "empty":
+                row += 1
+                seen = CLASSES.index(kind), x, y, 0, COLORS.index(color)
+                table[row] = *seen, STATES.index(state) if state else 0, 0
+            portable += kind in ("key", "ball")
+        known = self.mission is not None and portable == self.portable
+        return (table, self.mission or "") if known and table[0].any() else None
 
 
 TOLD = {"grid", "agent_pos", "agent_dir", "carrying", "step_count", "max_steps", "render_mode"}

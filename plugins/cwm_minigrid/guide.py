@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
 from cwm_minigrid.grid import CLASSES, COLORS, DIRECTIONS, STATES, ObjectGrid
+from cwm_minigrid.pixels import TILE
 
 ALL = """A dict with two keys.
 - `mission` is a text that says what to do. It stays the same for a whole episode.
@@ -36,6 +37,11 @@ and is to be remembered from when it was seen. The three numbers of a cell are:
   - 0 class: {classes}.
   - 1 color: {colors}; 0 for a cell that is unseen or empty.
   - 2 state: {states}. Only doors have one; 0 for everything else."""
+
+PICTURE = """A picture: an array of bytes of shape {shape}, red, green and blue of every pixel. A \
+cell is a square of {tile} pixels, drawn as the package draws it: the agent is a red triangle that \
+points to where it looks, walls are grey, a goal is a green square. The mission is not shown, nor \
+is what the agent carries, nor what is in a box."""
 
 GUIDE = """# {name}
 
@@ -86,7 +92,7 @@ def guide(env: ObjectGrid) -> str:
         if partial
         else "seen from above and as a whole: nothing is out of sight",
         about=" ".join(_section(told, "Description").split()),
-        observation=_before_the_agent(env) if partial else _all_objects(env),
+        observation=OBSERVATIONS[env.view](env),
         mission=f"The mission is of the form {' '.join(missions.split())}\n" if missions else "",
         end="\n".join("- " + re.sub(r"^\d+\. ", "", line.strip()) for line in end),
         limit=env.limit,
@@ -116,6 +122,14 @@ def _before_the_agent(env: ObjectGrid) -> str:
         colors=_listed(sorted(COLOR_TO_IDX, key=COLOR_TO_IDX.__getitem__)),
         states=_listed(sorted(STATE_TO_IDX, key=STATE_TO_IDX.__getitem__)),
     )
+
+
+def _picture(env: ObjectGrid) -> str:
+    return PICTURE.format(shape=env.observation_space.shape, tile=TILE)
+
+
+OBSERVATIONS = {"objects": _all_objects, "partial": _before_the_agent, "pixels": _picture}
+"""What is said of each view."""
 
 
 def _section(text: str, title: str) -> str:

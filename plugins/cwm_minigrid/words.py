@@ -69,8 +69,8 @@ class GridWords(TextView):
     }
 
     def __init__(self, env: ObjectGrid) -> None:
-        if env.view == "partial":
-            raise CwmError("a partial view has no words: take view='\"objects\"'")
+        if env.view != "objects":
+            raise CwmError(f"the view {env.view} has no words: take view='\"objects\"'")
         self._env = env
 
     def guide(self) -> str:

@@ -12,7 +12,17 @@ import numpy as np
 from cwm_cli.envs.simulators import Values
 from cwm_cli.envs.spec import EnvironmentSpec, making
 from cwm_sokoban.boards import ACTIONS, ACTIVATE, MOST_INNER_WALLS, SIZE
-from cwm_sokoban.game import CLASSES, MOST_STEPS, REVISION, REWARDS, SCHEMA, TOLD, Sokoban
+from cwm_sokoban.game import (
+    CLASSES,
+    FINER,
+    MOST_STEPS,
+    PIXELS,
+    REVISION,
+    REWARDS,
+    SCHEMA,
+    TOLD,
+    Sokoban,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -23,14 +33,7 @@ Sokoban on a board of {size} x {size} cells: a player pushes {count} onto {targe
 has another board, and every board can be solved{how}.
 
 ## Observation
-A dict with two keys.
-- `mission` is the text {told!r}, always.
-- `objects` is an array of whole numbers of shape ({slots}, 3), a row for every object: its class, \
-x and y. x is the column, from 0 at the left, y the row, from 0 at the top. Classes are {classes}. \
-An object keeps its row for a whole episode: the agent, which is the player, has row 0, then come \
-{order}, then walls. Rows in which every number is 0 are free. The outermost cells are walls, and \
-at most {inner} others. The agent and a box can be in a cell with a target{also}; a wall shares \
-its cell with nothing.
+{observation}
 
 ## Actions
 0 up (y - 1), 1 down (y + 1), 2 left (x - 1), 3 right (x + 1){activate}.
@@ -45,6 +48,20 @@ pulled.{rules}
 {rewards}
 The episode terminates when every box is on a target. It is cut off after {most} steps, which the \
 observation does not count."""
+
+TABLE = """A dict with two keys.
+- `mission` is the text {told!r}, always.
+- `objects` is an array of whole numbers of shape ({slots}, 3), a row for every object: its class, \
+x and y. x is the column, from 0 at the left, y the row, from 0 at the top. Classes are {classes}. \
+An object keeps its row for a whole episode: the agent, which is the player, has row 0, then come \
+{order}, then walls. Rows in which every number is 0 are free. The outermost cells are walls, and \
+at most {inner} others. The agent and a box can be in a cell with a target{also}; a wall shares \
+its cell with nothing."""
+
+PICTURE = """A picture: an array of bytes of shape {shape}, red, green and blue of every pixel. A \
+cell is a square of {tile} pixels; x is the column, from 0 at the left, y the row, from 0 at the \
+top. Walls are grey bricks, the player is a blue disc, a box is brown with a cross, and green on a \
+target; a target is a red diamond{ring}."""
 
 KNOWN = (
     "Every step rewards {step:g}. To that comes {on:g} if a box was pushed onto a target, {off:g} "
@@ -79,7 +96,7 @@ def specify(name: str, **game: Any) -> EnvironmentSpec:
         rewinder=lambda env: Values(env, "board", "position"),
         restore=lambda env, observation: _game(env).restore(observation),
         shift=_shift,
-        objects=lambda env: SCHEMA,
+        objects=lambda env: SCHEMA if _game(env).view == "objects" else None,
         action_names=lambda env: ACTIONS[: ACTIVATE + _game(env).teleports],
     )
 
@@ -90,7 +107,7 @@ def _make(name: str, game: Mapping[str, Any], /, **env_args: Any) -> gym.Env[Any
     from gymnasium.wrappers import TimeLimit
 
     most = env_args.pop("max_episode_steps", MOST_STEPS)
-    known = {"render_mode", "max_episode_steps"} | (
+    known = {"render_mode", "max_episode_steps", "view"} | (
         {"teleport_share"} if "teleports" in game else set()
     )
     with making(name, env_args, known):
@@ -107,12 +124,11 @@ def _describe(env: gym.Env[Any, Any]) -> str:
     """Say how the game is played; a shifted one gives away no number that was drawn."""
     game = _game(env)
     several, teleports = game.boxes > 1, game.teleports
-    return GUIDE.format(
-        name=env.spec.id if env.spec else "Sokoban",
-        size=SIZE,
-        count=f"{game.boxes} boxes" if several else "a box",
-        targets=f"{game.boxes} targets, one each" if several else "a target",
-        how=", some of them only by teleporting" if teleports and game.teleport_share else "",
+    observation = PICTURE if game.view == "pixels" else TABLE
+    told = observation.format(
+        shape=game.observation_space.shape,
+        tile=PIXELS // FINER,
+        ring=", a teleporter a violet ring" if teleports else "",
         told=TOLD,
         slots=1 + 2 * game.boxes + 2 * teleports + 4 * (SIZE - 1) + MOST_INNER_WALLS,
         classes=", ".join(f"{number} {kind}" for number, kind in enumerate(CLASSES)),
@@ -120,6 +136,14 @@ def _describe(env: gym.Env[Any, Any]) -> str:
         + (", the two teleporters" if teleports else ""),
         inner=MOST_INNER_WALLS,
         also=" or a teleporter" if teleports else "",
+    )
+    return GUIDE.format(
+        name=env.spec.id if env.spec else "Sokoban",
+        observation=told,
+        size=SIZE,
+        count=f"{game.boxes} boxes" if several else "a box",
+        targets=f"{game.boxes} targets, one each" if several else "a target",
+        how=", some of them only by teleporting" if teleports and game.teleport_share else "",
         activate=", 4 activate" if teleports else "",
         rules=TELEPORT if teleports else "",
         rewards=KNOWN.format(**REWARDS) if game.rewards == REWARDS else SHIFTED,

@@ -38,6 +38,9 @@ TOLD = "push every box onto a target"
 REWARDS = {"step": -0.1, "on": 1.0, "off": -1.0, "finish": 10.0}
 """What a step rewards, a box that comes onto a target, one that leaves it, and the last one."""
 
+VIEWS = ("objects", "pixels")
+"""What can be seen: all objects in a table, or a picture of the board."""
+
 DIGITS = 9
 """Digits of a reward, so that a sum of tenths is what one would write down."""
 
@@ -56,6 +59,7 @@ class Sokoban(gym.Env[Any, Any]):
         boxes: int = 1,
         teleports: bool = False,
         teleport_share: float = 0.5,
+        view: str = "objects",
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
@@ -65,14 +69,19 @@ class Sokoban(gym.Env[Any, Any]):
         if not 0 <= teleport_share <= 1:
             raise ValueError(f"teleport_share is {teleport_share}, no share from 0 to 1")
         self.boxes, self.teleports, self.teleport_share = boxes, teleports, teleport_share
-        self.render_mode = render_mode
+        if view not in VIEWS:
+            raise ValueError(f"there is no view {view!r}, only {' and '.join(VIEWS)}")
+        self.render_mode, self.view = render_mode, view
         self.rewards = dict(REWARDS)
         slots = 1 + 2 * boxes + 2 * teleports + len(OUTER) + MOST_INNER_WALLS
         self._empty = np.zeros((slots, 3), np.int64)
         high = np.tile([len(CLASSES) - 1, SIZE - 1, SIZE - 1], (slots, 1))
         told = spaces.Text(len(TOLD), charset=TOLD)
         seen = spaces.Box(self._empty, high, dtype=np.int64)
-        self.observation_space = spaces.Dict({MISSION: told, OBJECTS: seen})
+        self.observation_space: gym.Space[Any] = spaces.Dict({MISSION: told, OBJECTS: seen})
+        if view == "pixels":
+            side = SIZE * PIXELS // FINER
+            self.observation_space = spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.action_space = spaces.Discrete(ACTIVATE + teleports)
         self.board = Warehouse(OUTER, ())
         self.position: Positions | None = None
@@ -102,8 +111,10 @@ class Sokoban(gym.Env[Any, Any]):
         reward += self.rewards["on"] * (after > before) + self.rewards["off"] * (after < before)
         return self.observation(), round(reward, DIGITS), over, False, {}
 
-    def observation(self) -> dict[str, Any]:
-        """Return the mission and the table of objects."""
+    def observation(self) -> Any:
+        """Return the mission and the table of objects, or the picture of the board."""
+        if self.view == "pixels":
+            return self.picture()[::FINER, ::FINER].copy()
         table = self._empty.copy()
         if self.position is not None:
             groups: Sequence[tuple[int, Sequence[Cell]]] = (
@@ -122,8 +133,11 @@ class Sokoban(gym.Env[Any, Any]):
         if not self.observation_space.contains(observation):
             return False
         found: dict[int, list[Cell]] = {kind: [] for kind in range(len(CLASSES))}
-        for kind, x, y in observation[OBJECTS].tolist():
+        rows = _seen(observation) if self.view == "pixels" else observation[OBJECTS].tolist()
+        for kind, x, y in rows:
             found[kind].append((x, y))
+        if self.view == "pixels" and len(found[TARGET]) < self.boxes:
+            found[TARGET] += found[AGENT]  # it hides the target on which it stands
         counts = [len(found[kind]) for kind in (AGENT, BOX, TARGET, TELEPORTER)]
         if counts != [1, self.boxes, self.boxes, 2 * self.teleports]:
             return False
@@ -131,16 +145,25 @@ class Sokoban(gym.Env[Any, Any]):
             frozenset(found[WALL]), tuple(found[TARGET]), tuple(found[TELEPORTER])
         )
         self.position = Positions(found[AGENT][0], tuple(found[BOX]))
+        if self.view == "pixels":
+            return np.array_equal(self.observation(), observation)
         return np.array_equal(self.observation()[OBJECTS], observation[OBJECTS])
 
     def render(self) -> Any:
         """Draw the board, as text or as a picture."""
         if self.render_mode is None or self.position is None:
             return None
-        drawn = [[self._drawn((x, y)) for x in range(SIZE)] for y in range(SIZE)]
         if self.render_mode == "ansi":
-            return "\n".join("".join(row).rstrip() for row in drawn)
-        return np.concatenate([np.concatenate([TILES[sign] for sign in row], 1) for row in drawn])
+            return "\n".join("".join(row).rstrip() for row in self._signs())
+        return self.picture()
+
+    def picture(self) -> np.ndarray:
+        """Draw the board in colors."""
+        rows = self._signs()
+        return np.concatenate([np.concatenate([TILES[sign] for sign in row], 1) for row in rows])
+
+    def _signs(self) -> list[list[str]]:
+        return [[self._drawn((x, y)) for x in range(SIZE)] for y in range(SIZE)]
 
     def _drawn(self, cell: Cell) -> str:
         """Return the sign of what is in a cell, that of a pusher's or a box's ground included."""
@@ -153,8 +176,8 @@ class Sokoban(gym.Env[Any, Any]):
         return ("$*%" if cell in position.boxes else " .o")[ground]
 
 
-PIXELS = 16
-"""Height and width of a cell in a picture."""
+PIXELS, FINER = 16, 2
+"""Height and width of a cell in a picture, and how many times finer it is than what is observed."""
 
 FLOOR, BRICK, MORTAR = (236, 228, 208), (110, 110, 118), (82, 82, 90)
 RED, VIOLET, BLUE, WOOD, DONE = (
@@ -190,3 +213,32 @@ def _tiles() -> dict[str, np.ndarray]:
 TILES = _tiles()
 """Pictures of the signs: # wall, @ player, $ box, . target, o teleporter; + and * stand on a
 target, & and % on a teleporter."""
+
+MEANS: dict[str, tuple[int, ...]] = {
+    "#": (WALL,),
+    " ": (),
+    ".": (TARGET,),
+    "o": (TELEPORTER,),
+    "@": (AGENT,),
+    "&": (AGENT, TELEPORTER),
+    "$": (BOX,),
+    "*": (BOX, TARGET),
+    "%": (BOX, TELEPORTER),
+}
+"""What is seen in a cell by its sign."""
+
+SEEN = {TILES[sign][::FINER, ::FINER].tobytes(): kinds for sign, kinds in MEANS.items()}
+"""What is in a cell by its picture as it is observed."""
+
+
+def _seen(picture: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return the objects in a picture: class, x and y; nothing of cells that are none."""
+    side = PIXELS // FINER
+    return [
+        (kind, x, y)
+        for y in range(SIZE)
+        for x in range(SIZE)
+        for kind in SEEN.get(
+            picture[y * side : (y + 1) * side, x * side : (x + 1) * side].tobytes(), ()
+        )
+    ]
