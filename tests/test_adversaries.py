@@ -32,6 +32,10 @@ FEWER = [
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
 EITHER = [pytest.param(user, marks=pytest.mark.slow) for user in USERS]
+ONE_IN_CI = [
+    pytest.param(user, marks=pytest.mark.slow if user == "root" else pytest.mark.long)
+    for user in USERS
+]
 """Who runs the programs; `test_sandbox` tries some of what they do in less time."""
 
 READING_GYMNASIUM = ("import_gymnasium_past_the_finder", "load_gym_by_path")
@@ -160,8 +164,7 @@ def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str
     assert run["cheat"].get("share", 1.0) >= 0.95, "the cheat does not work where it should"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_without_guards_every_attack_succeeds(runs: Runs, user: str) -> None:
     run = runs(user, NONE)
     failed = {}
