@@ -11,6 +11,7 @@ def cwm_trainers() -> Mapping[str, str]:
     return {
         "dreamer": "cwm_neural.dreamer:DreamerTrainer",
         "ensemble": "cwm_neural.ensemble:EnsembleTrainer",
+        "transformer": "cwm_neural.transformer:TransformerTrainer",
     }
 
 

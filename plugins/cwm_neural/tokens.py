@@ -74,7 +74,7 @@ class Codes:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.values = np.zeros(0)  # in the order in which they were met, or sorted
+        self.values = np.zeros(1)  # in the order in which they were met, or sorted
         self._seen = 0  # numbers when codes were last drawn up; 0 while they are exact
 
     def fit(self, numbers: np.ndarray) -> None:
