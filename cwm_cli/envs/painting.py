@@ -233,7 +233,7 @@ class Components:
     def __init__(
         self, space: Space, description: str = "", schema: ObjectSchema | None = None
     ) -> None:
-        self._space = space
+        self._space, self.is_picture = space, space.is_picture
         self.each: list[NamedComponent] = []
         documented = documented_names(description, space)
         for name, leaf in space.leaves(""):

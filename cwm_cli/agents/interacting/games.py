@@ -16,11 +16,10 @@ import numpy as np
 
 from cwm_cli.agents.interacting.keys import RESET, TRUTH, Keys, legend
 from cwm_cli.agents.interacting.scenes import (
-    ComponentRow,
     GameScene,
     Panel,
     compared_rows,
-    first_words,
+    difference_words,
     may_follow,
     parts_of,
     transition,
@@ -30,7 +29,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.painting import Components, Painter, rendered
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.mismatches import wrong_parts
+from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory, Step
 from cwm_cli.sandbox.failures import Failure
@@ -322,8 +321,10 @@ class WorldGame(Game):
             self._mark = f"chance decided otherwise at step {number}: the worlds go on apart"
             return
         self._first = number, tuple(parts)
-        rows = compared_rows(self.arena.named, [predicted.observation, actual.observation], (0, 1))
-        what = first_words(rows, 0, 1) if "observation" in parts else ""
+        what = ""
+        if "observation" in parts:
+            seen = predicted.observation, actual.observation
+            what = difference_words(self.arena.named, *seen)
         if not what and "reward" in parts:
             what = f"reward {predicted.reward:.5g} instead of {actual.reward:.5g}"
         words = f"first mismatch at step {number}: {' and '.join(parts)}"
@@ -442,7 +443,8 @@ class ReplayGame(Game):
             if (rows.columns["split"] == part).any()
         ]
         self._split = self._episode = self._place = 0
-        self._found = None if model is None else model.predict(rows, seed=seed)
+        draws = 1 if rows.observation_space.is_picture else DRAWS
+        self._found = None if model is None else model.predict(rows, seed=seed, draws=draws)
         self._wrong: dict[str, np.ndarray] = {}
         if self._found is not None and self._found.failure is not None:
             self._warning = f"the world model failed: {self._found.failure.message}"
@@ -500,7 +502,7 @@ class ReplayGame(Game):
             panels=panels,
             columns=[titles[n] for n in kept],
             rows=table,
-            mark=self._mark(index, table),
+            mark=self._mark(index, predicted),
             warning=self._warning,
             legend=legend(self.KEYS),
             moment=(self._split, self._episode, self._place),
@@ -573,7 +575,7 @@ class ReplayGame(Game):
             parts.append(f"{int(self.wrong[rows].sum())} of its steps predicted wrongly")
         return [" · ".join(parts)]
 
-    def _mark(self, index: int, table: Sequence[ComponentRow]) -> str:
+    def _mark(self, index: int, predicted: Step | None) -> str:
         """Say in what the step differs, or where the first one of its episode is that does."""
         wrong = np.flatnonzero(self.wrong[self._rows])
         if not len(wrong):
@@ -582,7 +584,10 @@ class ReplayGame(Game):
         if not self.wrong[index]:
             return first
         parts = [name.replace("_", " ") for name, mask in self._wrong.items() if mask[index]]
-        what = first_words(table, 1, 2) if "observation" in parts else ""
+        what = ""
+        if "observation" in parts and predicted is not None:
+            actual = self.rows.row(index).next_observation
+            what = difference_words(self.arena.named, predicted.observation, actual)
         words = f"mismatch: {' and '.join(parts)}" + (f" ({what})" if what else "")
         return f"first {words}" if self._place == wrong[0] else f"{words}; {first}"
 

@@ -18,9 +18,11 @@ from cwm_cli.agents.subjects import (
     ProgramSource,
     RunSource,
     Subject,
+    apart,
     find_subject,
     protected,
 )
+from cwm_cli.agents.training.runs import CHECKPOINT, TrainRun
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
 from cwm_cli.envs.documented import documented_actions
@@ -30,6 +32,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action, reward_number, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.programs import Options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
@@ -120,7 +123,8 @@ def play(
     with ExitStack() as stack:
         arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
-        opened = _Opening(subject, arena, planner, subject.options, tools, allow_gap, observer)
+        checkpoint, _ = apart(options, CHECKPOINT.label)
+        opened = _Opening(subject, arena, planner, checkpoint, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)
         stack.callback(game.close)
         if arena.painter.lacking and chosen != "replay":
@@ -235,7 +239,7 @@ class _Opening:
     subject: Subject
     arena: Arena
     planner: str
-    options: Sequence[str] | Mapping[str, Any]
+    checkpoint: Options
     tools: Sequence[str]
     allow_gap: Sequence[str]
     observer: Observer
@@ -252,7 +256,7 @@ class _Opening:
         if mode == "env":
             return WorldGame(arena)
         choice = (
-            choose_planners(self.planner, self.options, arena.spaces, subject.limits)
+            choose_planners(self.planner, subject.options, arena.spaces, subject.limits)
             if mode == "agent"
             else None
         )
@@ -267,6 +271,10 @@ class _Opening:
             return WorldGame(arena, seen=self._seen(model))
         if choice is None:
             return WorldGame(arena, model)
+        if isinstance(subject.run, TrainRun) and self.planner == "auto":
+            agent = subject.run.agent(self.checkpoint, self.observer)
+            session = agent.open(arena.task, greedy=True, seed=arena.task.seed)
+            return WorldGame(arena, model, session, episodes=episodes, chosen_by="the agent")
         planned = model or EnvironmentModel(subject.spec, subject.env_args)
         session = planned.planned.open(choice.planners, arena.task)
         by = f"{self.planner} planner" if self.planner != "auto" else "the planner"

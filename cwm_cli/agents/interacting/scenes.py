@@ -13,6 +13,7 @@ from cwm_cli.envs.painting import Appearance, Components, NamedComponent
 from cwm_cli.evaluation.metric import close
 from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
 from cwm_cli.planning.model import Step
+from cwm_cli.text import percent
 from cwm_cli.worlds.model import Predictions, WorldModel
 
 MOST_ROWS = 64
@@ -62,8 +63,11 @@ def compared_rows(
 ) -> list[ComponentRow]:
     """Return the components of observations beside each other; two of them are compared.
 
-    Where there are many, those are left out that are equal in all columns.
+    Where there are many, those are left out that are equal in all columns; of pictures there are
+    none.
     """
+    if named.is_picture:
+        return []
     columns = [None if each is None else named.values(each) for each in values]
     rows = []
     for place, component in enumerate(named.each):
@@ -127,12 +131,16 @@ def _alone(row: Transition, like: Dataset) -> Dataset:
     )
 
 
-def first_words(rows: Sequence[ComponentRow], predicted: int, actual: int) -> str:
-    """Say of the first component that differs what was predicted, and what came about."""
-    for component, values, is_wrong in rows:
-        if is_wrong:
-            said = number_words(values[predicted]), number_words(values[actual])
-            return f"{component.name} {said[0]} instead of {said[1]}"
+def difference_words(named: Components, predicted: Any, actual: Any) -> str:
+    """Say of the first component that differs what was predicted; of pictures how much does."""
+    said, came = (named.values(each) for each in (predicted, actual))
+    if named.is_picture:
+        apart = np.abs(np.subtract(said, came))
+        words = f"by {apart.mean():.3g} of 255 in the mean"
+        return f"{percent(float((apart > 0).mean()))} of the numbers differ, {words}"
+    for component, one, other in zip(named.each, said, came, strict=True):
+        if differs(one, other):
+            return f"{component.name} {number_words(one)} instead of {number_words(other)}"
     return ""
 
 
