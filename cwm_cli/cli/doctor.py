@@ -39,7 +39,7 @@ EXTRAS = {
     "transformers": Extra(
         "transformers", "cwm-cli[transformers]", "language models in this process"
     ),
-    "neural": Extra("torch", "cwm-cli[neural]", "training of tiny language models"),
+    "neural": Extra("torch", "cwm-cli[neural]", "neural world models and tiny language models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),

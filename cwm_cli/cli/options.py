@@ -27,8 +27,8 @@ def options(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A strategy, backend, refiner, problem, planner, policy, importer, `planning`, "
-            "`sandbox` or `search`; else all.",
+            help="A strategy, backend, refiner, problem, planner, policy, importer, trainer, "
+            "agent, `planning`, `sandbox`, `search`, `training` or `checkpoint`; else all.",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +37,8 @@ def options(
     """List what -o KEY=VALUE takes, with types, defaults and meanings.
 
     Where two of them have an option of one name, its kind goes before it, as in
-    -o strategy.KEY=VALUE (a planner's own name, as in -o mcts.KEY=VALUE).
+    -o strategy.KEY=VALUE (a planner's own name, as in -o mcts.KEY=VALUE, and `model` before that of
+    a trainer).
 
     Example: cwm options gif-mcts
     """
@@ -59,13 +60,21 @@ def options(
 def _named(name: str | None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options."""
     from cwm_cli import registry
+    from cwm_cli.agents.training.runs import CheckpointChoice
+    from cwm_cli.agents.training.train import Schedule
     from cwm_cli.agents.unasked import UnaskedMoves
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt
 
     known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
-    others = {"planning": Doubt, "sandbox": Limits, "search": UnaskedMoves}
+    others = {
+        "planning": Doubt,
+        "sandbox": Limits,
+        "search": UnaskedMoves,
+        "training": Schedule,
+        "checkpoint": CheckpointChoice,
+    }
     wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
     for kind, one in wanted:
         yield NamedOwner(kind, one, registry.Owner(kind, registry.find(kind, one)))

@@ -116,12 +116,12 @@ def train(
         raise CwmError("nothing to train for: ask for at least one step")
     spec = find_environment(env, observer)
     args = dict(env_args or {})
+    chosen = _Chosen.of(model, agent, tokenizer, profile, options, in_world=world is not None)
+    parts = _init_folders(init)
     with _world(world, env, args, spec, observer) as found:
         rows = _given_rows(spec, dataset, args, found, observer)
         if rows is not None:
             args = recorded_args(rows, args)
-        chosen = _Chosen.of(model, agent, tokenizer, profile, options, found is not None)
-        parts = _init_folders(init)
         config = TrainConfig(
             env=spec.id,
             env_args=args,
@@ -194,6 +194,7 @@ class _Chosen(NamedTuple):
         tokenizer: str | None,
         profile: str | None,
         options: Sequence[str] | Mapping[str, Any],
+        *,
         in_world: bool,
     ) -> _Chosen:
         """Find out what is meant, and read the options."""
