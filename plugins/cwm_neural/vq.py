@@ -117,7 +117,7 @@ class VqTokenizer(Tokenizer):
         if not self._options.vq_restart:
             return
         self._used += torch.bincount(seen.tokens.flatten(), minlength=self.vocabulary)
-        if self._updates % self._options.vq_restart:
+        if self._updates > 1 and self._updates % self._options.vq_restart:
             return
         unused = (self._used == 0).nonzero()[:, 0]
         latents = seen.latents.detach().movedim(1, -1).flatten(0, 2)
