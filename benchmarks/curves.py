@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.stats import trim_mean
 
 from cwm_cli.text import share
 
 RESAMPLES = 2000
 LEVELS = (2.5, 97.5)
 """Percentiles between which the mean lies with 95 % confidence."""
+
+
+TRIMMED = 0.25
+"""Share of the lowest and of the highest values that an interquartile mean leaves out."""
 
 
 class Band(NamedTuple):
@@ -33,6 +38,22 @@ class Band(NamedTuple):
             total += counts @ rows
         low, high = np.percentile(total / len(values), LEVELS, axis=0)
         return cls(values.mean(axis=0), low, high)
+
+    @classmethod
+    def interquartile(cls, values: np.ndarray, strata: np.ndarray) -> Self:
+        """Average the middle half of rows, which neither luck nor failure of a few moves.
+
+        Bounds come as in `of`: of normalised returns of several runs of each task, whose tasks are
+        the strata, as Agarwal et al. (2021) report them.
+        """
+        rng = np.random.default_rng(0)
+        places = np.empty((RESAMPLES, len(values)), np.int64)
+        for stratum in np.unique(strata):
+            within = np.flatnonzero(strata == stratum)
+            places[:, within] = rng.choice(within, size=(RESAMPLES, len(within)))
+        drawn = trim_mean(values[places], TRIMMED, axis=1)
+        low, high = np.percentile(drawn, LEVELS, axis=0)
+        return cls(trim_mean(values, TRIMMED, axis=0), low, high)
 
 
 class Curve(NamedTuple):

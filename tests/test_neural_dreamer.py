@@ -107,6 +107,13 @@ def test_losses_fall_and_predictions_come_near() -> None:
     assert after["reward error"] < before["reward error"]
 
 
+def test_pictures_are_told_by_how_they_differ_from_their_mean() -> None:
+    rows = walk(PICTURES)
+    pixels = rows.columns["next_observations"] / 255
+    apart = ((pixels - pixels.mean(axis=0)) ** 2).sum(axis=(1, 2, 3)).max()
+    assert begun(rows, channels=4).fit(rows, 1)["model reco"] <= apart
+
+
 @pytest.mark.parametrize(("space", "actions"), [(PICTURES, PUSHES), (PLACES, FORCES)])
 def test_pictures_and_real_actions_are_served(space: Space, actions: Space) -> None:
     rows = walk(space, actions)

@@ -13,7 +13,7 @@ import pytest
 
 import recordings
 from benchmarks.charts import chart
-from benchmarks.curves import curve
+from benchmarks.curves import Band, curve
 from benchmarks.laboratory import Kept
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
@@ -386,6 +386,17 @@ def test_a_curve_lies_within_its_band_and_what_is_sure_has_none():
     flat = curve("b", np.repeat(strata[:, None] * 1.0, 5, axis=1), strata)
     assert flat.scores.low == pytest.approx(flat.scores.high)
     assert [float(band[-1]) for band in flat.solved] == pytest.approx([0.5, 0.5, 0.5])
+
+
+def test_an_interquartile_mean_is_moved_by_no_few_and_drawn_again_within_each_task() -> None:
+    rng = np.random.default_rng(0)
+    scores, strata = rng.normal(size=(80, 3)), np.arange(80) % 2
+    scores[0] = 1e6
+    band = Band.interquartile(scores, strata)
+    assert (np.abs(band.mean) < 0.5).all()
+    assert ((band.low < band.mean) & (band.mean < band.high)).all()
+    flat = Band.interquartile(np.repeat(strata[:, None] * 1.0, 3, axis=1), strata)
+    assert [float(each[0]) for each in flat] == pytest.approx([0.5] * 3)
 
 
 def test_a_chart_is_a_picture_with_every_strategy_in_it():

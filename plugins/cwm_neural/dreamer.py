@@ -190,6 +190,8 @@ class DreamerTraining(Training):
         from cwm_neural.dreamer_parts import batch_of
 
         net, shape = self._networks, (self._options.batch, self._options.length)
+        if self._updates == 0:
+            net.see(rows)
         key = np.random.SeedSequence([self._task.seed, self._updates])
         batch = batch_of(rows, sampler, np.random.default_rng(key), net, shape)
         if not batch["next", "observation"].isfinite().all():  # torchrl fails on it in many ways

@@ -219,6 +219,12 @@ class DreamerNetworks(nn.Module):
         unique = {id(each): each for each in self.parameters() if each.requires_grad}
         return list(unique.values())
 
+    def see(self, rows: Dataset) -> None:
+        """Begin with the mean of pictures."""
+        if isinstance(self.decoder, _PictureTeller):
+            pixels = rows.columns["next_observations"].mean(axis=0).transpose(2, 0, 1) / 255
+            self.decoder.mean.copy_(torch.from_numpy(pixels))
+
     @contextmanager
     def asked(self) -> Iterator[None]:
         """Ask without learning, and without disturbing what is drawn elsewhere."""
@@ -403,18 +409,35 @@ class _Symlog(nn.Module):
         return self.inner(symlog(*inputs))
 
 
-class _Padded(nn.Module):
-    """Reads pictures whose sides are made multiples of what convolutions halve, or tells them."""
+class _PictureReader(nn.Module):
+    """Reads pictures whose sides are made multiples of what convolutions halve."""
 
-    def __init__(self, inner: nn.Module, size: tuple[int, int], margin: tuple[int, int]) -> None:
+    def __init__(self, inner: nn.Module, margin: tuple[int, int]) -> None:
         super().__init__()
-        self.inner, self._size, self._margin = inner, size, margin
+        self.inner, self._margin = inner, margin
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        down, right = self._margin
+        return self.inner(pad(pictures, (0, right, 0, down)))
+
+
+class _PictureTeller(nn.Module):
+    """Tells pictures by how they differ from their mean, at first not at all.
+
+    As published they differ from grey, at first by noise. What undoes that are the largest
+    gradients for long, and the optimiser measures all others by them: small networks then learn
+    nothing else for thousands of updates.
+    """
+
+    def __init__(self, inner: DreamerV3ImageDecoder, shape: Sequence[int]) -> None:
+        super().__init__()
+        nn.init.zeros_(inner.layers[-1].weight)
+        self.inner, self._sides = inner, shape[1:]
+        self.register_buffer("mean", torch.full(tuple(shape), 0.5))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        if len(inputs) == 1:
-            down, right = self._margin
-            return self.inner(pad(inputs[0], (0, right, 0, down)))
-        return self.inner(*inputs)[..., : self._size[0], : self._size[1]]
+        height, width = self._sides
+        return self.inner(*inputs)[..., :height, :width] - 0.5 + self.mean
 
 
 def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
@@ -435,10 +458,9 @@ def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Modu
     decoder = DreamerV3ImageDecoder(
         latent, shape, options.channels, multipliers, num_blocks=options.blocks
     )
-    size = (height, width)
     return (
-        _Padded(encoder, size, margin),
-        _Padded(decoder, size, margin),
+        _PictureReader(encoder, margin),
+        _PictureTeller(decoder, (channels, height, width)),
         encoder.output_features(shape),
     )
 
