@@ -20,7 +20,7 @@ from cwm_cli.agents.interacting.scenes import (
     Panel,
     compared_rows,
     difference_words,
-    may_follow,
+    foreseen,
     parts_of,
     transition,
 )
@@ -308,7 +308,10 @@ class WorldGame(Game):
         truth.valid = valid or None
 
     def _compare(self, predicted: Step, actual: Step, action: Any) -> None:
-        """Mark the first step that came out otherwise than predicted; then the worlds are apart."""
+        """Mark the first step that came out otherwise than predicted; then the worlds are apart.
+
+        Where the model is right from what is true, the step is none: small differences add up.
+        """
         if self._is_apart:
             return
         before = self._truth.history.observations[-2]
@@ -316,8 +319,13 @@ class WorldGame(Game):
         parts = parts_of(predicted, row, self.arena.rows)
         if not parts:
             return
-        self._is_apart, number = True, len(self._inside.history.actions)
-        if self.model is not None and may_follow(self.model, row, self.arena.rows):
+        number = len(self._inside.history.actions)
+        how = foreseen(self.model, row, self.arena.rows) if self.model is not None else None
+        if how == "certain":
+            self._mark = self._mark or f"small differences have added up from step {number} on"
+            return
+        self._is_apart = True
+        if how is not None:
             self._mark = f"chance decided otherwise at step {number}: the worlds go on apart"
             return
         self._first = number, tuple(parts)

@@ -14,7 +14,7 @@ from cwm_cli.evaluation.metric import close
 from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
 from cwm_cli.planning.model import Step
 from cwm_cli.text import percent
-from cwm_cli.worlds.model import Predictions, WorldModel
+from cwm_cli.worlds.model import Predictions, Shape, WorldModel
 
 MOST_ROWS = 64
 """Components that are told one by one; of more, those that differ or have changed."""
@@ -103,18 +103,19 @@ def parts_of(predicted: Step, actual: Transition, like: Dataset) -> list[str]:
     return [name.replace("_", " ") for name, wrong in parts.items() if wrong[0]]
 
 
-def may_follow(model: WorldModel, row: Transition, like: Dataset) -> bool:
-    """Whether a model of chance says that what came about may follow.
+def foreseen(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
+    """Return in which shape a model foresees what came about, None where it does not.
 
-    Of one that remembers that is not known.
+    It is asked for the step alone, from what was observed truly. Of one that remembers that is
+    not known.
     """
     if model.remembers:
-        return False
+        return None
     rows = _alone(row, like)
     found = model.predict(rows, draws=DRAWS)
-    if found.failure is not None or found.shape == "certain":
-        return False
-    return not any(wrong[0] for wrong in wrong_parts(found, rows).values())
+    if found.failure is not None or any(part[0] for part in wrong_parts(found, rows).values()):
+        return None
+    return found.shape
 
 
 def _alone(row: Transition, like: Dataset) -> Dataset:
@@ -140,7 +141,10 @@ def difference_words(named: Components, predicted: Any, actual: Any) -> str:
         return f"{percent(float((apart > 0).mean()))} of the numbers differ, {words}"
     for component, one, other in zip(named.each, said, came, strict=True):
         if differs(one, other):
-            return f"{component.name} {number_words(one)} instead of {number_words(other)}"
+            told, truth = number_words(one), number_words(other)
+            if told == truth:  # they differ behind the digits that are written
+                told, truth = str(one), str(other)
+            return f"{component.name} {told} instead of {truth}"
     return ""
 
 
