@@ -111,7 +111,8 @@ def plan(
     with closing(subject.spec.make(**subject.env_args)) as made:
         spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
         limit = step_limit(made, max_steps)
-    choice = choose_planners(planner, subject.options, spaces, subject.limits)
+    suited = () if subject.model is None else subject.model.planners
+    choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
     rows = _known(subject, dataset, observer)
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
@@ -273,14 +274,20 @@ def choose_planners(
     options: Sequence[str] | Mapping[str, Any],
     spaces: tuple[Space, Space],
     limits: Mapping[str, Any],
+    suited: Sequence[str] = (),
 ) -> PlannerChoice:
-    """Choose the planners and read the options; an option selects the planner that has it."""
+    """Choose the planners and read the options; an option selects the planner that has it.
+
+    Where none is named those that are `suited` to the model come first.
+    """
     known = {each: find("planner", each) for each in names("planner")}
     if ":" in name and name not in known:
         known[name] = find("planner", name)  # by its package, though no other has its name
     if name not in (*known, "auto"):
         raise UnknownNameError("planner", name, (*known, "auto"))
     able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
+    first = [each for each in suited if each in able]
+    unasked = [*first, *(each for each in unasked if each not in first)]
     if not able:
         needs = " or ".join(dict.fromkeys(each.NEEDS for each in known.values()))
         raise CwmError(f"no planner serves these actions: choose an environment with {needs}")

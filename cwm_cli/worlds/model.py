@@ -354,6 +354,11 @@ class WorldModel:
     kind: ClassVar[str]
 
     @property
+    def planners(self) -> Sequence[str]:
+        """Name planners that suit it best: where none is named they are tried before others."""
+        return ()
+
+    @property
     def remembers(self) -> bool:
         """Whether what it says to a row depends on those before it in the episode."""
         return False

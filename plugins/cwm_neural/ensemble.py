@@ -41,6 +41,11 @@ class EnsembleTrainer(Trainer):
     """Learning rate of AdamW."""
     decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay."""
+    noise: bool = False
+    """Whether plans meet the noise that members foresee, too, as published, at a higher cost.
+
+    Members differ either way, and each plan goes on in every one of them.
+    """
 
     def begin(self, task: TrainingTask) -> Training:
         """Make networks that have learned nothing; pictures are refused."""

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
     from cwm_neural.ensemble import EnsembleTrainer
 
-CLIPPED = 10.0
-"""Gradients are scaled down to this norm: likelihoods are steep where variances are small."""
-
 AT_ONCE = 100_000
 """Rows that are predicted at once, so that memory stays bounded."""
 
@@ -65,7 +62,7 @@ class EnsembleTraining(Training):
         )
         self._rng = np.random.default_rng(task.seed)
         self._updates, self._due, self._measured = 0, 0.0, 0
-        self.model: EnsembleModel = EnsembleModel(self.networks, task)
+        self.model: EnsembleModel = EnsembleModel(self.networks, task, noise=options.noise)
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -84,6 +81,7 @@ class EnsembleTraining(Training):
         if len(rows) >= 2 * self._measured:
             self.networks.standardise(data)
             self._measured = len(rows)
+        self.networks.bound(data)
         members, count = self._options.members, len(rows)
         own = self._rng.integers(count, size=(members, count))
         self._due += steps * self._options.ratio
@@ -106,7 +104,6 @@ class EnsembleTraining(Training):
         total: Tensor = sum(losses.values(), self.networks.bounding())
         self._optimiser.zero_grad()
         total.backward()
-        torch.nn.utils.clip_grad_norm_(self.networks.parameters(), CLIPPED)
         self._optimiser.step()
         self._updates += 1
         return told
@@ -164,8 +161,8 @@ class EnsembleModel(WorldModel):
 
     kind: ClassVar[str] = "ensemble"
 
-    def __init__(self, networks: MemberNetworks, task: TrainingTask) -> None:
-        self.networks, self.task = networks, task
+    def __init__(self, networks: MemberNetworks, task: TrainingTask, *, noise: bool) -> None:
+        self.networks, self.task, self.noise = networks, task, noise
         self._digest = ""
 
     @property
@@ -176,6 +173,11 @@ class EnsembleModel(WorldModel):
             parts = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
             self._digest = sha256(b"".join(parts)).hexdigest()
         return self._digest
+
+    @property
+    def planners(self) -> Sequence[str]:
+        """One that tries many plans at once; where one symbol is observed there are better ones."""
+        return ("icem",) if EnsemblePlanning(self).deterministic else ()
 
     def changed(self) -> None:
         """Hear that the networks are others now."""
@@ -297,8 +299,8 @@ class EnsemblePlanning(Model):
     """Plans are worth the mean of what they return in all members, each of which goes on by itself.
 
     Where an episode may be over, what comes later counts as much as it is likely that it is not.
-    All plans meet the same noise. What is observed is one symbol where all outcomes can be told:
-    only there anything is left to chance, elsewhere the members' disagreement stands for it.
+    Where there is noise all plans meet the same. Where one symbol is observed all outcomes can be
+    told: only there anything is left to chance, elsewhere the members stand for it.
     """
 
     def __init__(self, model: EnsembleModel) -> None:
@@ -306,6 +308,7 @@ class EnsemblePlanning(Model):
         self._space = model.task.observation_space
         self.action_space = model.task.action_space
         self.deterministic = bool(self._nets.seen.numbers) or len(self._nets.seen.groups) != 1
+        self._noisy = model.noise or not self.deterministic
         self.counter = [0]
         self._observation: Any = None
 
@@ -367,7 +370,7 @@ class EnsemblePlanning(Model):
         members, total = self._nets.members, torch.zeros(count * each, device=before.device)
         wide = before.repeat_interleave(each, 0).expand(members, -1, -1)
         for draw in range(max(draws, 1)):
-            noise = noise_of(*self.drawn_from, draw, common=True)
+            noise = noise_of(*self.drawn_from, draw, common=True) if self._noisy else None
             here, lasting = wide, torch.ones(wide.shape[:2], device=before.device)
             for actions in done:
                 found = self._nets.step(here, actions.expand(members, -1, -1), noise)

@@ -1,8 +1,11 @@
 """Several probabilistic networks of the same rows, each apart from the others, in one go.
 
 As Chua et al. ("Deep reinforcement learning in a handful of trials", 2018), section 4: each member
-says a Gaussian of what numbers change by, whose variance has bounds that are learned, too. Here it
-also says what symbols become, by cross-entropy, and then what that pays and whether it ends.
+says a Gaussian of what numbers change by, whose variance has bounds that are learned, too. Here
+means descend by squares, and variances, in layers of their own, by the likelihood given the means:
+where hardly anything is left to chance the likelihood of both is so steep that all else is lost.
+A member also says what symbols become, by cross-entropy, and then what that pays and whether it
+ends.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ BOUNDING = 0.01
 SMALLEST = 1e-6
 """A spread below this is that of rounding: what never changes is left at its mean."""
 
-BEYOND = 1.0
-"""Numbers go no further beyond what was seen than so many times its range."""
+BEYOND = 10.0
+"""Numbers go no further beyond what was seen than so many times its range: they stay finite."""
 
 
 class Layers(nn.Module):
@@ -48,13 +51,6 @@ class Layers(nn.Module):
             values = torch.baddbmm(bias, values, weight)
             values = functional.silu(values) if place < last else values
         return values
-
-
-class Gaussian(NamedTuple):
-    """What is standardised: its mean, and the logarithm of its variance."""
-
-    mean: Tensor
-    spread: Tensor
 
 
 class Foreseen(NamedTuple):
@@ -105,10 +101,11 @@ class MemberNetworks(nn.Module):
         self.seen, self.done, self.members = seen, done, members
         numbers, hidden = seen.numbers, [width] * layers
         before = seen.size + done.size
-        self.moving = Layers(members, [before, *hidden, seen.size + numbers])
-        self.paying = Layers(members, [before + seen.size, *hidden, 3])
-        self.highest = nn.Parameter(torch.full((numbers + 1,), HIGHEST))
-        self.lowest = nn.Parameter(torch.full((numbers + 1,), LOWEST))
+        self.moving = Layers(members, [before, *hidden, seen.size])
+        self.spreading = Layers(members, [before, width, numbers])
+        self.paying = Layers(members, [before + seen.size, *hidden, 2])
+        self.highest = nn.Parameter(torch.full((numbers,), HIGHEST))
+        self.lowest = nn.Parameter(torch.full((numbers,), LOWEST))
         for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
@@ -134,25 +131,36 @@ class MemberNetworks(nn.Module):
             scale = values[:, :count].std(0, unbiased=False)
             getattr(self, f"{name}_mean")[:count] = values[:, :count].mean(0)
             getattr(self, f"{name}_scale")[:count] = torch.where(scale > SMALLEST, scale, 1.0)
-        if numbers:
-            room = BEYOND * (both.amax(0) - both.amin(0))
-            self.bounds[0], self.bounds[1] = both.amin(0) - room, both.amax(0) + room
+
+    def bound(self, rows: RowBatch) -> None:
+        """Take in how far numbers go."""
+        if numbers := self.seen.numbers:
+            both = torch.cat([rows.states, rows.following])[:, :numbers]
+            low, high = both.amin(0), both.amax(0)
+            room = BEYOND * (high - low)
+            self.bounds[0], self.bounds[1] = low - room, high + room
 
     def losses(self, rows: RowBatch) -> dict[str, Tensor]:
         """Return the mean of each loss over rows (members, rows, ...)."""
         numbers = self.seen.numbers
-        moved, logits = self._move(rows.states, rows.actions)
-        paid, ended = self._pay(rows.states, rows.actions, rows.following)
-        changes = rows.following[..., :numbers] - rows.states[..., :numbers]
+        inputs = self._inputs(rows.states, rows.actions)
+        moved, worth = self.moving(inputs), self._worth(rows.states, rows.actions, rows.following)
+        rewards = (rows.rewards - self.reward_mean) / self.reward_scale
         found = {
-            "reward": error(paid, (rows.rewards[..., None] - self.reward_mean) / self.reward_scale),
-            "end": functional.binary_cross_entropy_with_logits(ended, rows.ends),
+            "reward": (rewards - worth[..., 0]).square().mean(),
+            "end": functional.binary_cross_entropy_with_logits(worth[..., 1], rows.ends),
         }
         if numbers:
-            found["numbers"] = error(moved, (changes - self.change_mean) / self.change_scale)
+            changes = rows.following[..., :numbers] - rows.states[..., :numbers]
+            away = (
+                moved[..., :numbers] - (changes - self.change_mean) / self.change_scale
+            ).square()
+            spread = self._spread(inputs)
+            found["numbers"] = away.sum(-1).mean()
+            found["spread"] = (away.detach() * (-spread).exp() + spread).sum(-1).mean()
         if self.seen.groups:
             truth = rows.following[..., numbers:]
-            found["symbols"] = -(truth * self._shares(logits)).sum(-1).mean()
+            found["symbols"] = -(truth * self._shares(moved[..., numbers:])).sum(-1).mean()
         return found
 
     def bounding(self) -> Tensor:
@@ -161,49 +169,43 @@ class MemberNetworks(nn.Module):
 
     def step(self, states: Tensor, actions: Tensor, noise: Noise | None = None) -> Foreseen:
         """Go on from features by actions (members, rows, ...): what is likeliest, or is drawn."""
-        numbers = self.seen.numbers
-        moved, logits = self._move(states, actions)
-        change = moved.mean if noise is None else drawn(moved, noise)
-        after = states[..., :numbers] + change * self.change_scale + self.change_mean
-        after = after.clamp(self.bounds[0], self.bounds[1])
+        numbers, inputs = self.seen.numbers, self._inputs(states, actions)
+        moved = self.moving(inputs)
+        change = moved[..., :numbers]
+        if noise is not None and numbers:
+            change = change + (self._spread(inputs) / 2).exp() * noise.normal(change)
+        after = torch.addcmul(states[..., :numbers] + self.change_mean, change, self.change_scale)
+        after = torch.clamp(after, self.bounds[0], self.bounds[1])
         if self.seen.groups:
-            shares = self._shares(logits)
+            shares = self._shares(moved[..., numbers:])
             shares = shares if noise is None else shares + noise.gumbel(shares)
             after = torch.cat([after, self._likeliest(shares)], -1)
         return Foreseen(after, *self.worth(states, actions, after))
 
     def worth(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
         """Return what steps pay, as a mean, and how likely each is the last."""
-        paid, ended = self._pay(states, actions, after)
-        return paid.mean[..., 0] * self.reward_scale + self.reward_mean, torch.sigmoid(ended)
+        found = self._worth(states, actions, after)
+        rewards = found[..., 0] * self.reward_scale + self.reward_mean
+        return rewards, torch.sigmoid(found[..., 1])
 
     def chances(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return how likely each value of each symbol is, (rows, values), members together."""
-        return self._shares(self._move(states, actions)[1]).exp().mean(0)
+        moved = self.moving(self._inputs(states, actions))
+        return self._shares(moved[..., self.seen.numbers :]).exp().mean(0)
 
-    def _move(self, states: Tensor, actions: Tensor) -> tuple[Gaussian, Tensor]:
-        """Return what numbers change by, and logits of symbols."""
-        numbers = self.seen.numbers
-        found = self.moving(self._inputs(states, actions))
-        mean, spread, logits = found.split([numbers, numbers, found.shape[-1] - 2 * numbers], -1)
-        return Gaussian(mean, self._bounded(spread, slice(0, numbers))), logits
-
-    def _pay(self, states: Tensor, actions: Tensor, after: Tensor) -> tuple[Gaussian, Tensor]:
-        """Return what a step pays, and the logit of its being the last."""
+    def _worth(self, states: Tensor, actions: Tensor, after: Tensor) -> Tensor:
         ahead = (after - self.state_mean) / self.state_scale
-        found = self.paying(torch.cat([self._inputs(states, actions), ahead], -1))
-        spread = self._bounded(found[..., 1:2], slice(-1, None))
-        return Gaussian(found[..., :1], spread), found[..., 2]
+        return self.paying(torch.cat([self._inputs(states, actions), ahead], -1))
 
     def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
         seen = (states - self.state_mean) / self.state_scale
         done = (actions - self.action_mean) / self.action_scale
         return torch.cat([seen, done], -1)
 
-    def _bounded(self, spread: Tensor, which: slice) -> Tensor:
-        high, low = self.highest[which], self.lowest[which]
-        spread = high - functional.softplus(high - spread)
-        return low + functional.softplus(spread - low)
+    def _spread(self, inputs: Tensor) -> Tensor:
+        """Return the logarithm of the variance of each change."""
+        spread = self.highest - functional.softplus(self.highest - self.spreading(inputs))
+        return self.lowest + functional.softplus(spread - self.lowest)
 
     def _shares(self, logits: Tensor) -> Tensor:
         """Return the logarithms of the chances of the values of each symbol."""
@@ -223,19 +225,3 @@ class MemberNetworks(nn.Module):
     def _likeliest(self, shares: Tensor) -> Tensor:
         """Return features of the value of each symbol whose share is the largest."""
         return (shares >= self._most(shares)[..., self.groups]).float()
-
-
-def error(said: Gaussian, truth: Tensor) -> Tensor:
-    """Return the loss of a Gaussian, its mean over rows.
-
-    The mean descends by squares, and the variance by the likelihood given the mean: where hardly
-    anything is left to chance likelihoods of both together are so steep that all else is lost.
-    """
-    away = (truth - said.mean).square()
-    unlikely = away.detach() * (-said.spread).exp() + said.spread
-    return (away + unlikely / 2).sum(-1).mean()
-
-
-def drawn(said: Gaussian, noise: Noise) -> Tensor:
-    """Draw from it."""
-    return said.mean + (said.spread / 2).exp() * noise.normal(said.mean)
