@@ -6,7 +6,7 @@ These are `cwm train --agent planner`, `--agent random`; `--model dummy` is the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
-from cwm_cli.registry import environment
+from cwm_cli.registry import environment, names
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import Plan, Planning, PlanningSession, WorldModel
 
@@ -56,22 +56,26 @@ class PlannerTrainer(AgentTrainer):
     """The planner, as `cwm plan --planner` names it; its own options are given beside it."""
 
     def begin(self, task: TrainingTask) -> Agent:
-        """Choose the planners that serve these spaces."""
+        """Check that some planner serves these spaces; which one is the model's matter, too."""
         spaces = task.observation_space, task.action_space
-        return PlanningAgent(choose_planners(self.planner, self.chosen, spaces, {}).planners)
+        choose_planners(self.planner, self.chosen, spaces, {}, names("planner"))
+        return PlanningAgent(
+            lambda suited: choose_planners(self.planner, self.chosen, spaces, {}, suited).planners
+        )
 
 
 class PlanningAgent(Untrained):
-    """Plans in a world model, with the first of some planners that can."""
+    """Plans in a world model, with the first that can of the planners chosen for it."""
 
-    def __init__(self, planners: Sequence[Planning]) -> None:
-        self._planners = planners
+    def __init__(self, choose: Callable[[Sequence[str]], list[Planning]]) -> None:
+        self._choose = choose
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
         """Begin to plan; `seed` is that of the planners."""
         if self.model is None:
             raise CwmError("there is nothing to plan in: name a --model, or a --world")
-        return self.model.planned.open(self._planners, replace(task, seed=seed))
+        planned = self.model.planned
+        return planned.open(self._choose(planned.planners), replace(task, seed=seed))
 
 
 class RandomTrainer(AgentTrainer):
