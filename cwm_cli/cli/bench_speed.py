@@ -73,7 +73,8 @@ def bench_speed(
 
     All three predict the same N transitions, which says how right they are. The
     world model and the environment are timed on up to 1,000 transitions of the
-    dataset, warm, in rounds; a language model is asked once per transition.
+    dataset, warm, in rounds, a model that was trained on the steps that it
+    imagines in one episode and in 64; a language model is asked once per transition.
     What fails is reported, and the rest is measured.
 
     Example: cwm bench-speed runs/CartPole-v1-gif-mcts-0-20260101-120000
