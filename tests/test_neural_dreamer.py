@@ -183,6 +183,19 @@ def test_a_loss_that_is_no_number_ends_it_and_changes_nothing(tmp_path: Path) ->
         np.testing.assert_array_equal(column, before[name])
 
 
+def test_a_part_is_taken_over_and_fitted_no_more(tmp_path: Path) -> None:
+    rows = walk()
+    known, training = begun(rows), begun(rows)
+    known.fit(rows, 3)
+    known.save(tmp_path)
+    training.adopt("decoder", tmp_path)
+    training.freeze("decoder")
+    training.fit(rows, 2)
+    for part, same in (("decoder", True), ("encoder", False)):
+        pairs = zip(known._of(part), training._of(part), strict=True)
+        assert all(torch.equal(left, right) for left, right in pairs) == same
+
+
 def test_texts_and_forces_without_bounds_are_refused() -> None:
     words = Space("text", max_length=9)
     endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))

@@ -64,7 +64,8 @@ def trained(kind: Kind, name: str, material: Material) -> Trained:
         try:
             spec = environment(known)
             rows = material.dataset if known == material.spec.id else recorded_in(spec)
-            task = TrainingTask(rows.observation_space, rows.action_space, schema=schema_of(spec))
+            spaces = rows.observation_space, rows.action_space
+            task = TrainingTask(*spaces, schema=schema_of(spec), env=spec.id)
             trainer.begin(task)
         except CwmError as error:
             refused = str(error)
@@ -190,6 +191,28 @@ def test_training_that_was_saved_and_loaded_goes_on_as_if_it_was_not(
     assert_equal(*predicted)
     if (own := whole.agent) is not None:
         assert played(it, own) == played(it, continued.agent)
+
+
+@every("trainer")
+def test_a_model_is_taken_over_and_frozen_or_it_says_that_it_cannot_be(
+    name: str, material: Material
+) -> None:
+    it = trained("trainer", name, material)
+    rows, test = it.rows.train, it.rows.test
+    known, training = it.begin(), it.begin()
+    known.fit(rows, PORTION)
+    known.save(material.folder)
+    with pytest.raises(CwmError):
+        training.adopt("nothing of the kind", material.folder)
+    with pytest.raises(CwmError):
+        training.freeze("nothing of the kind")
+    try:
+        training.adopt("model", material.folder)
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    predicted = [each.model.predict(test, seed=1).columns for each in (known, training)]
+    assert_equal(*predicted)
 
 
 @every("trainer")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import gymnasium as gym
+    from torch import Tensor
 
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.data.spaces import Columns
@@ -41,6 +42,16 @@ if TYPE_CHECKING:
     from cwm_cli.planning.model import EpisodeHistory
     from cwm_cli.testing.conftest import Material
     from cwm_neural.dreamer_parts import DreamerNetworks, Latent
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+    "dynamics": ("prior", "posterior"),
+    "heads": ("rewards", "goes_on"),
+    "actor": ("actor",),
+    "critic": ("critic",),
+}
+"""What it is made of, as `--init` and `--freeze` name it."""
 
 MOST_ROWS = 1024
 """Rows that are predicted at a time: what networks hold of them is a hundred times as large."""
@@ -150,6 +161,7 @@ class DreamerTraining(Training):
         )
         self._options, self._task = options, task
         self._updates, self._owed = 0, 0.0
+        self._frozen: list[Tensor] = []
         self.model = DreamerModel(self._networks, options.length)
 
     @property
@@ -160,19 +172,34 @@ class DreamerTraining(Training):
     @property
     def parameters(self) -> Mapping[str, int]:
         """How many parameters each part has."""
-        net = self._networks
-        parts = {
-            "encoder": [net.encoder],
-            "decoder": [net.decoder],
-            "dynamics": [net.prior, net.posterior],
-            "heads": [net.rewards, net.goes_on],
-            "actor": [net.actor],
-            "critic": [net.critic],
-        }
-        return {
-            name: sum(each.numel() for module in part for each in module.parameters())
-            for name, part in parts.items()
-        }
+        return {name: sum(each.numel() for each in self._of(name)) for name in PARTS}
+
+    def adopt(self, part: str, folder: Path) -> None:
+        """Take over a part that another training saved, or all of it (`model`)."""
+        known = load_state(folder, "dreamer", self._shape)["networks"]
+        if part == "model":
+            self._networks.load_state_dict(known)
+            return
+        for name in self._modules(part):
+            module, start = getattr(self._networks, name), f"{name}."
+            own = {key.removeprefix(start): known[key] for key in known if key.startswith(start)}
+            module.load_state_dict(own)
+
+    def freeze(self, part: str) -> None:
+        """Fit a part, or all of it (`model`), no more."""
+        for name in PARTS if part == "model" else [part]:
+            self._frozen += self._of(name)
+
+    def _modules(self, part: str) -> tuple[str, ...]:
+        """Return what a part consists of."""
+        if part not in PARTS:
+            raise self._no_part(part)
+        return PARTS[part]
+
+    def _of(self, part: str) -> list[Tensor]:
+        """Return the parameters of a part."""
+        modules = [getattr(self._networks, name) for name in self._modules(part)]
+        return [each for module in modules for each in module.parameters()]
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
         """Make as many updates as so many steps are worth; return the mean of each loss."""
@@ -190,25 +217,28 @@ class DreamerTraining(Training):
         from cwm_neural.dreamer_parts import batch_of
 
         net, shape = self._networks, (self._options.batch, self._options.length)
-        if self._updates == 0:
-            net.see(rows)
+        net.see(rows)
         key = np.random.SeedSequence([self._task.seed, self._updates])
         batch = batch_of(rows, sampler, np.random.default_rng(key), net, shape)
         if not batch["next", "observation"].isfinite().all():  # torchrl fails on it in many ways
             raise Diverged(f"what was observed is no number, at update {self._updates:,}")
         with drawing(int(key.generate_state(1)[0])):
             told = net.losses(batch)
-        losses = {name: loss for name, loss in told.items() if name.startswith("loss_")}
-        words = {
-            name.removeprefix("loss_").replace("_", " "): loss for name, loss in losses.items()
+        losses = {
+            name.removeprefix("loss_").replace("_", " "): loss
+            for name, loss in told.items()
+            if name.startswith("loss_")
         }
-        found = finite({name: loss.detach() for name, loss in words.items()}, self._updates)
+        found = finite({name: loss.detach() for name, loss in losses.items()}, self._updates)
         self._optimiser.zero_grad()
         sum(losses.values()).backward()
+        for each in self._frozen:
+            each.grad = None
         slopes = [each.grad.norm() for each in net.trained() if each.grad is not None]
         finite({"gradient": sum(slopes)}, self._updates)
-        self._optimiser.step()
-        net.slow.step()
+        if slopes:
+            self._optimiser.step()
+            net.slow.step()
         self._updates += 1
         return found
 
@@ -226,6 +256,14 @@ class DreamerTraining(Training):
             "reward error": float(np.abs(found["rewards"] - rows.columns["rewards"]).mean()),
             "end accuracy": float(ends.mean()),
         }
+
+    def illustrate(self, rows: Dataset, folder: Path) -> None:
+        """Show pictures as it sees them, and episodes as it imagines them."""
+        picture = self._networks.coding.picture
+        if picture is not None:
+            from cwm_neural.reconstructing import illustrate
+
+            illustrate(self.model, rows, folder, frame=min(picture[:2]))
 
     def save(self, folder: Path) -> None:
         """Write networks, optimiser and counts."""

@@ -65,6 +65,9 @@ LAMBDA, SLOW = 0.95, 0.02
 SMALLEST_MAP = 4
 """Width of a picture at which convolutions stop to halve it; as published."""
 
+GREY = 0.5
+"""What torchrl tells pictures apart from."""
+
 MOST_VALUES = 512
 """Values of a number that are classes: beyond, its one-hot vector is larger than all else."""
 
@@ -220,8 +223,8 @@ class DreamerNetworks(nn.Module):
         return list(unique.values())
 
     def see(self, rows: Dataset) -> None:
-        """Begin with the mean of pictures."""
-        if isinstance(self.decoder, _PictureTeller):
+        """Have pictures told by how they differ from the mean of the first ones that are seen."""
+        if isinstance(self.decoder, _PictureTeller) and (self.decoder.mean == GREY).all():
             pixels = rows.columns["next_observations"].mean(axis=0).transpose(2, 0, 1) / 255
             self.decoder.mean.copy_(torch.from_numpy(pixels))
 
@@ -433,11 +436,11 @@ class _PictureTeller(nn.Module):
         super().__init__()
         nn.init.zeros_(inner.layers[-1].weight)
         self.inner, self._sides = inner, shape[1:]
-        self.register_buffer("mean", torch.full(tuple(shape), 0.5))
+        self.register_buffer("mean", torch.full(tuple(shape), GREY))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         height, width = self._sides
-        return self.inner(*inputs)[..., :height, :width] - 0.5 + self.mean
+        return self.inner(*inputs)[..., :height, :width] - GREY + self.mean
 
 
 def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
