@@ -16,7 +16,7 @@ import torch
 
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.errors import CwmError
-from cwm_neural.tokens import Codes, Tokenizer
+from cwm_neural.tokens import NEAR, Codes, Tokenizer, around
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
@@ -72,6 +72,20 @@ class GridTokenizer(Tokenizer):
         mask = places[:, None] == kinds
         mask[:, UNKNOWN] = ~mask.any(axis=1)
         return torch.from_numpy(mask)
+
+    @property
+    def near(self) -> torch.Tensor:
+        """Places near each one: cells around a cell."""
+        parts, start = [], 0
+        for leaf in self._leaves:
+            count = len(leaf.kinds)
+            height, width = leaf.grid
+            part = torch.arange(count)[:, None].repeat(1, NEAR)
+            part[:, 1:] = -1
+            part[: height * width] = around(height, width)
+            parts.append(torch.where(part >= 0, part + start, -1))
+            start += count
+        return torch.cat(parts)
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
         """Come to know what is in rows, as long as there are tokens left."""
@@ -149,6 +163,7 @@ class _Leaf:
 
     kinds: np.ndarray
     most: int = 0
+    grid: tuple[int, int] = (0, 0)  # height and width of the cells that come first
 
     def __init__(self, name: str, space: Space) -> None:
         self.name, self.space = name, space
@@ -158,6 +173,7 @@ class _Leaf:
             self.most = int(sum(values)) if sum(values) <= MOST_VALUES else 0
         else:  # what is at a cell of a board is all that lies along the third axis
             self.kinds = np.zeros(prod(space.shape[:2]), np.int64)
+            self.grid = space.shape[0], space.shape[1]
 
     def fit(self, column: np.ndarray) -> None:
         """Know what is needed to read values."""
@@ -273,6 +289,7 @@ class _Objects(_Leaf):
         self._held = schema.column("held") if "held" in schema.names else None
         high = np.array(space.high).reshape(space.shape).max(axis=0)
         self._size = int(high[self._x]) + 1, int(high[self._y]) + 1
+        self.grid = self._size[1], self._size[0]
         self._told = [
             field for field in range(space.shape[1]) if field not in (self._x, self._y, self._held)
         ]

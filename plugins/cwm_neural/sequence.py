@@ -19,6 +19,9 @@ from cwm_neural.backbones import Backbone
 DEVIATION = 0.02
 """Standard deviation of initial weights, as published."""
 
+NEARBY = 16
+"""Numbers that stand for a token near by: a grid has few kinds of cells."""
+
 STAYS = 4.0
 """What is added at first to the logit of a token that stays: e to it is about 50 to 1."""
 
@@ -146,12 +149,13 @@ class TokenSequence(FrameSequence):
     are those of the last frame; and again, from the first wrong guess on. Each time one more token
     at least is as it would have been one by one (Song et al., 2021); most often two passes do.
 
-    With `aligned`, whatever a token is predicted from comes with the token that its place had in
-    the frame before, which is the likeliest one at first: that most of a frame stays as it was then
-    need not be found by attention.
+    With `near` (count, n), whatever a token is predicted from comes with the action, and with the
+    tokens that these places had in the frame before, of which the first is the likeliest one at
+    first: that most of a frame stays as it was, and the rest follows from what is near, need not be
+    found by attention. Outcomes are predicted with the last token then, not with the first.
     """
 
-    def __init__(self, sizes: TokenSizes, backbone: Backbone, *, aligned: bool = False) -> None:
+    def __init__(self, sizes: TokenSizes, backbone: Backbone, near: Tensor | None = None) -> None:
         width = backbone.width
         super().__init__(sizes, width)
         self.backbone = backbone
@@ -159,10 +163,9 @@ class TokenSequence(FrameSequence):
         self.positions = nn.Embedding(backbone.length or block, width)
         self.following = _head(width, width, sizes.vocabulary)
         self.outcomes = OutcomeHeads(width, sizes)
-        self.earlier = nn.Embedding(sizes.vocabulary, width) if aligned else None
-        self.stays = nn.Linear(width, 1)
-        initialise(self)
-        nn.init.constant_(self.stays.bias, STAYS)
+        self.earlier = None if near is None else _Earlier(sizes, near, width)
+        if self.earlier is None:
+            initialise(self)
 
     def logits(self, taught: Taught) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
         """Return logits of the tokens of frames, and of outcomes."""
@@ -173,7 +176,8 @@ class TokenSequence(FrameSequence):
         acted = last[:, :-1, -1]
         seen = torch.cat([acted[:, :, None], last[:, 1:, :-2]], 2)
         logits = self._next(seen, taught.frames[:, :-1], 0)
-        return logits, self.outcomes(acted), self._next(last[:, 0, :-2], None, 1)
+        outcome = self.outcomes(acted if self.earlier is None else seen[:, :, -1])
+        return logits, outcome, self._next(last[:, 0, :-2], None, 1)
 
     def begin(
         self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
@@ -194,33 +198,38 @@ class TokenSequence(FrameSequence):
         last, memory, size = standing.last, standing.memory, self.sizes.count
         start = standing.frames * (size + 1) - 2
         most = size - 1 if self.backbone.parallel else 0
-        inputs = self._following(last, actions, last[:, :most])
+        hints = None if self.earlier is None else self.earlier(last, self.actions(actions))
+        inputs = self._following(last, actions, last[:, :most], hints)
         guess = last
         found, memory = self._run(inputs, start, memory)
-        outcome = self.outcomes(found[:, 1])
+        acted = found[:, 1]
         after = self._chosen(found[:, 1:], last, 0, noise)
         if not self.backbone.parallel:
             while after.shape[1] < size:
                 place = after.shape[1]
-                inputs = self._behind(after[:, -1:], last, place)
+                inputs = self._behind(after[:, -1:], hints, place)
                 found, memory = self._run(inputs, start + 1 + place, memory)
                 after = torch.cat([after, self._chosen(found, last, place, noise)], 1)
+            outcome = self.outcomes(acted if hints is None else found[:, -1])
             return after, outcome, SequenceState(memory, standing.frames + 1, after)
         wrong = (after != guess)[:, :-1].any(0)
         while wrong.any():
             place = int(wrong.int().argmax())  # all tokens up to here are as one by one
             memory = self.backbone.rewound(memory, start + 2 + place)
-            inputs = self._behind(after[:, place:-1], last, place + 1)
+            inputs = self._behind(after[:, place:-1], hints, place + 1)
             found, memory = self._run(inputs, start + 2 + place, memory)
             guess, chosen = after, self._chosen(found, last, place + 1, noise)
             after = torch.cat([after[:, : place + 1], chosen], 1)
             wrong = (after != guess)[:, :-1].any(0)
+        outcome = self.outcomes(acted if hints is None else found[:, -1])
         return after, outcome, SequenceState(memory, standing.frames + 1, after)
 
     def told(self, standing: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
         """Return logits of known frames."""
         start = standing.frames * (self.sizes.count + 1) - 2
-        inputs = self._following(standing.last, actions, after[:, :-1])
+        last = standing.last
+        hints = None if self.earlier is None else self.earlier(last, self.actions(actions))
+        inputs = self._following(last, actions, after[:, :-1], hints)
         found, _ = self._run(inputs, start, standing.memory)
         return self._next(found[:, 1:], standing.last, 0)
 
@@ -234,26 +243,25 @@ class TokenSequence(FrameSequence):
         found = self.tokens(frames)
         between = self.actions(actions)
         if self.earlier is not None:
-            before = self.earlier(frames[:, :-1])
-            between = between + before[:, :, 0]
-            found = found + functional.pad(before[:, :, 1:], (0, 0, 0, 1, 1, 0))
+            hints = self.earlier(frames[:, :-1], between)
+            between = between + hints[:, :, 0]
+            found = found + functional.pad(hints[:, :, 1:], (0, 0, 0, 1, 1, 0))
         blocks = torch.cat([found[:, :-1], between[:, :, None]], 2).flatten(1, 2)
         return torch.cat([blocks, found[:, -1]], 1)
 
-    def _following(self, last: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+    def _following(
+        self, last: Tensor, actions: Tensor, after: Tensor, hints: Tensor | None
+    ) -> Tensor:
         """Return what stands for the end of a frame, an action, and the tokens that follow."""
         ended, acted = self.tokens(last[:, -1]), self.actions(actions)
-        if self.earlier is not None:
-            acted = acted + self.earlier(last[:, 0])
-        begun = torch.stack([ended, acted], 1)
-        return torch.cat([begun, self._behind(after, last, 1)], 1)
+        if hints is not None:
+            acted = acted + hints[:, 0]
+        return torch.cat([torch.stack([ended, acted], 1), self._behind(after, hints, 1)], 1)
 
-    def _behind(self, tokens: Tensor, last: Tensor, place: int) -> Tensor:
+    def _behind(self, tokens: Tensor, hints: Tensor | None, place: int) -> Tensor:
         """Return what stands for tokens, from the first of which a place is predicted."""
         found: Tensor = self.tokens(tokens)
-        if self.earlier is None:
-            return found
-        return found + self.earlier(last[:, place : place + tokens.shape[1]])
+        return found if hints is None else found + hints[:, place : place + tokens.shape[1]]
 
     def _run(self, inputs: Tensor, start: int, memory: Any) -> tuple[Tensor, Any]:
         """Go on with inputs, the first of them at a position."""
@@ -278,7 +286,7 @@ class TokenSequence(FrameSequence):
         places = slice(start, start + found.shape[-2])
         logits = self.following(found)
         if self.earlier is not None and last is not None:
-            stays = self.stays(found)
+            stays = self.earlier.stays(found)
             logits = logits.scatter_add(-1, last[..., places, None], stays)
         masked: Tensor = logits.masked_fill(~self.possible[places], float("-inf"))
         return masked
@@ -289,6 +297,25 @@ class TokenSequence(FrameSequence):
         if noise is not None:
             logits = logits + noise[:, start : start + found.shape[1]]
         return logits.argmax(-1)
+
+
+class _Earlier(nn.Module):
+    """What a place is told of the frame before: the tokens near it, and the action."""
+
+    def __init__(self, sizes: TokenSizes, near: Tensor, width: int) -> None:
+        super().__init__()
+        self.register_buffer("near", near)
+        self.tokens = nn.Embedding(sizes.vocabulary, NEARBY)
+        self.joined = nn.Linear(near.shape[1] * NEARBY, width)
+        self.stays = nn.Linear(width, 1)
+        nn.init.constant_(self.stays.bias, STAYS)
+
+    def forward(self, frames: Tensor, actions: Tensor) -> Tensor:
+        """Return for frames (..., count), and actions as embedded, what is told (..., count, w)."""
+        tokens = self.tokens(frames)[..., self.near.clamp(min=0), :]
+        tokens = tokens * (self.near >= 0)[..., None]
+        joined: Tensor = self.joined(tokens.flatten(-2)) + actions[..., None, :]
+        return joined
 
 
 class OutcomeHeads(nn.Module):

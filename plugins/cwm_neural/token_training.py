@@ -20,7 +20,6 @@ from cwm_neural.sequence import FrameSequence, Taught, TokenSizes, weights_of_la
 from cwm_neural.states import drawing, finite, load_state, save_state, shape_of
 from cwm_neural.token_world import (
     SIGNS,
-    TOGETHER,
     ActionCodes,
     TokenEpisodes,
     TokenRows,
@@ -38,6 +37,9 @@ FEWEST_FRAMES = 2
 MOST_SEGMENTS = 256
 """Segments of an update, however short they are."""
 
+MEASURED = 1 << 13
+"""Tokens of the rows that are measured: about as long as ten updates."""
+
 OPEN_LOOP = 5
 """Steps that are predicted from what was predicted, where that is measured."""
 
@@ -51,7 +53,10 @@ class TokenTraining(Training):
     model: TokenWorld
 
     def __init__(
-        self, options: TokenOptions, task: TrainingTask, made: Callable[[TokenSizes], FrameSequence]
+        self,
+        options: TokenOptions,
+        task: TrainingTask,
+        made: Callable[[TokenSizes, Tensor], FrameSequence],
     ) -> None:
         options.check()
         self._options, self._task = options, task
@@ -67,7 +72,7 @@ class TokenTraining(Training):
             max(options.context, FEWEST_FRAMES) if options.context else self._frames(),
         )
         with drawing(task.seed):
-            network = made(sizes).to(task.device)
+            network = made(sizes, self._tokenizer.near).to(task.device)
         self.model = TokenWorld(
             options.name,
             network,
@@ -146,7 +151,7 @@ class TokenTraining(Training):
         world = self.model
         data = world.tensors(rows)
         places, skipped = world.behind(data.follows)
-        most = max(TOGETHER // (self._sizes.count * places.shape[1]), 64)
+        most = max(MEASURED // (self._sizes.count * places.shape[1]), 64)
         chosen = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))
         after, before = data.after[chosen], data.before[chosen]
         changed = after != before

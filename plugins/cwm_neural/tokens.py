@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from cwm_cli.data.spaces import Columns
 
 
+NEAR = 13
+"""Places that are near one on a grid, as `around` has them."""
+
+
 class Tokenizer:
     """Writes observations as `count` tokens below `vocabulary`, and reads them back.
 
@@ -32,6 +36,11 @@ class Tokenizer:
     def possible(self) -> torch.Tensor | None:
         """Mask (count, vocabulary) of the tokens that a place can have now; None where all."""
         return None
+
+    @property
+    def near(self) -> torch.Tensor:
+        """Places (count, n) that are near each place, itself the first; -1 where there is none."""
+        return torch.arange(self.count)[:, None]
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
         """Fit it to the observations of rows, with so many updates; return the mean losses.
@@ -62,6 +71,19 @@ class Tokenizer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
         raise NotImplementedError
+
+
+def around(height: int, width: int) -> torch.Tensor:
+    """Return what is near each cell of a grid: places (height * width, 13), -1 where there is none.
+
+    These are the cell, its eight neighbours, and two steps in four directions: as far as pushes go.
+    """
+    cells = torch.arange(height * width)
+    y, x = cells[:, None] // width, cells[:, None] % width
+    steps = [(0, 0)] + [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx]
+    down, right = torch.tensor([*steps, (-2, 0), (2, 0), (0, -2), (0, 2)]).T
+    there = (y + down >= 0) & (y + down < height) & (x + right >= 0) & (x + right < width)
+    return torch.where(there, (y + down) * width + x + right, -1)
 
 
 class Codes:

@@ -16,6 +16,8 @@ from cwm_neural.states import EXTRA
 from cwm_neural.vq_options import VQ_PRESETS, VqOptions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cwm_cli.testing.conftest import Material
     from cwm_neural.sequence import FrameSequence, TokenSizes
 
@@ -121,7 +123,7 @@ class TokenOptions(VqOptions, Trainer):
     dropout: float = FROM_PRESET
     """Share of activations that are dropped while it learns."""
     aligned: bool = FROM_PRESET
-    """Predict each token from the one at its place a frame earlier, too: few cells ever change."""
+    """Predict each token also from the action and from what was near its place a frame earlier."""
     recent: bool = False
     """Draw episodes of the last quarter in half of all cases."""
 
@@ -137,8 +139,8 @@ class TokenOptions(VqOptions, Trainer):
 
         return TokenTraining(self, task, self.made)
 
-    def made(self, sizes: TokenSizes) -> FrameSequence:
-        """Make the network."""
+    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
+        """Make the network; `near` are the places near each other in a frame."""
         raise NotImplementedError
 
 
@@ -177,7 +179,7 @@ class TransformerTrainer(TokenOptions):
     unfrozen: int = -1
     """Last layers whose attention and networks learn; -1: all. Norms, embeddings, heads always."""
 
-    def made(self, sizes: TokenSizes) -> FrameSequence:
+    def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""
         from cwm_neural.backbones import GPT2, Transformer, freeze, read_gpt2
         from cwm_neural.sequence import TokenSequence
@@ -191,7 +193,7 @@ class TransformerTrainer(TokenOptions):
             dropout=self.dropout,
             smooth="none" if self.shape == "own" else "tanh",
         )
-        network = TokenSequence(sizes, backbone, aligned=self.aligned)
+        network = TokenSequence(sizes, backbone, near if self.aligned else None)
         if self.pretrained:
             read_gpt2(backbone, self.pretrained)
         if self.unfrozen >= 0:
