@@ -109,7 +109,7 @@ def scene_lines(event: GameProgress, width: int, height: int, *, in_colour: bool
     head = [Text(printable(scene.title), "bold").append(flags, "red")]
     head += [Text(printable(fact)) for fact in scene.facts]
     said = [Text(printable(scene.mark), "red")] if scene.mark else []
-    said += [Text(printable(scene.warning), "yellow")] if scene.warning else []
+    said += [Text(printable(each), "yellow") for each in (scene.warning, event.refused) if each]
     common = legend({QUIT: "quit", PAUSE: "pause", RECORD: "record"})
     told = _wrapped([*scene.legend, *common], width)
     if len(told) > (most := max(1, height // 4)):

@@ -36,10 +36,10 @@ class FilmRecorder:
         self.moment: tuple[int, ...] | None = None
         self._frames: list[tuple[tuple[int, int, int], bytes]] = []
 
-    def start(self) -> None:
-        """Begin to keep frames, or go on with it."""
+    def switch(self) -> None:
+        """Begin to keep frames, or stop; `CwmError` where no film can be written."""
         check_film(self.file, "--record")
-        self.is_on = True
+        self.is_on = not self.is_on
 
     def see(self, scene: GameScene) -> None:
         """Keep a frame of a scene, unless nothing has happened since the last one."""

@@ -63,7 +63,7 @@ class Game:
     """What keys are told to, and what there is to see then.
 
     `press` hears a key, or None when time went on without one; `scene` is what to look at, and
-    `facts` what came of it in the end. `is_done` says that no key goes on.
+    `outcome` what came of it in the end. `is_done` says that time alone leads no further.
     """
 
     is_done = False
@@ -164,6 +164,8 @@ class WorldGame(Game):
 
     def press(self, key: str | None) -> None:
         """Take the action of a key; begin again, or show and hide what is true."""
+        if self.is_done and key is None:
+            return
         self._warning = ""
         if key == TRUTH:
             self._shows_truth = not self._shows_truth
@@ -232,6 +234,7 @@ class WorldGame(Game):
                 self.is_done = True
                 return
             self._episodes += 1
+        self.is_done = False
         self._reset()
 
     def _reset(self) -> None:
@@ -440,11 +443,19 @@ class ReplayGame(Game):
         "s": "other split",
     }
 
-    def __init__(self, arena: Arena, model: WorldModel | None, rows: Dataset, *, seed: int) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        model: WorldModel | None,
+        rows: Dataset,
+        *,
+        seed: int,
+        episodes: int = 1,
+    ) -> None:
         if not len(rows):
             raise CwmError("the dataset has no rows: record some with `cwm collect`")
         self.arena, self.model, self.rows = arena, model, rows
-        self._warning = ""
+        self._warning, self._failure, self._most = "", "", episodes
         self._splits = [
             _Split(name, _episodes(rows, part))
             for part, name in enumerate(("train", "test"))
@@ -455,7 +466,7 @@ class ReplayGame(Game):
         self._found = None if model is None else model.predict(rows, seed=seed, draws=draws)
         self._wrong: dict[str, np.ndarray] = {}
         if self._found is not None and self._found.failure is not None:
-            self._warning = f"the world model failed: {self._found.failure.message}"
+            self._failure = f"the world model failed: {self._found.failure.message}"
             self._found = None
         if self._found is not None:
             self._wrong = wrong_parts(self._found, rows)
@@ -463,19 +474,21 @@ class ReplayGame(Game):
         self.wrong = np.logical_or.reduce(masks) if masks else np.zeros(len(rows), bool)
 
     def press(self, key: str | None) -> None:
-        """Go to another step, episode or split; time alone goes a step on."""
+        """Go to another step, episode or split; time alone goes on, through so many episodes."""
         moves = {"left": -1, "right": 1, "down": -10, "up": 10, None: 1, "space": 1}
-        episode = self._rows
-        if key in moves:
-            if key is None and self._place == len(episode) - 1:
-                self.is_done = True
+        episode, count = self._rows, len(self._splits[self._split].episodes)
+        self._warning = ""
+        if key is None and self._place == len(episode) - 1:
+            self.is_done = self._episode + 1 >= min(self._most, count)
+            if not self.is_done:
+                self._episode, self._place = self._episode + 1, 0
+        elif key in moves:
             self._place = min(max(self._place + moves[key], 0), len(episode) - 1)
         elif key in ("home", RESET):
             self._place = 0
         elif key == "end":
             self._place = len(episode) - 1
         elif key in ("n", "p"):
-            count = len(self._splits[self._split].episodes)
             self._episode = (self._episode + (1 if key == "n" else -1)) % count
             self._place = 0
         elif key == "s":
@@ -510,7 +523,7 @@ class ReplayGame(Game):
             panels=panels,
             columns=[titles[n] for n in kept],
             rows=table,
-            mark=self._mark(index, predicted),
+            mark=self._failure or self._mark(index, predicted),
             warning=self._warning,
             legend=legend(self.KEYS),
             moment=(self._split, self._episode, self._place),
@@ -539,7 +552,7 @@ class ReplayGame(Game):
                         "parts": parts,
                     }
                 )
-        return {"episodes": episodes}
+        return {"episodes": episodes} | ({"failure": self._failure} if self._failure else {})
 
     @property
     def _rows(self) -> np.ndarray:

@@ -22,6 +22,7 @@ from cwm_cli.agents.subjects import (
     find_subject,
     protected,
 )
+from cwm_cli.agents.training.acting import RandomAgent
 from cwm_cli.agents.training.runs import CHECKPOINT, TrainRun
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
@@ -52,11 +53,12 @@ FPS = 15.0
 
 @dataclass(frozen=True)
 class GameProgress:
-    """A scene of a game, whether it is filmed, and whether time stands still."""
+    """A scene of a game, whether it is filmed, whether time stands still, and why no film is."""
 
     scene: GameScene
     is_recording: bool = False
     is_paused: bool = False
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,22 +126,23 @@ def play(
         arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
         checkpoint, _ = apart(options, CHECKPOINT.label)
-        opened = _Opening(subject, arena, planner, checkpoint, tools, allow_gap, observer)
+        by_keys = keys is not None
+        opened = _Opening(subject, arena, planner, checkpoint, by_keys, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)
         stack.callback(game.close)
         if arena.painter.lacking and chosen != "replay":
             observer.note(f"{arena.painter.lacking}: what is observed is shown instead")
         recorder = FilmRecorder(Path(record or _film_name(subject)), fps)
         if record is not None:
-            recorder.start()
+            recorder.switch()
         observer.begins(game)
         try:
-            _loop(game, keys if keys is not None else repeat(None), recorder, observer)
-        finally:
+            _loop(game, keys, recorder, observer)
+        finally:  # also of a game that was interrupted there is a film
             observer.ends()
-        film = recorder.write()
-        if film is not None:
-            observer.note(str(film), kind="Film")
+            film = recorder.write()
+            if film is not None:
+                observer.note(str(film), kind="Film")
         return GameResult(chosen, arena.name, game.outcome(), film)
 
 
@@ -155,27 +158,33 @@ def _mode(mode: PlayMode | None, *, alone: bool) -> PlayMode:
 
 
 def _loop(
-    game: Game, keys: Iterable[str | None], recorder: FilmRecorder, observer: Observer
+    game: Game, keys: Iterable[str | None] | None, recorder: FilmRecorder, observer: Observer
 ) -> None:
-    """Tell the game every key, until it is over or left; what is seen is told and filmed."""
-    paused = False
+    """Tell the game every key, until it is left; what is seen is told and filmed.
+
+    Without keys time goes on until it leads no further.
+    """
+    paused, refused = False, ""
     recorder.see(game.scene)
-    observer.advanced(GameProgress(game.scene, recorder.is_on, paused))
-    for key in keys:
+    observer.advanced(GameProgress(game.scene, recorder.is_on))
+    for key in repeat(None) if keys is None else keys:
         if key == QUIT:
             return
+        if key is not None:
+            refused = ""
         if key == PAUSE:
             paused = not paused
         elif key == RECORD:
-            recorder.is_on = not recorder.is_on
-            if recorder.is_on:
-                recorder.start()
+            try:
+                recorder.switch()
+            except CwmError as error:
+                refused = str(error)
         elif key is not None or not paused:
             game.press(key)
         scene = game.scene
         recorder.see(scene)
-        observer.advanced(GameProgress(scene, recorder.is_on, paused))
-        if game.is_done:
+        observer.advanced(GameProgress(scene, recorder.is_on, paused, refused))
+        if game.is_done and keys is None:
             return
 
 
@@ -240,6 +249,7 @@ class _Opening:
     arena: Arena
     planner: str
     checkpoint: Options
+    by_keys: bool
     tools: Sequence[str]
     allow_gap: Sequence[str]
     observer: Observer
@@ -265,10 +275,12 @@ class _Opening:
         model = self._model(stack, limits, addresses)
         if mode == "replay":
             rows = subject.transitions(dataset, self.observer)
-            return ReplayGame(arena, model, rows, seed=arena.task.seed)
+            return ReplayGame(arena, model, rows, seed=arena.task.seed, episodes=episodes)
         if mode == "recon":
             assert model is not None
-            return WorldGame(arena, seen=self._seen(model))
+            drawn = None if self.by_keys else RandomAgent().open(arena.task, seed=arena.task.seed)
+            seen = self._seen(model)
+            return WorldGame(arena, None, drawn, episodes=episodes, seen=seen, chosen_by="chance")
         if choice is None:
             return WorldGame(arena, model)
         if isinstance(subject.run, TrainRun) and self.planner == "auto":
