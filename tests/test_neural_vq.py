@@ -71,7 +71,7 @@ def test_pictures_are_grids_of_tokens_and_come_back_in_their_own_size(blocks):
 
 def test_it_learns_to_write_pictures_better_than_by_their_mean():
     rows = falling()
-    made = tokenizer(rows, seed=1, vq_restart=20, vq_batch=16, vq_rate=3e-3)
+    made = tokenizer(rows, seed=1, vq_restart=200, vq_batch=16, vq_rate=3e-3)
     losses = made.fit(rows, 200)
     assert losses.keys() == {"reconstruction", "codebook"}
     found = made.measure(rows)
@@ -82,7 +82,7 @@ def test_it_learns_to_write_pictures_better_than_by_their_mean():
 
 def test_a_tokenizer_that_was_saved_goes_on_to_the_last_bit(tmp_path):
     rows = falling()
-    whole, first, second = (tokenizer(rows, seed=3, vq_restart=3, vq_critic=0.1) for _ in range(3))
+    whole, first, second = (tokenizer(rows, seed=3, vq_restart=30, vq_critic=0.1) for _ in range(3))
     whole.fit(rows, 8)
     first.fit(rows, 4)
     torch.save(first.state(), tmp_path / "state.pt")
@@ -108,7 +108,7 @@ def test_gradients_of_the_picture_reach_the_encoder_as_if_codes_were_latents():
 
 def test_codes_that_nothing_uses_begin_anew_where_something_is_encoded():
     rows = falling()
-    kept, restarted = (tokenizer(rows, vq_restart=every) for every in (0, 5))
+    kept, restarted = (tokenizer(rows, vq_restart=every) for every in (0, 50))
     kept.network.codebook.weight.data[5:] = 100.0  # nothing is near them
     restarted.network.codebook.weight.data[5:] = 100.0
     kept.fit(rows, 5)
@@ -120,7 +120,7 @@ def test_codes_that_nothing_uses_begin_anew_where_something_is_encoded():
 def test_the_critic_is_asked_for_returns_that_are_known_and_weighs_nothing_by_default():
     rows = falling()
     assert not hasattr(tokenizer(rows).network, "critic")
-    judged = tokenizer(rows, vq_critic=1.0, vq_batch=16, vq_rate=3e-3, vq_restart=20)
+    judged = tokenizer(rows, vq_critic=1.0, vq_batch=16, vq_rate=3e-3, vq_restart=200)
     judged.fit(rows, 150)
     variance = 0.2  # half of all episodes return 1, which no constant tells better
     assert judged.fit(rows, 10)["critic"] < variance / 4

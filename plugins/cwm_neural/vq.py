@@ -35,6 +35,9 @@ ATTENDED = (16, 8)
 CHUNK, MEASURED = 256, 1024
 """Pictures that are encoded at a time, and that measures look at: more need more memory or time."""
 
+RESTARTS = 10
+"""How often unused codes begin anew: each time some that are near what is encoded stay in use."""
+
 UNKNOWN = 200
 """Last pictures of an episode that is not over: too much of their return is still to come."""
 
@@ -114,10 +117,11 @@ class VqTokenizer(Tokenizer):
 
     def _restart(self, seen: Seen) -> None:
         """Put codes that were not used for a while where something was encoded."""
-        if not self._options.vq_restart:
+        young = self._options.vq_restart
+        if self._updates > young:
             return
         self._used += torch.bincount(seen.tokens.flatten(), minlength=self.vocabulary)
-        if self._updates > 1 and self._updates % self._options.vq_restart:
+        if self._updates > 1 and self._updates % max(young // RESTARTS, 1):
             return
         unused = (self._used == 0).nonzero()[:, 0]
         latents = seen.latents.detach().movedim(1, -1).flatten(0, 2)

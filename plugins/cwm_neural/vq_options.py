@@ -21,7 +21,7 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "vq_batch": 64,
             "vq_rate": 1e-3,
             "vq_squared": 5.0,
-            "vq_restart": 100,
+            "vq_restart": 1000,
         },
         "small": {
             "vq_frame": 64,
@@ -33,7 +33,7 @@ VQ_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "vq_batch": 128,
             "vq_rate": 3e-4,
             "vq_squared": 5.0,
-            "vq_restart": 100,
+            "vq_restart": 5000,
         },
         "iris": {
             "vq_frame": 64,
@@ -82,7 +82,8 @@ class VqOptions(WithPresets):
     vq_commitment: float = 1.0
     """Weight of the encoder keeping to its codes (beta)."""
     vq_restart: int = FROM_PRESET
-    """Updates after which codes that none of them used begin anew at what was encoded; 0: never."""
+    """First updates in which unused codes begin anew, ten times, where something was encoded: later
+    ones would give pictures that are known other tokens; published: 0."""
     vq_perceptual: float = 0.0
     """Weight of the loss of edges and local structure (SSIM), which stands in for LPIPS."""
     vq_critic: float = 0.0
