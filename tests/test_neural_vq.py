@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from cwm_cli import train
+from cwm_cli.agents.training.runs import TrainRun
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import SILENT
 from cwm_cli.worlds.model import Predictions, WorldModel
 
 torch = pytest.importorskip("torch")
@@ -182,3 +185,72 @@ def test_what_is_seen_and_imagined_is_written_as_pictures(tmp_path):
     assert (frames[0][:96] == frames[0][100:196]).all()  # where it began
     assert (frames[-1][:96] != frames[-1][100:196]).any()
     assert (frames[-1][100:196] == frames[0][100:196]).all()
+
+
+CATCH = {"rows": 4, "columns": 4}  # 16 x 16 pixels
+QUICK = {
+    "model.vq_frame": 16,
+    "model.vq_channels": 32,
+    "model.vq_width": 16,
+    "model.vq_batch": 8,
+    "model.layers": 1,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.context": 2,
+    "model.updates": 0.1,
+    "model.tokenizer_updates": 0.1,
+    "training.every": 40,
+    "training.warm_up": 40,
+    "training.test_every": 1,
+    "training.tests": 1,
+}
+
+
+def test_a_model_of_pictures_is_trained_with_a_tokenizer_that_may_be_another_runs(tmp_path):
+    known = {"env_args": CATCH, "model": "transformer", "agent": "random", "profile": "tiny"}
+    first = train("Catch-v0", steps=80, options=QUICK, run=tmp_path / "first", **known)
+    files = {file.name for file in first.run.iterdir()}
+    assert files >= {"reconstructions.png", "imagined.gif"}
+    second = train(
+        "Catch-v0",
+        steps=40,
+        options=QUICK,
+        init=[f"tokenizer={first.run}"],
+        freeze=["tokenizer"],
+        seed=1,
+        run=tmp_path / "second",
+        **known,
+    )
+    assert "reconstruction" not in second.epochs[-1].losses
+    models = [TrainRun.load(each.run).trusted_model((), SILENT) for each in (first, second)]
+    weights = [model.tokenizer.network.state_dict() for model in models]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.long
+def test_a_policy_that_learned_in_imagined_pictures_catches_more_than_chance(tmp_path):
+    """The smoke profile: 300 updates of the tokenizer and the sequence model, 100 of the policy."""
+    options = {
+        "model.context": 2,
+        "model.layers": 2,
+        "model.width": 64,
+        "model.tokenizer_updates": 0.5,
+        "model.updates": 0.5,
+        "agent.updates": 0.2,
+        "agent.horizon": 8,
+        "training.warm_up": 600,
+        "training.every": 600,
+        "training.tests": 20,
+    }
+    found = train(
+        "Catch-v0",
+        env_args=CATCH | {"tile": 8},
+        model="transformer",
+        agent="actor-critic",
+        profile="tiny",
+        steps=600,
+        options=options,
+        run=tmp_path / "run",
+    )
+    first, last = found.random.mean, found.tests[-1].mean
+    assert last > first + 0.5

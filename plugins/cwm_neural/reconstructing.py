@@ -61,7 +61,7 @@ def imagined(model: WorldModel, rows: Dataset, *, seed: int = 0) -> list[np.ndar
     """
     numbers = rows.columns["episodes"]
     _, firsts = np.unique(numbers, return_index=True)
-    firsts = np.sort(firsts)[:EPISODES]
+    firsts = np.sort(firsts)[-EPISODES:]  # the newest, which least was learned from
     lengths = [min(int((numbers == numbers[first]).sum()), LONGEST) for first in firsts]
     space = rows.observation_space
     beginnings = [space.unpack("observations", rows.columns, first) for first in firsts]

@@ -662,6 +662,10 @@ class TrainingLoop:
         )
         self.run.append(record)
         self.played.append(record)
+        if number and self.training is not None:
+            self.doing = "drawing what the model sees"
+            rows = self.rows.test
+            self.training.illustrate(rows if len(rows) else self.rows.train, self.run.folder)
         self.observer.advanced(record)
 
     def _seeded(self, purpose: int) -> Task:
