@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import cwm_cli as cwm
+from benchmarks.parts import Figures
 from cwm_cli.agents.theorizing.comparing import compare_with_program
 from cwm_cli.agents.theorizing.parts import NamedBackend, TheoryChoices
 from cwm_cli.agents.theorizing.runs import TheorizingResult, TheoryRun, discovered
@@ -52,32 +52,6 @@ PUBLISHED: Mapping[str, Sequence[float]] = {
 
 BIG = "big animal grown"
 """The kind of change that needs the longest plan."""
-
-
-class Job(NamedTuple):
-    """One run: the part that it belongs to, what it is a measure of, and the seed."""
-
-    part: str
-    case: str
-    seed: int
-
-
-Figures = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the benchmark: its cases, how one is measured, and how its table is told.
-
-    Every case is measured with each of so many `seeds`.
-    """
-
-    name: str
-    cases: Sequence[str]
-    measure: Callable[[str, int, Path], Figures]
-    table: Callable[[Mapping[str, Sequence[Figures]]], Iterator[str]]
-    seeds: int = 10
-    about: str = field(default="", compare=False)
 
 
 def theorized(env: str, folder: Path, seed: int, **asked: Any) -> TheorizingResult:
