@@ -59,6 +59,7 @@ class ActorCriticTrainer(AgentTrainer):
             "layers": 1,
             "channels": 16,
             "rate": 1e-3,
+            "discount": 0.98,
             "entropy": 0.01,
             "normalise": True,
             "temperature": 0.0,
@@ -73,6 +74,7 @@ class ActorCriticTrainer(AgentTrainer):
             "layers": 1,
             "channels": 32,
             "rate": 3e-4,
+            "discount": 0.98,
             "entropy": 0.01,
             "normalise": True,
             "temperature": 0.0,
@@ -87,6 +89,7 @@ class ActorCriticTrainer(AgentTrainer):
             "layers": 0,
             "channels": 32,
             "rate": 1e-4,
+            "discount": 0.995,
             "entropy": 0.001,
             "normalise": False,
             "temperature": 0.5,
@@ -113,17 +116,17 @@ class ActorCriticTrainer(AgentTrainer):
     """Channels of the first two convolutions of a picture; the others have twice as many."""
     rate: float = FROM_PRESET
     """Learning rate of Adam."""
-    discount: float = 0.995
+    discount: float = FROM_PRESET
     """What a reward is worth a step later."""
     trace: float = 0.95
     """Lambda: 1 trusts what was imagined up to the horizon, 0 the value after a single step."""
     entropy: float = FROM_PRESET
-    """Weight of the policy's entropy, in the unit of advantages."""
+    """Weight of the policy's entropy."""
     clip: float = 10.0
     """The largest norm of a gradient."""
     normalise: bool = FROM_PRESET
-    """Whether returns are measured by how far they lie apart, so that one rate and one weight of
-    entropy serve rewards of any size; not in what was published."""
+    """Whether returns and advantages are measured by how far they lie apart: then one rate and one
+    weight of entropy serve rewards of any size; not in what was published."""
     temperature: float = FROM_PRESET
     """Of the policy in tests: 0 takes the likeliest action."""
 
@@ -167,6 +170,7 @@ class ActorCritic(Agent):
         """
         if model is None:
             raise CwmError("actor-critic learns in a world model: name one")
+        self.model = model
         self.network.encoder.normalise(rows)
         starts = Starts(rows, self._options.burn_in if self._options.memory else 0)
         found: list[dict[str, float]] = []
@@ -181,7 +185,7 @@ class ActorCritic(Agent):
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
         """Begin to act in episodes of a task; `greedy` draws less, or nothing."""
         temperature = self._options.temperature if greedy else 1.0
-        return ActingSession(self.network, seed=seed, temperature=temperature)
+        return ActingSession(self.network, self.model, seed=seed, temperature=temperature)
 
     def save(self, folder: Path) -> None:
         """Write all of it to files in a folder that is there."""
@@ -217,7 +221,10 @@ class ActorCritic(Agent):
         targets = np.concatenate([returns[t, each.places] for t, each in enumerate(steps)])
         values, logs, entropies = (torch.cat(each) for each in list(zip(*steps, strict=True))[1:])
         off = (torch.as_tensor(targets).to(values) - values) / network.unit
-        actor, critic, entropy = -(logs * off.detach()).mean(), (off**2).mean(), entropies.mean()
+        better = off.detach()
+        if options.normalise and float(better.std()) > 0:
+            better = better / better.std()
+        actor, critic, entropy = -(logs * better).mean(), (off**2).mean(), entropies.mean()
         losses = {"actor": actor.detach(), "critic": critic.detach(), "entropy": entropy.detach()}
         found = finite(losses | imagined.measures(), self._done)
         self._optimiser.zero_grad()
@@ -296,8 +303,8 @@ class StartBatch(NamedTuple):
     mask: np.ndarray
     valid: np.ndarray | None
 
-    def seen(self, step: int) -> Columns:
-        """Return what was seen at a step."""
+    def observed(self, step: int) -> Columns:
+        """Return what was observed at a step."""
         return {
             name: column[self.places[:, step]]
             for name, column in self.rows.select("observations").items()
@@ -363,8 +370,8 @@ def imagine(
     rewards, terminated = np.zeros((horizon, count)), np.ones((horizon, count), bool)
     places, decided = np.arange(count), list[DecidedStep]()
     episodes = model.imagine(starts.histories, starts.rows, seed=int(rng.integers(1 << 31)))
-    memory = remembered(network, starts)
-    seen, valid, policy = starts.seen(-1), starts.valid, network.policy
+    memory = remembered(network, model, starts)
+    seen, valid, policy = model.seen(starts.observed(-1)), starts.valid, network.policy
     standing = network(seen, memory)
     for step in range(horizon):
         choice = policy.choose(standing.outputs, policy.noise(rng, len(places)), valid)
@@ -389,24 +396,40 @@ def imagine(
     return ImaginedBatch(decided, rewards[:taken], terminated[:taken], last)
 
 
-def remembered(network: ActorCriticNetwork, starts: StartBatch) -> Any:
+def remembered(network: ActorCriticNetwork, model: WorldModel, starts: StartBatch) -> Any:
     """Return what a network remembers of the steps before the starts, without a gradient."""
     import torch
 
     memory = None
     with torch.no_grad():
         for step in range(starts.places.shape[1] - 1):
-            memory = network(starts.seen(step), memory).memory
+            memory = network(model.seen(starts.observed(step)), memory).memory
             begun = torch.as_tensor(starts.mask[:, step, None]).to(memory[0])
             memory = tuple(each * begun for each in memory)
     return memory
 
 
-class ActingSession(PlanningSession):
-    """Acts as a network says, in several episodes at once, each with a memory of its own."""
+def _as_it_is(observations: Columns) -> Columns:
+    """Return observations as nobody sees them otherwise."""
+    return observations
 
-    def __init__(self, network: ActorCriticNetwork, *, seed: int, temperature: float) -> None:
+
+class ActingSession(PlanningSession):
+    """Acts as a network says, in several episodes at once, each with a memory of its own.
+
+    What is observed it sees as its `model` does, where there is one: so it learned to act.
+    """
+
+    def __init__(
+        self,
+        network: ActorCriticNetwork,
+        model: WorldModel | None,
+        *,
+        seed: int,
+        temperature: float,
+    ) -> None:
         self._network, self._seed, self._temperature = network, seed, temperature
+        self._sees = _as_it_is if model is None else model.seen
         self._memories: dict[int, tuple[Tensor, ...]] = {}
         self.report = PlannedWith("actor-critic", (), "")
 
@@ -418,7 +441,7 @@ class ActingSession(PlanningSession):
         space = network.encoder.space
         seen = space.pack("observations", [each.state for each in moments])
         with torch.no_grad():
-            standing = network(seen, self._memory(moments))
+            standing = network(self._sees(seen), self._memory(moments))
         if standing.memory is not None:
             for place, moment in enumerate(moments):
                 self._memories[moment.episode] = tuple(each[place] for each in standing.memory)
