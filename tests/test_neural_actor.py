@@ -190,10 +190,10 @@ def test_every_kind_of_observation_becomes_a_vector() -> None:
 def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, policy="random", episodes=12, test_episodes=1).train
-    agent = ActorCriticTrainer(starts=24, horizon=10, rate=3e-3).begin(
+    agent = ActorCriticTrainer(starts=16, horizon=40, rate=3e-3).begin(
         TrainingTask(rows.observation_space, rows.action_space)
     )
-    agent.fit(EnvironmentModel(spec), rows, 100)
+    agent.fit(EnvironmentModel(spec), rows, 60)
     task = Task(spec.make, 5, 200, None)
     with closing(agent.open(task, greedy=True)) as session:
         played = [each for progress in play(task, range(4), session) for each in progress.finished]
@@ -214,3 +214,51 @@ def test_the_true_environment_is_imagined_in_as_it_is_predicted() -> None:
             after.observations["observations"], rows.columns["next_observations"][[3, 1]], atol=1e-6
         )
         assert after.rewards.tolist() == [1.0, 1.0]
+
+
+def offline(rows: Dataset, steps: int, **options: object):
+    """Learn from rows alone."""
+    pytest.importorskip("torchrl")
+    from cwm_neural.cql import CqlTrainer
+
+    trainer = CqlTrainer(**{"width": 16, "batch": 32, "rate": 1e-2, **options})
+    agent = trainer.begin(TrainingTask(rows.observation_space, rows.action_space))
+    assert np.isfinite([*agent.fit(None, rows, steps).values()]).all()
+    return agent
+
+
+def test_conservative_values_prefer_what_rows_did_with_success() -> None:
+    places = np.random.default_rng(0).permutation(np.repeat(np.arange(6), 20))
+    rows = Dataset.of(
+        [
+            Transition(int(a), 2 - a % 2, min(int(a) + 1, 6), float(a % 2 == 0), True, episode=n)
+            for n, a in enumerate(places)
+        ],
+        observation_space=PLACES,
+        action_space=ACTIONS,
+    )
+    assert chosen(offline(rows, 40), range(6)) == [2, 1, 2, 1, 2, 1]
+
+
+def test_conservative_policies_of_numbers_stay_between_their_bounds() -> None:
+    seen = Space("box", "float32", (1,), (-1.0,), (1.0,))
+    box = Space("box", "float32", (2,), (-2.0, 0.0), (2.0, 1.0))
+    rng = np.random.default_rng(0)
+    acts = rng.uniform(box.low, box.high, (40, 2)).astype(np.float32)
+    at = [np.array([x], np.float32) for x in rng.uniform(-1, 1, 41)]
+    rows = Dataset.of(
+        [Transition(at[n], a, at[n + 1], -float(a[0] ** 2), False) for n, a in enumerate(acts)],
+        observation_space=seen,
+        action_space=box,
+    )
+    agent = offline(rows, 3)
+    from cwm_cli.planning import Moment
+
+    with agent.open(None) as session:
+        [plan] = session.plan([Moment(0, 0, at[0], 9)])
+    assert (plan.actions[0] >= box.low).all() and (plan.actions[0] <= box.high).all()
+    endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
+    from cwm_neural.cql import CqlTrainer
+
+    with pytest.raises(CwmError, match="between bounds"):
+        CqlTrainer().begin(TrainingTask(seen, endless))

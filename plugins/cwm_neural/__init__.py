@@ -18,4 +18,7 @@ def cwm_trainers() -> Mapping[str, str]:
 @hookimpl
 def cwm_agents() -> Mapping[str, str]:
     """Offer the agents that learn in them."""
-    return {"actor-critic": "cwm_neural.actor:ActorCriticTrainer"}
+    return {
+        "actor-critic": "cwm_neural.actor:ActorCriticTrainer",
+        "cql": "cwm_neural.cql:CqlTrainer",
+    }

@@ -241,8 +241,8 @@ class GaussianPolicy(Policy):
         self.space, self.size = space, 2 * space.size
         low, high = np.array(space.low), np.array(space.high)
         self._bounded = np.isfinite(low) & np.isfinite(high)
-        self._middle = np.where(self._bounded, (low + high) / 2, 0.0)
-        self._half = np.where(self._bounded, (high - low) / 2, 1.0)
+        low, high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
+        self._middle, self._half = (low + high) / 2, (high - low) / 2
 
     def noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Draw a normal number for each component."""

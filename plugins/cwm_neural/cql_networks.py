@@ -1,0 +1,203 @@
+"""The networks and losses of conservative Q-learning, as torchrl computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torchrl.data import Bounded
+from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
+from torchrl.objectives import CQLLoss, DiscreteCQLLoss, SoftUpdate
+
+from cwm_cli.agents.training.trainer import TrainingTask
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.errors import CwmError
+from cwm_neural.actor_networks import (
+    LOG_STD,
+    CategoricalPolicy,
+    ObservationEncoder,
+    Policy,
+    Standing,
+    policy_of,
+)
+
+if TYPE_CHECKING:
+    from cwm_neural.cql import CqlTrainer
+
+PARTS = {
+    "loss_qvalue": "values",
+    "loss_cql": "conservatism",
+    "loss_actor": "actor",
+    "loss_alpha": "temperature",
+}
+"""The losses that are summed, and what they are called here."""
+
+
+class Shown:
+    """Columns of observations that all copies of a network read rows from."""
+
+    def __init__(self) -> None:
+        self.columns: Columns = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shown:
+        return self  # torchrl computes with copies of networks
+
+
+class Rows(nn.Module):
+    """Encodes rows by their places, so that losses pass observations of any kind as one number."""
+
+    def __init__(self, encoder: ObservationEncoder, head: nn.Module, shown: Shown) -> None:
+        super().__init__()
+        self.encoder, self.head, self._shown = encoder, head, shown
+
+    def forward(self, places: Tensor, *more: Tensor) -> Any:
+        """Return what the head says of places (..., 1), and of what stands beside them."""
+        flat = places.reshape(-1).cpu().numpy()
+        found = self.encoder({name: each[flat] for name, each in self._shown.columns.items()})
+        found = found.reshape(*places.shape[:-1], found.shape[-1])
+        return self.head(torch.cat([found, *more], dim=-1))
+
+
+class ActorNetwork(nn.Module):
+    """What a session asks: an encoder, a head, and the policy that reads what they say.
+
+    For one of some actions that are their values.
+    """
+
+    cell = None
+
+    def __init__(self, encoder: ObservationEncoder, policy: Policy) -> None:
+        super().__init__()
+        self.encoder, self.policy = encoder, policy
+        self.head = nn.Linear(encoder.size, policy.size)
+
+    def forward(self, columns: Columns, memory: Any = None) -> Standing:
+        """Say what to do where episodes stand."""
+        outputs = self.head(self.encoder(columns))
+        return Standing(outputs, outputs.amax(dim=1), None)
+
+
+class Spread(nn.Module):
+    """Means and standard deviations, bounded as policies bound them."""
+
+    def forward(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both of outputs (..., 2 n)."""
+        mean, log_std = outputs.chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD).exp()
+
+
+class ConservativeLosses:
+    """The networks that learn, their losses, and what they are updated by.
+
+    Real numbers are measured by those of the `rows`, for good: the slow values know no others.
+    """
+
+    def __init__(self, task: TrainingTask, options: CqlTrainer, rows: Dataset | None) -> None:
+        self._options, self._shown, self._device = options, Shown(), task.device
+        self._task, self._rows = task, rows
+        policy = policy_of(task.action_space)
+        self.network = ActorNetwork(self._encoder(), policy)
+        discrete = isinstance(policy, CategoricalPolicy)
+        loss = self._discrete() if discrete else self._continuous()
+        loss.make_value_estimator(gamma=options.discount)
+        self._loss = loss.to(task.device)
+        self._slow = SoftUpdate(self._loss, tau=options.follow)
+        self._optimiser = torch.optim.Adam(self._loss.parameters(), lr=options.rate)
+
+    @property
+    def size(self) -> int:
+        """How many parameters are learned."""
+        return sum(each.numel() for each in self._loss.parameters())
+
+    def update(self, rows: Dataset, places: np.ndarray) -> dict[str, Tensor]:
+        """Learn from some rows once; return the losses."""
+        self._shown.columns = {
+            leaf.name: np.concatenate(
+                [rows.columns[leaf.name][places], rows.columns[f"next_{leaf.name}"][places]]
+            )
+            for leaf in rows.observation_space.leaves("observations")
+        }
+        found = self._loss(self._batch(rows, places))
+        losses = {name: each for name, each in found.items() if name in PARTS}
+        weight = {"loss_cql": self._options.conservatism}
+        self._optimiser.zero_grad()
+        sum(weight.get(name, 1.0) * each for name, each in losses.items()).backward()
+        nn.utils.clip_grad_norm_(self._loss.parameters(), self._options.clip)
+        self._optimiser.step()
+        self._slow.step()
+        return {PARTS[name]: each.detach() for name, each in losses.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Return all that decides how it goes on."""
+        return {"loss": dict(self._loss.state_dict()), "optimiser": self._optimiser.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._loss.load_state_dict(state["loss"])
+        self._optimiser.load_state_dict(state["optimiser"])
+
+    def _encoder(self) -> ObservationEncoder:
+        """Return an encoder of its own."""
+        options, space = self._options, self._task.observation_space
+        made = ObservationEncoder(
+            space, width=options.width, channels=options.channels, layers=options.layers
+        )
+        if self._rows is not None:
+            made.normalise(self._rows)
+        return made
+
+    def _batch(self, rows: Dataset, places: np.ndarray) -> TensorDict:
+        """Return rows as torchrl reads them: observations are places in what is shown."""
+        count, space = len(places), self._task.action_space
+        columns = {name: rows.columns[name][places] for name in ("actions", "rewards")}
+        over = torch.as_tensor(rows.columns["terminations"][places])[:, None]
+        if space.kind == "discrete":
+            actions = torch.as_tensor(columns["actions"].astype(np.int64) - int(space.low[0]))
+        else:
+            actions = torch.as_tensor(columns["actions"].reshape(count, -1)).float()
+        after = {
+            "observation": torch.arange(count, 2 * count)[:, None],
+            "reward": torch.as_tensor(columns["rewards"]).float()[:, None],
+            "terminated": over,
+            "done": over,  # what a limit of time ends goes on
+        }
+        batch = {"observation": torch.arange(count)[:, None], "action": actions, "next": after}
+        return TensorDict(batch, [count], device=self._device)
+
+    def _discrete(self) -> Any:
+        """Return the loss of a deep Q-network."""
+        values = Rows(self.network.encoder, self.network.head, self._shown)
+        return DiscreteCQLLoss(values, action_space="categorical")
+
+    def _continuous(self) -> Any:
+        """Return the loss of an actor and two networks of values."""
+        space, width = self._task.action_space, self._options.width
+        if not np.isfinite([*space.low, *space.high]).all():
+            raise CwmError("cql learns actions between bounds: this environment has none")
+        low, high = (
+            torch.tensor(bounds, device=self._device) for bounds in (space.low, space.high)
+        )
+        spread = nn.Sequential(self.network.head, Spread())
+        actor = ProbabilisticActor(
+            TensorDictModule(
+                Rows(self.network.encoder, spread, self._shown),
+                in_keys=["observation"],
+                out_keys=["loc", "scale"],
+            ),
+            in_keys=["loc", "scale"],
+            spec=Bounded(low, high),
+            distribution_class=TanhNormal,
+            distribution_kwargs={"low": low, "high": high},
+        )
+        encoder = self._encoder()
+        head = nn.Sequential(
+            nn.Linear(encoder.size + space.size, width), nn.SiLU(), nn.Linear(width, 1)
+        )
+        values = ValueOperator(Rows(encoder, head, self._shown), in_keys=["observation", "action"])
+        return CQLLoss(actor, values, action_spec=Bounded(low, high), deactivate_vmap=True)
