@@ -15,6 +15,8 @@ from cwm_cli.agents.interacting.games import ReplayGame, WorldGame
 from cwm_cli.agents.interacting.keys import keys_of, legend
 from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
 from cwm_cli.agents.subjects import find_subject
+from cwm_cli.agents.training.acting import DrawingSession
+from cwm_cli.agents.training.train import train
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.documented import documented_actions
@@ -222,6 +224,45 @@ def test_a_film_has_the_moments_between_two_commas_and_time_stands_still_at_a_po
     assert [event.is_recording for event in seen.events][:7] == [True, True, *[False] * 4, True]
 
 
+def test_what_a_model_sees_stands_beside_what_is_observed_and_chance_plays_without_keys() -> None:
+    place = arena(**LAKE)
+    session = DrawingSession(place.task, 0)
+    game = WorldGame(place, session=session, seen=lambda cell: 15 - cell, episodes=2)
+    while not game.is_done:
+        game.press(None)
+        panels = game.scene.panels
+    assert [panel.title for panel in panels] == ["original", "as observed", "as the model sees it"]
+    assert len(game.outcome()["episodes"]) == 2
+    seen, mirrored = (panel.look.picture for panel in panels[1:])
+    cell = game.scene.rows[0].values[0]
+    assert (mirrored == place.painter.look(15 - cell).picture).all()
+    assert (seen == place.painter.look(cell).picture).all()
+    game.close()
+
+
+class Narrow(WorldModel):
+    """Allows the first action alone."""
+
+    kind = "narrow"
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        columns = {f"next_{name}": c for name, c in rows.select("observations").items()}
+        columns |= {"rewards": np.zeros(len(rows)), "terminations": np.zeros(len(rows), bool)}
+        columns["valid_actions"] = np.zeros((len(rows), rows.action_space.count), bool)
+        columns["valid_actions"][:, 0] = True
+        return Predictions(columns)
+
+
+def test_only_actions_that_the_world_allows_have_keys_there() -> None:
+    game = WorldGame(arena("Household-v0"), Narrow())
+    assert sum("go to" in key for key in game.scene.legend) > 3
+    game.press(next(key for key in game.arena.keys.open_to(game._inside.valid)))
+    assert [key for key in game.scene.legend if "go to" in key] == ["g go to the fridge"]
+    [scene] = pressed(game, "m")
+    assert scene.warning == "go to the microwave is not allowed here"
+    game.close()
+
+
 NAMES = {
     "MiniGrid-Empty-5x5-v0": {"left": 0, "right": 1, "up": 2, "p": 3, "d": 4, "space": 5, "n": 6},
     "Sokoban-v0": {"up": 0, "down": 1, "left": 2, "right": 3, "0": 0},
@@ -325,10 +366,7 @@ def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
 @pytest.mark.slow
 def test_programs_are_played_in_whether_plain_of_chance_or_with_a_memory() -> None:
     keys = ["right", "left", *["right"] * 3]
-    plain, seen = play(program=CARTPOLE, env="CartPole-v1", keys=keys), Seen()
-    assert plain.facts["episodes"][0]["first_mismatch"] is None
-    assert plain.facts["episodes"][0]["steps"] == 5
-    chance = play(program=ICE, env="FrozenLake-v1", keys=["down"] * 4, observer=seen)
+    chance = play(program=ICE, env="FrozenLake-v1", keys=["down"] * 4)
     assert chance.facts["episodes"][0]["first_mismatch"] is None
     remembering = CARTPOLE.replace("set_state(self, observation)", "reset(self, observation)")
     remembering += "\n    def correct(self, observation, reward):\n        pass\n"
@@ -343,3 +381,20 @@ def test_programs_are_played_in_whether_plain_of_chance_or_with_a_memory() -> No
     assert failed.facts["episodes"][1]["steps"] == 1
     planned = play(program=CARTPOLE, env="CartPole-v1", mode="agent", max_steps=3)
     assert planned.facts["episodes"][0]["steps"] == 3
+
+
+@pytest.mark.slow
+def test_the_agent_of_a_training_plays_in_the_model_that_was_trained_with_it(tmp_path) -> None:
+    options = {"training.every": 20, "training.warm_up": 10, "training.tests": 1}
+    how: dict[str, Any] = {"model": "dummy", "agent": "random", "steps": 20, "options": options}
+    trained = train("FrozenLake-v1", env_args=LAKE, run=tmp_path / "run", **how)
+    seen = Seen()
+    found = play(trained.run, mode="agent", observer=seen)
+    assert seen.events[0].scene.legend[0] == "the agent plays"
+    assert found.facts["episodes"][0]["is_over"]
+    assert found.facts["episodes"][0]["first_mismatch"] is None
+    replayed = play(trained.run, mode="replay").facts["episodes"]
+    assert sum(each["steps"] for each in replayed) == 20
+    assert sum(each["wrong"] for each in replayed) == 0
+    with pytest.raises(CwmError, match="the environment itself sees observations as they are"):
+        play(trained.run, mode="recon")

@@ -151,7 +151,8 @@ def drawing(spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> gym.Env[Any, 
             except Exception as error:  # noqa: BLE001  # drawing needs packages, screens, ...: any may fail
                 said = clean(str(error), limit=100)
                 if mode == "rgb_array":
-                    reason = f"{spec.id} cannot be drawn ({said})"
+                    hint = ": without a screen, set MUJOCO_GL=egl" * ("OpenGL" in said)
+                    reason = f"{spec.id} cannot be drawn ({said}){hint}"
     return reason
 
 

@@ -395,7 +395,7 @@ class WorldGame(Game):
         if self.session is not None:
             told.append(f"{self._chosen_by} plays")
         else:
-            told += legend(self.arena.keys.named)
+            told += legend(self.arena.keys.open_to(self._inside.valid))
             if standing := getattr(self.arena.keys, "standing", ""):
                 told.append(f"now {standing}")
         told += legend({RESET: "begin again"})

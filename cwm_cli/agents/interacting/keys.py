@@ -6,7 +6,8 @@ A key is named by its character, or is one of `NAMED`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,10 @@ class Keys:
         """Say what an action is called."""
         return str(action)
 
+    def open_to(self, valid: Sequence[int] | None) -> dict[str, str]:
+        """Return what the keys of allowed actions do."""
+        return self.named
+
 
 def keys_of(space: Space, names: Sequence[str] = ()) -> Keys:
     """Return the keys for the actions of a space; `names` are those of discrete ones."""
@@ -131,6 +136,13 @@ class ActionKeys(Keys):
         """Say what an action is called."""
         return self._called[int(action) - self._start]
 
+    def open_to(self, valid: Sequence[int] | None) -> dict[str, str]:
+        """Return what the keys of allowed actions do."""
+        if valid is None:
+            return self.named
+        allowed = {action - self._start for action in valid}
+        return {key: name for key, name in self.named.items() if self._keys[key] in allowed}
+
     def _chosen(self, split: Sequence[Sequence[str]]) -> dict[str, int]:
         """Choose keys by the words of names; each action has one at most, and each key one."""
         keys: dict[str, int] = {}
@@ -147,7 +159,8 @@ class ActionKeys(Keys):
         for place, name in enumerate(split):
             letters = [letter for word in name for letter in (word[0], *word[1:])]
             firsts = [word[0] for word in name]
-            free = (each for each in (*firsts, *letters) if each not in {*RESERVED, *keys})
+            every = (*firsts, *letters, *ascii_letters)
+            free = (each for each in every if each not in {*RESERVED, *keys})
             if place not in keys.values() and (letter := next(free, "")):
                 keys[letter] = place
         return keys
@@ -218,11 +231,3 @@ def legend(named: Mapping[str, str]) -> list[str]:
     for key, does in named.items():
         found.setdefault(does, []).append(NAMED.get(key, key))
     return [f"{'/'.join(keys)} {does}" for does, keys in found.items()]
-
-
-def read_keys(text: Iterable[str]) -> list[str]:
-    """Return keys of words and characters: `left`, `space`, `q`; ValueError for any other."""
-    found = list(text)
-    if odd := [key for key in found if key not in NAMED and len(key) != 1]:
-        raise ValueError(f"there is no key {odd[0]!r}: name one of {', '.join(NAMED)}")
-    return found

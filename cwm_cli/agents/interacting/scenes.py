@@ -11,10 +11,14 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.painting import Appearance, Components, NamedComponent
 from cwm_cli.evaluation.metric import close
-from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
+from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.planning.model import Step
 from cwm_cli.text import percent
 from cwm_cli.worlds.model import Predictions, Shape, WorldModel
+
+FORESEEN = 256
+"""Draws of a step before what came about counts as not foreseen: an outcome of one in fifty is
+overlooked then with a chance of 0.006."""
 
 MOST_ROWS = 64
 """Components that are told one by one; of more, those that differ or have changed."""
@@ -112,7 +116,7 @@ def foreseen(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
     if model.remembers:
         return None
     rows = _alone(row, like)
-    found = model.predict(rows, draws=DRAWS)
+    found = model.predict(rows, draws=FORESEEN)
     if found.failure is not None or any(part[0] for part in wrong_parts(found, rows).values()):
         return None
     return found.shape
