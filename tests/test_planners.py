@@ -63,7 +63,7 @@ class Line(Model):
 
 
 def line(planner: type[Planner]) -> Line:
-    return Line(FEW if planner.serves(FEW) else REAL)
+    return Line(REAL if planner.serves(REAL) else FEW)
 
 
 def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
@@ -73,7 +73,7 @@ def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
 @pytest.mark.parametrize(
     ("space", "names"),
     [
-        (spaces.Discrete(3), ["tabular", "mcts"]),
+        (spaces.Discrete(3), ["tabular", "mcts", "icem"]),
         (spaces.Box(-1, 1, (2,)), ["icem", "cem"]),
         (spaces.Box(-np.inf, np.inf, (2,)), []),
         (spaces.Box(0, 9, (2,), np.int64), []),

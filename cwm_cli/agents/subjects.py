@@ -126,7 +126,7 @@ def _of_run(
         run=found,
         options=options or (),
     )
-    if not isinstance(found, ProgramRun):
+    if not isinstance(found, ProgramRun) or found.has_trained:
         theirs, others = apart(subject.options, found.options_of)
         return subject._replace(model=found.trusted_model(theirs, observer), options=others)
     return subject._replace(

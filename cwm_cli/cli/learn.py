@@ -153,7 +153,7 @@ def learn(
         emit_json(result.as_json() | {"curve": [str(file) for file in curve]})
     out = console(json=json)
     next_command = shlex.join(["cwm", "plan", str(result.run)])
-    if result.program is None:
+    if result.program is None and not result.trained:
         next_command = shlex.join(["cwm", "runs", "show", str(result.run)])
     for line in learning_report(result, next_command):
         out.print(line, highlight=False, soft_wrap=True)

@@ -53,6 +53,11 @@ class ProgramRun(ModelRun[H, R]):
     """
 
     @property
+    def has_trained(self) -> bool:
+        """Whether it came to a model that was trained instead."""
+        return False
+
+    @property
     def has_program(self) -> bool:
         """Whether there is one yet."""
         return (self.folder / BEST).exists()

@@ -271,5 +271,8 @@ def learning_report(result: LearningResult, next_command: str) -> Iterator[Text]
         yield Text(f"{'' if place else 'unknown':<10}{printable(each.text)}")
     if len(asked) > QUESTIONS:
         yield Text(f"{'':<10}and {len(asked) - QUESTIONS} more: cwm runs show {result.run}")
-    yield Text(f"program   {result.program or 'none'}")
+    if result.trained:
+        yield Text(f"model     trained by {result.trained}")
+    else:
+        yield Text(f"program   {result.program or 'none'}")
     yield Text(f"next      {next_command}")

@@ -22,3 +22,9 @@ def cwm_agents() -> Mapping[str, str]:
         "actor-critic": "cwm_neural.actor:ActorCriticTrainer",
         "cql": "cwm_neural.cql:CqlTrainer",
     }
+
+
+@hookimpl
+def cwm_learning_strategies() -> Mapping[str, str]:
+    """Offer `ensemble`, which learns online by any of them."""
+    return {"ensemble": "cwm_neural.learning:TrainedLearning"}

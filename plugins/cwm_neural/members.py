@@ -39,6 +39,12 @@ AT_ONCE = 100_000
 LIKELY = 0.5
 """A step that is likelier than this to be the last is said to be."""
 
+SOFTENED, SOFT_SHARE = 4.0, 0.05
+"""Ends are foreseen more vaguely by so much, with so much weight in what a plan is worth.
+
+Plans that all end nowhere, or all end soon, are else alike: these tell which come closer to it.
+"""
+
 UNLIKELY = 1e-3
 """Outcomes less likely than this are left out where all of them are told."""
 
@@ -177,7 +183,12 @@ class EnsembleModel(WorldModel):
     @property
     def planners(self) -> Sequence[str]:
         """One that tries many plans at once; where one symbol is observed there are better ones."""
-        return ("icem",) if EnsemblePlanning(self).deterministic else ()
+        return ("icem",) if self.planning.deterministic else ()
+
+    @property
+    def planning(self) -> EnsemblePlanning:
+        """The model as planners step it."""
+        return EnsemblePlanning(self)
 
     def changed(self) -> None:
         """Hear that the networks are others now."""
@@ -260,7 +271,7 @@ class EnsembleModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
         """Begin to plan, each plan tried in all members at once."""
-        return TrustedSession(EnsemblePlanning(self), planners, task.seed, form="ensemble")
+        return TrustedSession(self.planning, planners, task.seed, form="ensemble")
 
 
 class EnsembleEpisodes(ImaginedEpisodes):
@@ -371,11 +382,16 @@ class EnsemblePlanning(Model):
         wide = before.repeat_interleave(each, 0).expand(members, -1, -1)
         for draw in range(max(draws, 1)):
             noise = noise_of(*self.drawn_from, draw, common=True) if self._noisy else None
-            here, lasting = wide, torch.ones(wide.shape[:2], device=before.device)
+            here = wide
+            lasting = torch.ones(2, *wide.shape[:2], device=before.device)
+            shares = lasting.new_tensor([1 - SOFT_SHARE, SOFT_SHARE])[:, None]
             for actions in done:
                 found = self._nets.step(here, actions.expand(members, -1, -1), noise)
-                total += (lasting * found.rewards).mean(0)
-                here, lasting = found.states, lasting * (1 - found.ends)
+                total += (shares * (lasting * found.rewards).mean(1)).sum(0)
+                here = found.states
+                if not self._nets.endless:
+                    vague = torch.sigmoid(torch.logit(found.ends) / SOFTENED)
+                    lasting = lasting * (1 - torch.stack([found.ends, vague]))
         self.counter[0] += count * each * length * max(draws, 1)
         worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
         return worth / max(draws, 1)

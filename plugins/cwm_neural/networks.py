@@ -112,6 +112,7 @@ class MemberNetworks(nn.Module):
         self.register_buffer("reward_mean", torch.zeros(1))
         self.register_buffer("reward_scale", torch.ones(1))
         self.register_buffer("bounds", torch.zeros(2, numbers))
+        self.register_buffer("endless", torch.tensor(True))
         self.register_buffer("groups", torch.as_tensor(seen.symbols))
 
     def standardise(self, rows: RowBatch) -> None:
@@ -133,7 +134,8 @@ class MemberNetworks(nn.Module):
             getattr(self, f"{name}_scale")[:count] = torch.where(scale > SMALLEST, scale, 1.0)
 
     def bound(self, rows: RowBatch) -> None:
-        """Take in how far numbers go."""
+        """Take in how far numbers go, and whether episodes end by themselves."""
+        self.endless.fill_(not bool(rows.ends.any()))
         if numbers := self.seen.numbers:
             both = torch.cat([rows.states, rows.following])[:, :numbers]
             low, high = both.amin(0), both.amax(0)
@@ -186,7 +188,8 @@ class MemberNetworks(nn.Module):
         """Return what steps pay, as a mean, and how likely each is the last."""
         found = self._worth(states, actions, after)
         rewards = found[..., 0] * self.reward_scale + self.reward_mean
-        return rewards, torch.sigmoid(found[..., 1])
+        ends = torch.sigmoid(found[..., 1])
+        return rewards, torch.zeros_like(ends) if self.endless else ends
 
     def chances(self, states: Tensor, actions: Tensor) -> Tensor:
         """Return how likely each value of each symbol is, (rows, values), members together."""

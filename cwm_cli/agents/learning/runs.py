@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.questions import RecordedQuestion
+from cwm_cli.agents.training.runs import task_of
+from cwm_cli.agents.training.trainer import Trainer, Training
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import find
 from cwm_cli.runs import files
-from cwm_cli.runs.programs import ProgramRun
+from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary
 from cwm_cli.runs.store import DATASET, RunHeader
 
+if TYPE_CHECKING:
+    from cwm_cli.runs.observer import Observer
+    from cwm_cli.worlds.model import WorldModel
+
 EARLIER = "earlier.npz"
 """The file with rows of another environment that was learned before."""
+
+TRAINED, TRAINER = "trained", "trainer.json"
+"""The folder with a model that was trained, and the file in it that says by what."""
 
 PROGRAMS = "programs"
 """The folder with every program that was acted on."""
@@ -168,6 +179,32 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         except UnreadableError as error:
             raise UnreadableError(error.file, error.reason, "restore it") from error
 
+    def keep_trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+        """Keep a model that was trained instead of a program."""
+        folder = self.folder / TRAINED
+        folder.mkdir(exist_ok=True)
+        training.save(folder)
+        files.write_object(folder / TRAINER, {"trainer": trainer, "options": dict(options)})
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether it came to a model that was trained."""
+        return (self.folder / TRAINED / TRAINER).exists()
+
+    def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
+        """Return the model that was trained."""
+        folder = self.folder / TRAINED
+        known = files.read_object(folder / TRAINER)
+        if known is None:
+            raise CwmError(f"{folder / TRAINER} is missing: restore it")
+        factory: type[Trainer] = find("trainer", known["trainer"])
+        factory.check()
+        training = factory(**known["options"]).begin(
+            task_of(find_environment(self.config.env), self.config)
+        )
+        training.load(folder)
+        return training.model
+
     def episodes(self) -> Iterator[EpisodeRecord]:
         """Yield the episodes that are over."""
         return (each for each in self.records() if isinstance(each, EpisodeRecord))
@@ -227,7 +264,8 @@ class LearningResult:
     `returns` has every episode: steps in the environment up to its end, its return, and what it was
     played for. `changed` is the number of steps after which nothing changed any more. `refits`
     counts the programs, `writing_seconds` is the time that they took, `planning_seconds` that of
-    deciding. `cost` is in US dollars, None where it is unknown.
+    deciding. `cost` is in US dollars, None where it is unknown. `trained` names what trained
+    the model, where it is no program.
     """
 
     run: Path
@@ -247,6 +285,7 @@ class LearningResult:
     writing_seconds: float = 0.0
     planning_seconds: float = 0.0
     gaps: tuple[str, ...] = ()
+    trained: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm learn --json` prints."""

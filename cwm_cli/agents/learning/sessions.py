@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cwm_cli.agents.learning.certificate import EpisodeRecord
 from cwm_cli.agents.learning.runs import LearningResult, LearnRun, ProgramRecord, StepsTaken
@@ -15,6 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 
 if TYPE_CHECKING:
+    from cwm_cli.agents.training.trainer import Training
     from cwm_cli.sandbox import Sandbox
 
 
@@ -32,6 +33,8 @@ class RecordedSession(LearningSession):
     _length: int = 0
     _wrong: int = 0
     _programs: int = 0
+    trainer: str = ""
+    """By what a model was trained, "" where none was."""
 
     @classmethod
     def of(
@@ -87,6 +90,11 @@ class RecordedSession(LearningSession):
         self.run.write_best(program)
         self.observer.advanced(record)
 
+    def trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+        """Keep a model that was trained."""
+        self.trainer = trainer
+        self.run.keep_trained(trainer, options, training)
+
     @property
     def result(self) -> LearningResult:
         """What came of it."""
@@ -106,6 +114,7 @@ class RecordedSession(LearningSession):
             seconds=round(self.run.elapsed, 3),
             stopped=self.over or "strategy",
             refits=self._programs,
+            trained=self.trainer,
         )
 
 

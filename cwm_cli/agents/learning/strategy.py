@@ -8,15 +8,16 @@ budgets. They come as a `LearningSession`, which counts what is used up and keep
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cwm_cli.presets import WithPresets
 from cwm_cli.runs.observer import SILENT, Observer
 
 if TYPE_CHECKING:
+    from cwm_cli.agents.training.trainer import Training
     from cwm_cli.data.dataset import Transition
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.envs.tasks import Task
@@ -42,8 +43,9 @@ class LearningSession:
     """What a strategy learns with: environments, a sandbox, whoever answers, and budgets.
 
     The `tasks` are learned in their order, as a curriculum. A strategy tells of each step with
-    `stepped`, of each episode with `ended`, of each program with `wrote`, asks by `complete`, and
-    stops when it is `over`. Whoever keeps a run overrides these, and calls what they override.
+    `stepped`, of each episode with `ended`, of each program with `wrote`, of a model that it
+    trained with `trained`, asks by `complete`, and stops when it is `over`. Whoever keeps a run
+    overrides these, and calls what they override.
     """
 
     tasks: Sequence[LearningTask]
@@ -89,6 +91,9 @@ class LearningSession:
     def wrote(self, program: str, note: str = "") -> None:
         """Keep a program that is acted on from now on; the note says why it was written."""
         self.program = program
+
+    def trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+        """Keep a model that was trained: by which trainer, with which of its options."""
 
     def complete(self, request: Request) -> Completion:
         """Ask whoever answers, and count what that took."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -313,9 +313,20 @@ def made(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
     return trainer
 
 
+class _Environment(Protocol):
+    """Choices that name an environment, and a seed."""
+
+    @property
+    def env(self) -> str: ...
+    @property
+    def env_args(self) -> dict[str, Any]: ...
+    @property
+    def seed(self) -> int: ...
+
+
 def task_of(
     spec: EnvironmentSpec,
-    config: TrainConfig,
+    config: _Environment,
     device: str = "cpu",
     tell: Any = None,
 ) -> TrainingTask:

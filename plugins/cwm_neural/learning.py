@@ -1,0 +1,105 @@
+"""Learning online with what is trained: act by it, fit it, and keep it (`cwm learn`)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, fields
+from math import isinf
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
+from cwm_cli.agents.training.acting import Collector
+from cwm_cli.agents.training.trainer import Agent, Training, TrainingTask
+from cwm_cli.data.dataset import ALL_FITTED, Dataset, Transition
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import find
+from cwm_cli.worlds.model import PlanningSession
+
+
+@dataclass
+class TrainedLearning(LearningStrategy):
+    """Acts by a world model that is trained on all that came of it so far."""
+
+    model: str = "ensemble"
+    """What is trained, as `cwm train --model` names it."""
+    profile: str = ""
+    """Its preset; its own where none is named."""
+    every: Annotated[int, Field(ge=1)] = 200
+    """Steps after which it is fitted again."""
+    warm: Annotated[int, Field(ge=1)] = 200
+    """Steps that are taken at random before."""
+    epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """How likely a step is a random one afterwards."""
+
+    @classmethod
+    def example(cls, material: Any) -> Self:
+        """Make one that needs no further packages, for the tests of what plugs in."""
+        return cls(model="dummy", warm=4, every=4)
+
+    def learn(self, session: LearningSession) -> None:
+        """Learn one environment after the other, each from its beginning; the last one is kept."""
+        for task in session.tasks:
+            training, agent = self._begun(session, task)
+            with closing(Collector(task.task, self.epsilon)) as collector:
+                self._go_on(session, training, agent, task, collector)
+            if session.over:
+                break
+        options = {"preset": self.profile} if self.profile else {}
+        session.trained(self.model, options, training)
+
+    def _begun(self, session: LearningSession, task: LearningTask) -> tuple[Training, Agent]:
+        """Begin a model, and who acts in it."""
+        factory = find("trainer", self.model)
+        factory.check()
+        if self.profile and "preset" not in {field.name for field in fields(factory)}:
+            raise CwmError(f"{self.model} has no profiles: leave -o strategy.profile= out")
+        with closing(task.task.make()) as env:
+            spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+        wanted = TrainingTask(*spaces, seed=session.seed, schema=task.schema, env=task.name)
+        training = factory(**({"preset": self.profile} if self.profile else {})).begin(wanted)
+        agent = training.agent
+        if agent is None:
+            acts = find("agent", factory.agent)
+            acts.check()
+            agent = acts().begin(wanted)
+        return training, agent
+
+    def _go_on(
+        self,
+        session: LearningSession,
+        training: Training,
+        agent: Agent,
+        task: LearningTask,
+        collector: Collector,
+    ) -> None:
+        """Collect steps and fit to all of them, in turn, until a budget is used up."""
+        with closing(task.task.make()) as env:
+            spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+        rows: list[Transition] = []
+        acting: PlanningSession | None = None
+        while not session.over:
+            left = session.steps - len(session.rows)
+            wanted = self.every if acting else self.warm
+            count = wanted if isinf(left) else min(wanted, int(left))
+            fresh = 0
+            for row in collector.collect(acting, count):
+                rows.append(row)
+                fresh += 1
+                aim = "exploit" if acting else "explore"
+                session.stepped(row, aim=aim)
+                if row.terminated or row.truncated:
+                    own = (each.reward for each in rows if each.episode == row.episode)
+                    session.ended(sum(own), aim=aim)
+                if session.over:
+                    break
+            seen = Dataset.of(
+                rows, observation_space=spaces[0], action_space=spaces[1], metadata=ALL_FITTED
+            )
+            training.fit(seen, fresh)
+            agent.fit(training.model, seen, fresh)
+            if acting is not None:
+                acting.close()
+            acting = agent.open(task.task, seed=session.seed)

@@ -1,0 +1,147 @@
+"""Ensembles of networks: they learn rows, foresee chances, and are planned with."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import cwm_cli
+from cwm_cli.agents.recording import record
+from cwm_cli.agents.training.trainer import Diverged, TrainingTask
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Decider, Moment, find_planner
+from cwm_cli.registry import environment, find
+from cwm_cli.sandbox.protection import GAPS
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+pytestmark = pytest.mark.slow
+
+PUSH = space_of(spaces.Box(-1, 1, (1,), np.float64), "actions")
+TURN = space_of(spaces.Discrete(2), "actions")
+LINE = space_of(spaces.Box(-9, 9, (1,), np.float64))
+
+
+def walked(actions: Space, rows: int = 200) -> Dataset:
+    """Push a point along a line that pays where it is, and ends beyond 2."""
+    rng = np.random.default_rng(0)
+    before = rng.uniform(-3, 3, (rows, 1))
+    drawn = rng.uniform(-1, 1, (rows, 1)) if actions.is_float else rng.integers(2, size=rows)
+    pushes = drawn.reshape(rows, -1) if actions.is_float else 2.0 * drawn[:, None] - 1
+    after = before + pushes
+    columns = {
+        "observations": before,
+        "actions": drawn,
+        "next_observations": after,
+        "rewards": after[:, 0].copy(),
+        "terminations": after[:, 0] > 2,
+        "truncations": np.zeros(rows, bool),
+        "episodes": np.arange(rows) // 20,
+        "split": np.zeros(rows, np.int8),
+    }
+    return Dataset(columns, LINE, actions)
+
+
+def begun(rows: Dataset, seed: int = 0, **options: object):
+    task = TrainingTask(rows.observation_space, rows.action_space, seed=seed)
+    return find("trainer", "ensemble")(preset="tiny", **options).begin(task)
+
+
+@pytest.fixture(scope="module")
+def pushed():
+    training = begun(walked(PUSH), ratio=2.0)
+    training.fit(training_rows := walked(PUSH), 150)
+    return training, training_rows
+
+
+def test_changes_rewards_and_ends_are_learned_from_rows(pushed) -> None:
+    training, rows = pushed
+    told = training.measure(rows)
+    assert told["number_error"] < 0.3
+    assert told["reward_error"] < 0.3
+    assert told["end_error"] < 0.1
+    found = training.model.predict(rows)
+    assert found.shape == "certain"
+    assert np.abs(found.columns["next_observations"] - rows.columns["next_observations"]).max() < 1
+
+
+def test_what_is_drawn_differs_by_member_and_its_middle_is_right(pushed) -> None:
+    training, rows = pushed
+    found = training.model.predict(rows, draws=8, seed=1)
+    assert found.shape == "draws"
+    assert found.columns["next_observations"].shape == (len(rows), 8, 1)
+    assert found.columns["next_observations"].std(axis=1).min() > 0
+    middle = found.likeliest()["next_observations"]
+    assert np.abs(middle - rows.columns["next_observations"]).mean() < 0.3
+
+
+@pytest.mark.parametrize("actions", [PUSH, TURN], ids=["box", "discrete"])
+def test_plans_go_where_it_pays_and_step_the_model_all_at_once(actions: Space) -> None:
+    training = begun(walked(actions), ratio=2.0)
+    training.fit(walked(actions), 100)
+    [name] = training.model.planners
+    session_model = training.model.planning
+    decider = Decider([find_planner(name)(horizon=3, budget=120)], session_model, seed=0)
+    moments = [Moment(number, 0, np.array([at]), 3) for number, at in enumerate((-2.0, 0.0))]
+    plans = decider.plan(moments)
+    assert [float(np.ravel(plan[0])[0]) > 0 for plan in plans] == [True, True]
+    assert session_model.counter[0] >= 2 * 100
+
+
+def test_the_same_seed_gives_the_same_networks_and_another_seed_others() -> None:
+    rows = walked(PUSH, 40)
+    digests = []
+    for seed in (1, 1, 2):
+        training = begun(rows, seed)
+        training.fit(rows, 2)
+        digests.append(training.model.digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_of_one_symbol_all_outcomes_are_told_with_their_chances() -> None:
+    spec = environment("FrozenLake-v1")
+    rows = record(spec, policy="random", episodes=80, test_episodes=1)
+    training = begun(rows, ratio=1.0)
+    training.fit(rows, 250)
+    assert training.model.planners == ()
+    model = training.model.planning
+    model.draw_from((0,))
+    model.stand(0)
+    told = model.outcomes(2)
+    assert told is not None
+    assert sum(each.probability for each in told) == pytest.approx(1)
+    likely = {each.step.observation for each in told if each.probability > 0.15}
+    assert likely == {0, 1, 4}  # slipping: the right, and both sides of it
+    assert model.step(2).observation in {each.step.observation for each in told}
+
+
+def test_pictures_texts_no_rows_and_losses_that_are_no_numbers_are_refused() -> None:
+    picture = space_of(spaces.Box(0, 255, (32, 32, 3), np.uint8))
+    make = find("trainer", "ensemble")(preset="tiny")
+    with pytest.raises(CwmError, match="--model transformer --tokenizer vq"):
+        make.begin(TrainingTask(picture, TURN))
+    with pytest.raises(CwmError, match="only texts"):
+        make.begin(TrainingTask(space_of(spaces.Text(5)), TURN))
+    rows = walked(PUSH, 40)
+    training = begun(rows)
+    with pytest.raises(CwmError, match="no rows"):
+        training.fit(rows[np.zeros(40, bool)], 1)
+    rows.columns["rewards"][3:] = np.nan
+    with pytest.raises(Diverged, match="reward is nan at update 1"):
+        training.fit(rows, 1)
+
+
+def test_learning_keeps_what_it_trained_so_that_it_is_planned_with(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["strategy.profile=tiny", "strategy.warm=30", "strategy.every=10"]
+    result = cwm_cli.learn(
+        "Pendulum-v1", strategy="ensemble", steps=40, options=options, run=run, allow_gap=list(GAPS)
+    )
+    assert (result.steps, result.trained, result.program) == (40, "ensemble", None)
+    assert cwm_cli.evaluate(run) is not None
+    done = cwm_cli.plan(run, episodes=1, max_steps=3, options=["budget=60", "horizon=3"])
+    assert done.side.report.planner == "icem"
