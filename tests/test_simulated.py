@@ -15,6 +15,8 @@ import recordings
 from benchmarks.charts import chart
 from benchmarks.curves import Band, curve
 from benchmarks.laboratory import Kept
+from benchmarks.training import Returns
+from cwm_cli.agents.training.runs import PlayedEpisodes, TrainingResult
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
@@ -397,6 +399,22 @@ def test_an_interquartile_mean_is_moved_by_no_few_and_drawn_again_within_each_ta
     assert ((band.low < band.mean) & (band.mean < band.high)).all()
     flat = Band.interquartile(np.repeat(strata[:, None] * 1.0, 3, axis=1), strata)
     assert [float(each[0]) for each in flat] == pytest.approx([0.5] * 3)
+
+
+def test_returns_of_training_lie_between_random_play_and_an_oracle() -> None:
+    runs = []
+    for seed in range(4):
+        random, *tests = (
+            PlayedEpisodes(
+                number=n, steps=100 * n, returns=[20.0 + 40 * n, 20 + 44 * n], lengths=[]
+            )
+            for n in range(3 + seed % 2)
+        )
+        runs.append(TrainingResult(Path(), [], tests, random, 300, {}, 0.0))
+    found = Returns.of("dreamer", runs, 104)
+    assert found.steps == [100, 200]
+    assert found.band.mean == pytest.approx([0.5, 1.0])
+    assert found.lines()[1] == "| dreamer | 200 | 1 | 1 to 1 | 4 |"
 
 
 def test_a_chart_is_a_picture_with_every_strategy_in_it():

@@ -1,0 +1,110 @@
+"""Returns of agents that are trained, over the steps of the environment that they took.
+
+    python -m benchmarks.training CartPole-v1 --models dreamer ensemble --steps 3000 --oracle 500
+    python -m benchmarks.training Catch-v0 --models transformer+actor-critic dreamer --profile tiny
+
+Each model is trained once for each seed by `cwm train`, and tested as often as that tests. Runs are
+kept in a folder, where what was stopped continues and nothing is trained twice.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.curves import Band
+from cwm_cli import train
+from cwm_cli.agents.training.runs import TrainingResult
+from cwm_cli.errors import CwmError
+from cwm_cli.views.curves import Chart, Series
+
+SEEDS = (100, 101, 102)
+"""Nothing was tuned on them."""
+
+
+class Returns(NamedTuple):
+    """What several runs of a model were worth after so many steps: rows are runs."""
+
+    name: str
+    steps: list[int]
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, name: str, runs: Sequence[TrainingResult], oracle: float | None) -> "Returns":
+        """Gather tests that all runs had; with an oracle 0 is random play, and 1 the oracle."""
+        tests = [{test.steps: test.mean for test in run.tests if test.number} for run in runs]
+        steps = sorted(set.intersection(*map(set, tests)))
+        values = np.array([[test[step] for step in steps] for test in tests])
+        if oracle is not None:
+            random = np.array([run.random.mean if run.random else 0.0 for run in runs])[:, None]
+            values = (values - random) / (oracle - random)
+        return cls(name, steps, values)
+
+    @property
+    def band(self) -> Band:
+        """Their interquartile means, and where these lie with 95 % confidence."""
+        return Band.interquartile(self.values, np.zeros(len(self.values)))
+
+    def lines(self) -> list[str]:
+        """Write down what they were worth, a line for each number of steps."""
+        runs = len(self.values)
+        return [
+            f"| {self.name} | {steps:,} | {mean:.3g} | {low:.3g} to {high:.3g} | {runs} |"
+            for steps, mean, low, high in zip(self.steps, *self.band, strict=True)
+        ]
+
+    def series(self) -> Series:
+        """Return them as a line with its band."""
+        mean, low, high = (part.tolist() for part in self.band)
+        return Series(self.name, self.steps, mean, (low, high))
+
+
+def main() -> None:
+    """Train what is missing, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("env")
+    parser.add_argument("--models", nargs="+", default=["dreamer"], help="MODEL or MODEL+AGENT")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--profile")
+    parser.add_argument("-o", "--option", action="append", default=[], help="as of cwm train")
+    parser.add_argument("--oracle", type=float, help="its return: 1 in the table, random play 0")
+    parser.add_argument("--folder", type=Path, default=Path("runs/training"))
+    parser.add_argument("--figure", type=Path)
+    args = parser.parse_args()
+    found = []
+    for name in args.models:
+        model, _, agent = name.partition("+")
+        runs = []
+        for seed in args.seeds:
+            folder = args.folder / f"{args.env}-{name}-{seed}"
+            print(f"{folder} ...", flush=True)
+            try:
+                trained = train(
+                    args.env,
+                    model=model,
+                    agent=agent or None,
+                    profile=args.profile,
+                    options=args.option,
+                    steps=args.steps,
+                    seed=seed,
+                    run=folder,
+                )
+            except CwmError as error:
+                raise SystemExit(f"{folder}: {error}") from error
+            runs.append(trained)
+        found.append(Returns.of(name, runs, args.oracle))
+    print("\n| model | steps | interquartile mean | 95 % | runs |\n|---|---|---|---|---|")
+    print("\n".join(line for each in found for line in each.lines()))
+    if args.figure:
+        label = "return" if args.oracle is None else "return, 1 is the oracle"
+        series = [each.series() for each in found]
+        args.figure.write_text(Chart.of(args.env, "steps", label, series).svg())
+
+
+if __name__ == "__main__":
+    main()
