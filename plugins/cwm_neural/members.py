@@ -39,10 +39,10 @@ AT_ONCE = 100_000
 LIKELY = 0.5
 """A step that is likelier than this to be the last is said to be."""
 
-SOFTENED, SOFT_SHARE = 4.0, 0.05
-"""Ends are foreseen more vaguely by so much, with so much weight in what a plan is worth.
+VAGUE = 0.05
+"""Weight, in what a plan is worth, of ends that are foreseen vaguely.
 
-Plans that all end nowhere, or all end soon, are else alike: these tell which come closer to it.
+Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
 """
 
 UNLIKELY = 1e-3
@@ -100,6 +100,7 @@ class EnsembleTraining(Training):
                 sums[name] = sums.get(name, 0.0) + loss
             self._due -= 1
             made += 1
+        self.networks.soften(data)
         self.model.changed()
         return {name: total / made for name, total in sums.items()}
 
@@ -384,14 +385,14 @@ class EnsemblePlanning(Model):
             noise = noise_of(*self.drawn_from, draw, common=True) if self._noisy else None
             here = wide
             lasting = torch.ones(2, *wide.shape[:2], device=before.device)
-            shares = lasting.new_tensor([1 - SOFT_SHARE, SOFT_SHARE])[:, None]
+            shares = lasting.new_tensor([1 - VAGUE, VAGUE])[:, None]
             for actions in done:
                 found = self._nets.step(here, actions.expand(members, -1, -1), noise)
                 total += (shares * (lasting * found.rewards).mean(1)).sum(0)
                 here = found.states
                 if not self._nets.endless:
-                    vague = torch.sigmoid(torch.logit(found.ends) / SOFTENED)
-                    lasting = lasting * (1 - torch.stack([found.ends, vague]))
+                    ends = torch.stack([found.ends, self._nets.vague(found.ends)])
+                    lasting = lasting * (1 - ends)
         self.counter[0] += count * each * length * max(draws, 1)
         worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
         return worth / max(draws, 1)

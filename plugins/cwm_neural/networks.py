@@ -32,6 +32,10 @@ BEYOND = 10.0
 """Numbers go no further beyond what was seen than so many times its range: they stay finite."""
 
 
+USUAL = 2.5
+"""The logit of an end, as it is softened, where it is as far off as usual: 8 % each step."""
+
+
 class Layers(nn.Module):
     """Fully connected layers of all members: (members, rows, inputs) to (..., outputs)."""
 
@@ -113,6 +117,7 @@ class MemberNetworks(nn.Module):
         self.register_buffer("reward_scale", torch.ones(1))
         self.register_buffer("bounds", torch.zeros(2, numbers))
         self.register_buffer("endless", torch.tensor(True))
+        self.register_buffer("vagueness", torch.tensor(1.0))
         self.register_buffer("groups", torch.as_tensor(seen.symbols))
 
     def standardise(self, rows: RowBatch) -> None:
@@ -141,6 +146,16 @@ class MemberNetworks(nn.Module):
             low, high = both.amin(0), both.amax(0)
             room = BEYOND * (high - low)
             self.bounds[0], self.bounds[1] = low - room, high + room
+
+    @torch.no_grad()
+    def soften(self, rows: RowBatch) -> None:
+        """Measure how far from an end rows usually are: the surer members are, the further."""
+        wide = (each.expand(self.members, -1, -1) for each in rows[:3])
+        self.vagueness.fill_(self._worth(*wide)[..., 1].abs().mean() / USUAL).clamp_(min=1)
+
+    def vague(self, ends: Tensor) -> Tensor:
+        """Return how likely ends are, as if members were less sure of them."""
+        return torch.sigmoid(torch.logit(ends) / self.vagueness)
 
     def losses(self, rows: RowBatch) -> dict[str, Tensor]:
         """Return the mean of each loss over rows (members, rows, ...)."""
