@@ -105,8 +105,8 @@ class Hooks(Protocol):
         """Name what is taken where the user names nothing, by role.
 
         The roles: `strategy`, `backend` (no model was named), `model` (the backend that is asked
-        when one was), and of `cwm theorize` the `method` and the backends `theorist` and
-        `statistician`::
+        when one was), of `cwm theorize` the `method` and the backends `theorist` and
+        `statistician`, and of `cwm train` the `trainer`::
 
             return {"strategy": "greedy"}
         """

@@ -53,7 +53,7 @@ Kind = Literal[
     "trainer",
     "agent",
 ]
-Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method"]
+Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method", "trainer"]
 """Where something is taken without being named: see the hook `cwm_defaults`."""
 
 HOOKS: Mapping[Kind, str] = {

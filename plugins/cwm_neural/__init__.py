@@ -28,3 +28,9 @@ def cwm_agents() -> Mapping[str, str]:
 def cwm_learning_strategies() -> Mapping[str, str]:
     """Offer `ensemble`, which learns online by any of them."""
     return {"ensemble": "cwm_neural.learning:TrainedLearning"}
+
+
+@hookimpl
+def cwm_defaults() -> Mapping[str, str]:
+    """Train the quickest kind where none is named."""
+    return {"trainer": "ensemble"}

@@ -40,7 +40,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
-from cwm_cli.registry import Owner, find, names, read_options, with_presets
+from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import DATASET, HEADER, RowsAdded, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits
@@ -106,8 +106,8 @@ def train(
     goes on as long as so many `steps` are worth. With a `world`, the folder of a run or a file with
     a program, an agent is trained in that and no model is. `tokenizer` and `profile` are short for
     the options `model.tokenizer` and `preset`. Parts begin with what another run learned (`init`,
-    PART=FOLDER), and those in `freeze` are fitted no more. Without a `model` it is the ensemble,
-    or none where the agent learns from rows alone.
+    PART=FOLDER), and those in `freeze` are fitted no more. Without a `model` it is the usual
+    one, or none where the agent learns from rows alone.
 
     The observer is told the `TrainingLoop`, each `EpochRecord` and each `PlayedEpisodes`. Raises
     `CwmError` for what the user can mend.
@@ -204,7 +204,7 @@ class _Chosen(NamedTuple):
         if in_world and acts is None:
             raise CwmError(f"name what learns in it: --agent {' or '.join(_learning())}")
         if model is None and not in_world and (acts is None or acts.needs_model or not acts.learns):
-            model = "ensemble"
+            model = default("trainer")
         trains = find("trainer", model) if model is not None else None
         if acts is None and trains is not None and trains.agent:
             agent, acts = trains.agent, find("agent", trains.agent)
