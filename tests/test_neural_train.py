@@ -1,0 +1,102 @@
+"""`cwm train` with networks: crashed and continued, with agents of both kinds; used afterwards."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cwm_cli  # noqa: E402
+from cwm_cli.agents.training.runs import TrainRun  # noqa: E402
+
+pytestmark = pytest.mark.slow
+torch.set_num_threads(1)
+
+SMALLEST = {
+    "training.every": 40,
+    "training.warm_up": 40,
+    "training.tests": 1,
+    "training.test_every": 2,
+    "training.max_steps": 8,
+}
+PLANS = {"icem.budget": 12, "icem.iterations": 1, "icem.horizon": 3}
+LEARNS = {"agent.starts": 4, "agent.horizon": 3, "agent.width": 8, "agent.updates": 0.1}
+
+
+class Crash(BaseException):
+    """Ends a process, as far as a test in the same one can tell."""
+
+
+def lines(folder: Path) -> list[dict]:
+    """Return the journal without times."""
+    found = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    for line in found:
+        line.pop("seconds", None)
+    return found
+
+
+def train(folder: Path, agent: str, steps: int = 120, **more):
+    """Train an ensemble as small as can be."""
+    options = SMALLEST | {"model.ratio": 0.2} | (LEARNS if agent == "actor-critic" else PLANS)
+    return cwm_cli.train(
+        "CartPole-v1",
+        model="ensemble",
+        agent=agent,
+        profile="tiny",
+        steps=steps,
+        options=options,
+        device="cpu",
+        run=folder,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("agent", ["planner", "actor-critic"])
+def test_networks_that_crash_go_on_to_the_same_numbers(agent, tmp_path, monkeypatch) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(whole, agent)
+    write = TrainRun._write
+
+    def crash(run, *records):
+        write(run, *records)
+        raise Crash
+
+    for written in range(3, len(lines(whole)), 3):
+
+        def crash_at(run, *records, written=written):
+            write(run, *records)
+            if len(lines(run.folder)) == written:
+                raise Crash
+
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(TrainRun, "_write", crash_at)
+            train(broken, agent)
+    train(broken, agent)
+    assert lines(broken) == lines(whole)
+    for name in ("best", "last"):
+        (one, acts), (other, does) = (
+            TrainRun.load(each).restored({"checkpoint.checkpoint": name})
+            for each in (whole, broken)
+        )
+        rows = TrainRun.load(whole).dataset()
+        found = [each.model.predict(rows, seed=1).columns for each in (one, other)]
+        for column in found[0]:
+            assert (found[0][column] == found[1][column]).all(), column
+        assert acts.parameters == does.parameters
+
+
+def test_an_agent_learns_in_a_model_that_was_trained_before(tmp_path) -> None:
+    first = train(tmp_path / "first", "planner", steps=40)
+    options = SMALLEST | LEARNS
+    found = cwm_cli.train(
+        "CartPole-v1",
+        world=first.run,
+        agent="actor-critic",
+        steps=40,
+        options=options,
+        run=tmp_path / "second",
+    )
+    assert "ensemble" not in found.parameters
+    assert found.tests[-1].lengths[0] <= 8
+    assert TrainRun.load(found.run).header.world == str(first.run)
