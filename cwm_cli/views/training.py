@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.agents.training.runs import EpochRecord, PlayedEpisodes, TrainingResult
+from cwm_cli.agents.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_cli.agents.training.train import TrainingLoop
 from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
@@ -36,7 +36,7 @@ class TrainingView(Lines):
         self.console = console
         self.work: TrainingLoop | None = None
         self.epochs: list[EpochRecord] = []
-        self.played: list[PlayedEpisodes] = []
+        self.played: list[AgentTest] = []
         self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
@@ -51,7 +51,7 @@ class TrainingView(Lines):
         match event:
             case EpochRecord():
                 self.epochs.append(event)
-            case PlayedEpisodes():
+            case AgentTest():
                 self.played.append(event)
 
     @property
@@ -79,7 +79,7 @@ def epoch_words(epoch: EpochRecord) -> str:
     return "  ".join(parts)
 
 
-def played_words(played: PlayedEpisodes) -> str:
+def played_words(played: AgentTest) -> str:
     """Say what an agent was worth."""
     who = f"test after epoch {played.number}" if played.number else "random play"
     count = len(played.returns)
@@ -106,7 +106,7 @@ class TrainingLines(TrainingView):
         self._pulse.heard()
         if isinstance(event, EpochRecord):
             self._print(f"{epoch_words(event)}  {self.elapsed}")
-        elif isinstance(event, PlayedEpisodes):
+        elif isinstance(event, AgentTest):
             self._print(f"{played_words(event)}  {self.elapsed}")
 
     def _tell(self) -> None:
@@ -185,7 +185,7 @@ class TrainingPicture(TrainingView):
                 yield Text(f"random    return {each.mean:.5g}", "dim")
 
 
-def return_series(epochs: Sequence[EpochRecord], played: Sequence[PlayedEpisodes]) -> list[Series]:
+def return_series(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> list[Series]:
     """Return the returns of what was collected, and those of tests with their standard errors."""
     episodes = [each for epoch in epochs for each in epoch.episodes]
     found = []

@@ -99,7 +99,7 @@ class EpochRecord(BaseModel):
     seconds: float = 0.0
 
 
-class PlayedEpisodes(BaseModel):
+class AgentTest(BaseModel):
     """A line of the journal: episodes that were played to see what an agent is worth.
 
     They are of the agent after an epoch, or played at random before the first one (0). In
@@ -139,7 +139,7 @@ class Divergence(BaseModel):
     words: str
 
 
-TrainLine = EpochRecord | PlayedEpisodes | Divergence
+TrainLine = EpochRecord | AgentTest | Divergence
 """A line of the journal."""
 
 Which = Literal["best", "last"]
@@ -172,9 +172,9 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         """Return what the epochs came to."""
         return [each for each in self.records() if isinstance(each, EpochRecord)]
 
-    def played(self) -> list[PlayedEpisodes]:
+    def played(self) -> list[AgentTest]:
         """Return what agents were worth; the first is random play."""
-        return [each for each in self.records() if isinstance(each, PlayedEpisodes)]
+        return [each for each in self.records() if isinstance(each, AgentTest)]
 
     def checkpoint(self, number: int) -> Path:
         """Return the folder with what was learned by the end of an epoch."""
@@ -356,7 +356,7 @@ def number_grid(title: str, epochs: Sequence[EpochRecord], part: str) -> Grid:
     return Grid(title, ["epoch", "steps", *names], cells if names else [])
 
 
-def played_grid(played: Sequence[PlayedEpisodes]) -> Grid:
+def played_grid(played: Sequence[AgentTest]) -> Grid:
     """Write what agents were worth in the true environment."""
     return Grid(
         "test episodes in the true environment",
@@ -386,8 +386,8 @@ class TrainingResult:
 
     run: Path
     epochs: list[EpochRecord]
-    tests: list[PlayedEpisodes]
-    random: PlayedEpisodes | None
+    tests: list[AgentTest]
+    random: AgentTest | None
     steps: int
     parameters: Mapping[str, int]
     seconds: float
@@ -398,7 +398,7 @@ class TrainingResult:
         return [episode for each in self.epochs for episode in each.episodes]
 
     @property
-    def best(self) -> PlayedEpisodes | None:
+    def best(self) -> AgentTest | None:
         """The best test."""
         return max(self.tests, key=lambda each: (each.mean, each.number), default=None)
 
@@ -420,7 +420,7 @@ class TrainingResult:
         }
 
 
-def _test_json(played: PlayedEpisodes) -> dict[str, Any]:
+def _test_json(played: AgentTest) -> dict[str, Any]:
     """Write what an agent was worth."""
     return {
         "epoch": played.number,

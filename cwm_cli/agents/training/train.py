@@ -24,10 +24,10 @@ from cwm_cli.agents.episodes import FinishedEpisode, play
 from cwm_cli.agents.subjects import Subject, find_subject, protected
 from cwm_cli.agents.training.acting import Collector
 from cwm_cli.agents.training.runs import (
+    AgentTest,
     Divergence,
     EpisodeReturn,
     EpochRecord,
-    PlayedEpisodes,
     TrainConfig,
     TrainHeader,
     TrainingResult,
@@ -109,7 +109,7 @@ def train(
     PART=FOLDER), and those in `freeze` are fitted no more. Without a `model` it is the usual
     one, or none where the agent learns from rows alone.
 
-    The observer is told the `TrainingLoop`, each `EpochRecord` and each `PlayedEpisodes`. Raises
+    The observer is told the `TrainingLoop`, each `EpochRecord` and each `AgentTest`. Raises
     `CwmError` for what the user can mend.
     """
     if steps is not None and steps < 1:
@@ -466,7 +466,7 @@ class TrainingLoop:
     wanted: int
     observer: Observer
     epochs: list[EpochRecord] = field(default_factory=list, init=False)
-    played: list[PlayedEpisodes] = field(default_factory=list, init=False)
+    played: list[AgentTest] = field(default_factory=list, init=False)
     doing: str = field(default="", init=False)
     _fresh: list[Dataset] = field(default_factory=list, init=False)
 
@@ -505,7 +505,7 @@ class TrainingLoop:
             elif isinstance(event, EpochRecord):
                 self.epochs.append(event)
                 self._fresh.clear()
-            elif isinstance(event, PlayedEpisodes):
+            elif isinstance(event, AgentTest):
                 self.played.append(event)
             elif isinstance(event, Divergence):
                 raise CwmError(self._diverged(event))
@@ -652,7 +652,7 @@ class TrainingLoop:
                     finished += progress.finished
                     self.doing = f"test: episode {min(len(finished) + 1, count)} of {count}"
         episodes = sorted((each.episode for each in finished), key=lambda each: each.number)
-        record = PlayedEpisodes(
+        record = AgentTest(
             number=number,
             steps=self.steps,
             returns=[each.returned for each in episodes],
