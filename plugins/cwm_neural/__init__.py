@@ -11,6 +11,8 @@ def cwm_trainers() -> Mapping[str, str]:
     return {
         "dreamer": "cwm_neural.dreamer:DreamerTrainer",
         "ensemble": "cwm_neural.ensemble:EnsembleTrainer",
+        "ncp": "cwm_neural.ncp:NcpTrainer",
+        "ncp-multi": "cwm_neural.ncp:NcpMultiTrainer",
         "transformer": "cwm_neural.transformer:TransformerTrainer",
     }
 

@@ -208,22 +208,23 @@ class RecurrentMemory(NamedTuple):
     skipped: Tensor | None
 
 
-class Liquid(Backbone):
+class Circuit(Backbone):
     """A closed-form continuous-time network, wired as a neural circuit (Hasani et al., 2022).
 
-    `units` neurons, of which `width` are its outputs; inputs are of the same width.
+    `units` neurons, of which `width` are its outputs; `inputs` numbers come in, as many as go out
+    where nothing is said.
     """
 
     parallel = False
     length = None
 
-    def __init__(self, *, width: int, units: int, inputs: int = 0, seed: int = 0) -> None:
+    def __init__(self, *, width: int, units: int, inputs: int = 0) -> None:
         super().__init__()
         from ncps.torch import CfC
         from ncps.wirings import AutoNCP
 
         self.width, self.units = width, units
-        self.circuit = CfC(inputs or width, AutoNCP(units, width, seed=seed))
+        self.circuit = CfC(inputs or width, AutoNCP(units, width))
 
     def begin(self, batch: int, skipped: Tensor | None = None) -> RecurrentMemory:
         """Return a state of zeros."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cwm_neural.backbones import Backbone
+from cwm_neural.backbones import Backbone, Circuit
 
 DEVIATION = 0.02
 """Standard deviation of initial weights, as published."""
@@ -186,7 +186,7 @@ class TokenSequence(FrameSequence):
         batch, count, size = frames.shape
         padding = None if skipped is None else skipped * (size + 1)
         memory = self.backbone.begin(batch, padding)
-        inputs = self._embedded(frames, actions)[:, :-1]
+        inputs = self._embedded(frames, actions, skipped)[:, :-1]
         if inputs.shape[1]:
             _, memory = self._run(inputs, 0, memory)
         return SequenceState(memory, count, frames[:, -1])
@@ -238,12 +238,15 @@ class TokenSequence(FrameSequence):
         memory = self.backbone.keep(standing.memory, places)
         return SequenceState(memory, standing.frames, standing.last[places])
 
-    def _embedded(self, frames: Tensor, actions: Tensor) -> Tensor:
+    def _embedded(self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None) -> Tensor:
         """Return what stands for frames (batch, n, count) and actions between (batch, n - 1)."""
         found = self.tokens(frames)
         between = self.actions(actions)
         if self.earlier is not None:
             hints = self.earlier(frames[:, :-1], between)
+            if skipped is not None:  # what is padding tells nothing
+                real = torch.arange(actions.shape[1], device=frames.device) >= skipped[:, None]
+                hints = hints * real[..., None, None]
             between = between + hints[:, :, 0]
             found = found + functional.pad(hints[:, :, 1:], (0, 0, 0, 1, 1, 0))
         blocks = torch.cat([found[:, :-1], between[:, :, None]], 2).flatten(1, 2)
@@ -299,6 +302,102 @@ class TokenSequence(FrameSequence):
         return logits.argmax(-1)
 
 
+class CircuitSequence(FrameSequence):
+    """Predicts all tokens of a frame at once, by recurrent circuits that see a frame at a time.
+
+    What stands for the tokens of a frame, and for the action, lies side by side: so many numbers
+    are the inputs and the outputs of each circuit, which has half as many neurons more. Tokens are
+    drawn each by itself, as published.
+    """
+
+    def __init__(
+        self,
+        sizes: TokenSizes,
+        embedding: int,
+        *,
+        circuits: int,
+        dropout: float,
+        near: Tensor | None = None,
+    ) -> None:
+        super().__init__(sizes, embedding)
+        width = (sizes.count + 1) * embedding
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(circuits))
+        self.circuits = nn.ModuleList(
+            Circuit(width=width, units=width * 3 // 2) for _ in range(circuits)
+        )
+        self.drop = nn.Dropout(dropout)
+        self.earlier = None if near is None else _Earlier(sizes, near, embedding)
+        self.following = _head(embedding, 4 * embedding, sizes.vocabulary)
+        self.outcomes = OutcomeHeads(width, sizes)
+
+    def logits(self, taught: Taught) -> tuple[Tensor, OutcomeLogits, Tensor | None]:
+        """Return logits of frames, and of outcomes."""
+        frames = taught.frames[:, :-1]
+        found, _ = self._run(self._embedded(frames, taught.actions), [None] * len(self.circuits))
+        return self._next(found, frames, taught.actions), self.outcomes(found), None
+
+    def begin(
+        self, frames: Tensor, actions: Tensor, skipped: Tensor | None = None
+    ) -> SequenceState:
+        """Stand behind frames, the last of which is seen with the action that follows it."""
+        memory = [each.begin(len(frames), skipped) for each in self.circuits]
+        if frames.shape[1] > 1:
+            _, memory = self._run(self._embedded(frames[:, :-1], actions), memory)
+        return SequenceState(memory, frames.shape[1], frames[:, -1])
+
+    def step(
+        self, standing: SequenceState, actions: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, OutcomeLogits, SequenceState]:
+        """Take actions."""
+        logits, found, memory = self._after(standing, actions)
+        after = (logits if noise is None else logits + noise).argmax(-1)
+        state = SequenceState(memory, standing.frames + 1, after)
+        return after, self.outcomes(found[:, 0]), state
+
+    def told(self, standing: SequenceState, actions: Tensor, after: Tensor) -> Tensor:
+        """Return logits of known frames."""
+        return self._after(standing, actions)[0]
+
+    def keep(self, standing: SequenceState, places: Tensor) -> SequenceState:
+        """Return where some of the sequences stand."""
+        pairs = zip(self.circuits, standing.memory, strict=True)
+        memory = [circuit.keep(each, places) for circuit, each in pairs]
+        return SequenceState(memory, standing.frames, standing.last[places])
+
+    def _after(self, standing: SequenceState, actions: Tensor) -> tuple[Tensor, Tensor, list[Any]]:
+        """Return logits of what follows, with what they come from, and the memory then."""
+        last = standing.last[:, None]
+        found, memory = self._run(self._embedded(last, actions[:, None]), standing.memory)
+        return self._next(found, last, actions[:, None])[:, 0], found, memory
+
+    def _embedded(self, frames: Tensor, actions: Tensor) -> Tensor:
+        """Return frames and actions side by side (batch, n, width)."""
+        parts = torch.cat([self.tokens(frames), self.actions(actions)[:, :, None]], 2)
+        return parts.flatten(2)
+
+    def _run(self, inputs: Tensor, memory: list[Any]) -> tuple[Tensor, list[Any]]:
+        """Go on with inputs."""
+        kept = []
+        for norm, circuit, known in zip(self.norms, self.circuits, memory, strict=True):
+            inputs, after = circuit(norm(inputs), known)
+            inputs = self.drop(inputs)
+            kept.append(after)
+        return inputs, kept
+
+    def _next(self, found: Tensor, frames: Tensor, actions: Tensor) -> Tensor:
+        """Return logits of all tokens of the next frames."""
+        each = found.unflatten(-1, (self.sizes.count + 1, -1))[:, :, :-1]
+        if self.earlier is None:
+            logits = self.following(each)
+        else:
+            each = each + self.earlier(frames, self.actions(actions))
+            logits = self.following(each).scatter_add(
+                -1, frames[..., None], self.earlier.stays(each)
+            )
+        masked: Tensor = logits.masked_fill(~self.possible, float("-inf"))
+        return masked
+
+
 class _Earlier(nn.Module):
     """What a place is told of the frame before: the tokens near it, and the action."""
 
@@ -325,7 +424,7 @@ class OutcomeHeads(nn.Module):
         super().__init__()
         self.rewards = _head(width, width, sizes.rewards)
         self.ends = _head(width, width, 2)
-        self.valid = _head(width, width, sizes.actions)
+        self.valid = nn.Linear(width, sizes.actions)
 
     def forward(self, acted: Tensor) -> OutcomeLogits:
         """Return logits from what is known where an action was taken."""
