@@ -243,9 +243,8 @@ class TokenTraining(Training):
     def _shape(self, part: str) -> dict[str, Any]:
         """Return what a saved part has to agree with."""
         if part == "tokenizer":
-            tokenizer = self._tokenizer
-            sizes = [type(tokenizer).__name__, tokenizer.count, tokenizer.vocabulary]
-            return {"observations": self._task.observation_space.to_json(), "tokens": sizes}
+            seen = {"observations": self._task.observation_space.to_json()}
+            return seen | self._tokenizer.sizes
         return shape_of(self._task, network=self._options.network(), sizes=vars(self._sizes))
 
     def _unknown(self, part: str) -> CwmError:

@@ -33,6 +33,11 @@ class Tokenizer:
         return 0
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """What a saved state has to agree with."""
+        return {"tokens": [type(self).__name__, self.count, self.vocabulary]}
+
+    @property
     def possible(self) -> torch.Tensor | None:
         """Mask (count, vocabulary) of the tokens that a place can have now; None where all."""
         return None

@@ -32,6 +32,9 @@ NORM_GROUPS, CLIP = 32, 10.0
 ATTENDED = (16, 8)
 """Resolutions at which places of a picture see each other, as published."""
 
+SHAPING = ("vq_frame", "vq_side", "vq_width", "vq_channels", "vq_blocks")
+"""Options that decide the shape of the network, beside how many codes there are."""
+
 CHUNK, MEASURED = 256, 1024
 """Pictures that are encoded at a time, and that measures look at: more need more memory or time."""
 
@@ -66,6 +69,12 @@ class VqTokenizer(Tokenizer):
     def parameters(self) -> int:
         """How many parameters it has that are trained."""
         return sum(weights.numel() for weights in self.network.parameters())
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a saved state has to agree with: all that decides the shape of the network."""
+        options = {name: getattr(self._options, name) for name in SHAPING}
+        return super().sizes | options | {"critic": self._options.vq_critic > 0}
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
         """Take so many steps of gradient descent on pictures of rows; return the mean losses."""
