@@ -26,6 +26,7 @@ LOOSE = {"__init__", "__main__", "errors", "text", "presets", "hookspecs", "regi
 MEANT = {
     "cwm_cli/bench/configuration.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
     "cwm_cli/bench/tables.py": {"simulated"},  # a key of the report
+    "cwm_cli/agents/interacting/play.py": {"replay"},  # a mode of playing
     "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
     "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
 }
