@@ -24,7 +24,14 @@ from cwm_neural.sampling import EpisodeSampler  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-SMALLEST: dict[str, Any] = {"units": 16, "belief": 16, "batch": 2, "length": 8, "imagined": 2}
+SMALLEST: dict[str, Any] = {
+    "units": 16,
+    "belief": 16,
+    "batch": 2,
+    "length": 8,
+    "imagined": 2,
+    "actor_from": 0,
+}
 TASK = Task(lambda: pytest.fail("nothing is played"), 0, 9)
 PUSHES = Space("discrete", low=(0,), high=(1,))
 FORCES = Space("box", "float32", (1,), (-2.0,), (2.0,))
@@ -194,6 +201,16 @@ def test_a_part_is_taken_over_and_fitted_no_more(tmp_path: Path) -> None:
     for part, same in (("decoder", True), ("encoder", False)):
         pairs = zip(known._of(part), training._of(part), strict=True)
         assert all(torch.equal(left, right) for left, right in pairs) == same
+
+
+def test_the_actor_waits_until_there_is_something_to_dream_of() -> None:
+    rows = walk()
+    training = begun(rows, actor_from=2)
+    began = [each.detach().clone() for each in training._of("actor")]
+    for waits in (True, True, False):
+        training.fit(rows, 1)
+        pairs = zip(began, training._of("actor"), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs) == waits
 
 
 def test_texts_and_forces_without_bounds_are_refused() -> None:

@@ -79,6 +79,8 @@ class DreamerTrainer(Trainer):
             "updates": 0.25,
             "rate": 6e-4,
             "warmup": 50,
+            "entropy": 0.01,
+            "actor_from": 250,
         },
         "small": {
             "units": 256,
@@ -94,6 +96,8 @@ class DreamerTrainer(Trainer):
             "updates": 0.125,
             "rate": 1e-4,
             "warmup": 500,
+            "entropy": 3e-4,
+            "actor_from": 0,
         },
     }
     MULTIPLIERS: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
@@ -129,8 +133,10 @@ class DreamerTrainer(Trainer):
     """Updates over which the learning rate rises from 0."""
     horizon: float = 333.0
     """Steps after which what is to come counts for a third: the discount is 1 - 1/horizon."""
-    entropy: float = 3e-4
+    entropy: float = FROM_PRESET
     """How much it is worth that the actor stays undecided."""
+    actor_from: int = FROM_PRESET
+    """Updates before which the actor stays as it began, and so acts nearly at random."""
     recent: bool = False
     """Whether episodes of the last quarter are drawn in half of all cases."""
 
@@ -232,7 +238,8 @@ class DreamerTraining(Training):
         found = finite({name: loss.detach() for name, loss in losses.items()}, self._updates)
         self._optimiser.zero_grad()
         sum(losses.values()).backward()
-        for each in self._frozen:
+        waiting = self._of("actor") if self._updates < self._options.actor_from else []
+        for each in (*self._frozen, *waiting):
             each.grad = None
         slopes = [each.grad.norm() for each in net.trained() if each.grad is not None]
         finite({"gradient": sum(slopes)}, self._updates)
