@@ -19,7 +19,7 @@ from torch.nn import functional
 from cwm_cli.errors import CwmError
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.states import drawing, finite
-from cwm_neural.tokens import Tokenizer
+from cwm_neural.tokens import Tokenizer, around
 from cwm_neural.vq_options import VqOptions
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class VqTokenizer(Tokenizer):
         """What a saved state has to agree with: all that decides the shape of the network."""
         options = {name: getattr(self._options, name) for name in SHAPING}
         return super().sizes | options | {"critic": self._options.vq_critic > 0}
+
+    @property
+    def near(self) -> Tensor:
+        """Parts of a picture around each part."""
+        return around(self._options.vq_side, self._options.vq_side)
 
     def fit(self, rows: Dataset, updates: int) -> Mapping[str, float]:
         """Take so many steps of gradient descent on pictures of rows; return the mean losses."""
