@@ -193,7 +193,7 @@ def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
     agent = ActorCriticTrainer(starts=16, horizon=40, rate=3e-3).begin(
         TrainingTask(rows.observation_space, rows.action_space)
     )
-    agent.fit(EnvironmentModel(spec), rows, 60)
+    agent.fit(EnvironmentModel(spec), rows, 50)
     task = Task(spec.make, 5, 200, None)
     with closing(agent.open(task, greedy=True)) as session:
         played = [each for progress in play(task, range(4), session) for each in progress.finished]

@@ -320,6 +320,14 @@ class DecidedStep(NamedTuple):
     entropies: Tensor
 
 
+class Acted(NamedTuple):
+    """What was seen, chosen and allowed at a step."""
+
+    seen: Columns
+    chosen: Tensor
+    valid: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class ImaginedBatch:
     """Episodes that were imagined side by side: what was decided, and what came of it.
@@ -366,34 +374,66 @@ def imagine(
     horizon: int,
 ) -> ImaginedBatch:
     """Let a network act in episodes that a model imagines; those that have ended are left out."""
+    import torch
+
     count = len(starts.histories)
     rewards, terminated = np.zeros((horizon, count)), np.ones((horizon, count), bool)
-    places, decided = np.arange(count), list[DecidedStep]()
+    places, decided, acted = np.arange(count), list[DecidedStep](), list[Acted]()
     episodes = model.imagine(starts.histories, starts.rows, seed=int(rng.integers(1 << 31)))
     memory = remembered(network, model, starts)
     seen, valid, policy = model.seen(starts.observed(-1)), starts.valid, network.policy
-    standing = network(seen, memory)
-    for step in range(horizon):
-        choice = policy.choose(standing.outputs, policy.noise(rng, len(places)), valid)
-        logs, entropies = policy.weigh(standing.outputs, choice.chosen, valid)
-        decided.append(DecidedStep(places, standing.values, logs, entropies))
-        after = episodes.step(choice.actions)
-        rewards[step, places], terminated[step, places] = after.rewards, after.terminated
-        going = np.flatnonzero(~after.terminated)
-        places, seen, valid = places[going], after.observations, after.valid
-        memory = standing.memory
-        if not len(going):
-            break
-        if len(going) < len(after.terminated):
-            episodes.keep(going)
-            seen = {name: column[going] for name, column in seen.items()}
-            valid = None if valid is None else valid[going]
-            memory = memory and tuple(each[going] for each in memory)
+    with torch.set_grad_enabled(network.cell is not None):
         standing = network(seen, memory)
+        for step in range(horizon):
+            choice = policy.choose(standing.outputs, policy.noise(rng, len(places)), valid)
+            logs, entropies = policy.weigh(standing.outputs, choice.chosen, valid)
+            decided.append(DecidedStep(places, standing.values, logs, entropies))
+            acted.append(Acted(seen, choice.chosen, valid))
+            after = episodes.step(choice.actions)
+            rewards[step, places], terminated[step, places] = after.rewards, after.terminated
+            going = np.flatnonzero(~after.terminated)
+            places, seen, valid = places[going], after.observations, after.valid
+            memory = standing.memory
+            if not len(going):
+                break
+            if len(going) < len(after.terminated):
+                episodes.keep(going)
+                seen = {name: column[going] for name, column in seen.items()}
+                valid = None if valid is None else valid[going]
+                memory = memory and tuple(each[going] for each in memory)
+            standing = network(seen, memory)
     last, taken = np.zeros(count), len(decided)
     if len(places):
         last[places] = standing.values.detach().cpu().numpy()
+    if network.cell is None:
+        decided = judged_together(network, decided, acted)
     return ImaginedBatch(decided, rewards[:taken], terminated[:taken], last)
+
+
+def judged_together(
+    network: ActorCriticNetwork, decided: Sequence[DecidedStep], acted: Sequence[Acted]
+) -> list[DecidedStep]:
+    """Return all steps with gradients, in one pass: without memory none depends on another."""
+    import torch
+
+    seen = {name: np.concatenate([each.seen[name] for each in acted]) for name in acted[0].seen}
+    every, standing = np.ones(network.policy.size, np.bool_), network(seen)
+    masks = [
+        np.tile(every, (len(each.chosen), 1)) if each.valid is None else each.valid
+        for each in acted
+        if any(other.valid is not None for other in acted)
+    ]
+    logs, entropies = network.policy.weigh(
+        standing.outputs,
+        torch.cat([each.chosen for each in acted]),
+        np.concatenate(masks) if masks else None,
+    )
+    sizes = [len(each.places) for each in decided]
+    parts = (each.split(sizes) for each in (standing.values, logs, entropies))
+    return [
+        DecidedStep(each.places, *part)
+        for each, part in zip(decided, zip(*parts, strict=True), strict=True)
+    ]
 
 
 def remembered(network: ActorCriticNetwork, model: WorldModel, starts: StartBatch) -> Any:

@@ -153,14 +153,14 @@ class _Words(nn.Module):
         return self.embedding(places.to(device), torch.as_tensor(first, device=device))
 
 
-class Choice(NamedTuple):
+class ChosenActions(NamedTuple):
     """Actions as columns, and what their probabilities are asked by."""
 
     actions: Columns
     chosen: Tensor
 
 
-class Policy:
+class ActionPolicy:
     """What the outputs of a network (n, size) say of actions.
 
     `noise` is drawn apart, so that what is drawn depends on nothing else. `valid` (n, actions)
@@ -181,7 +181,7 @@ class Policy:
         valid: np.ndarray | None = None,
         *,
         temperature: float = 1.0,
-    ) -> Choice:
+    ) -> ChosenActions:
         """Choose an action in each row; with temperature 0 the likeliest."""
         raise NotImplementedError
 
@@ -195,7 +195,7 @@ class Policy:
         raise NotImplementedError
 
 
-class CategoricalPolicy(Policy):
+class CategoricalPolicy(ActionPolicy):
     """One of some actions."""
 
     def __init__(self, space: Space) -> None:
@@ -212,11 +212,11 @@ class CategoricalPolicy(Policy):
         valid: np.ndarray | None = None,
         *,
         temperature: float = 1.0,
-    ) -> Choice:
+    ) -> ChosenActions:
         """Choose an action in each row; with temperature 0 the likeliest."""
         weighed = _allowed(outputs.detach(), valid).cpu().double().numpy() + temperature * noise
         chosen = weighed.argmax(axis=1)
-        return Choice({"actions": chosen + int(self.space.low[0])}, torch.as_tensor(chosen))
+        return ChosenActions({"actions": chosen + int(self.space.low[0])}, torch.as_tensor(chosen))
 
     def weigh(
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
@@ -234,7 +234,7 @@ def _allowed(logits: Tensor, valid: np.ndarray | None) -> Tensor:
     return logits.masked_fill(~torch.as_tensor(valid, device=logits.device), -1e9)
 
 
-class GaussianPolicy(Policy):
+class GaussianPolicy(ActionPolicy):
     """Real numbers: drawn from a Gaussian, and squashed between the bounds where there are any."""
 
     def __init__(self, space: Space) -> None:
@@ -255,7 +255,7 @@ class GaussianPolicy(Policy):
         valid: np.ndarray | None = None,
         *,
         temperature: float = 1.0,
-    ) -> Choice:
+    ) -> ChosenActions:
         """Choose an action in each row; with temperature 0 the mean."""
         mean, log_std = _gaussian(outputs.detach())
         drawn = torch.as_tensor(noise, device=mean.device).to(mean.dtype)
@@ -264,7 +264,7 @@ class GaussianPolicy(Policy):
         numbers = np.where(self._bounded, np.tanh(numbers), numbers) * self._half + self._middle
         numbers = numbers.clip(self.space.low, self.space.high)
         shaped = numbers.reshape(-1, *self.space.shape).astype(self.space.dtype)
-        return Choice({"actions": shaped}, chosen)
+        return ChosenActions({"actions": shaped}, chosen)
 
     def weigh(
         self, outputs: Tensor, chosen: Tensor, valid: np.ndarray | None = None
@@ -285,7 +285,7 @@ def _gaussian(outputs: Tensor) -> tuple[Tensor, Tensor]:
     return mean, log_std.clamp(*LOG_STD)
 
 
-def policy_of(space: Space) -> Policy:
+def policy_of(space: Space) -> ActionPolicy:
     """Return the policy for a kind of action; `CwmError` where there is none."""
     if space.kind == "discrete":
         return CategoricalPolicy(space)
@@ -294,7 +294,7 @@ def policy_of(space: Space) -> Policy:
     raise CwmError(f"no policy is learned for actions that are {space.kind}: use one action or box")
 
 
-class Standing(NamedTuple):
+class HeadOutputs(NamedTuple):
     """What a network says where episodes stand: of actions, the values, and what it remembers."""
 
     outputs: Tensor
@@ -310,7 +310,9 @@ class ActorCriticNetwork(nn.Module):
 
     unit: Tensor
 
-    def __init__(self, encoder: ObservationEncoder, policy: Policy, *, remembers: int) -> None:
+    def __init__(
+        self, encoder: ObservationEncoder, policy: ActionPolicy, *, remembers: int
+    ) -> None:
         super().__init__()
         self.encoder, self.policy = encoder, policy
         self.cell = nn.LSTMCell(encoder.size, remembers) if remembers else None
@@ -321,13 +323,13 @@ class ActorCriticNetwork(nn.Module):
             nn.init.zeros_(head.bias)
         self.register_buffer("unit", torch.ones(()))
 
-    def forward(self, columns: Columns, memory: Any = None) -> Standing:
+    def forward(self, columns: Columns, memory: Any = None) -> HeadOutputs:
         """Say what to do where episodes stand, with memory (None where they begin)."""
         found = self.encoder(columns)
         if self.cell is not None:
             memory = self.cell(found, memory)
             found = memory[0]
-        return Standing(self.actor(found), self.critic(found)[:, 0] * self.unit, memory)
+        return HeadOutputs(self.actor(found), self.critic(found)[:, 0] * self.unit, memory)
 
     def measure_in(self, unit: float) -> None:
         """Measure values in another unit; what they are stays the same."""

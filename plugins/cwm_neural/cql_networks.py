@@ -20,10 +20,10 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_neural.actor_networks import (
     LOG_STD,
+    ActionPolicy,
     CategoricalPolicy,
+    HeadOutputs,
     ObservationEncoder,
-    Policy,
-    Standing,
     policy_of,
 )
 
@@ -39,20 +39,20 @@ PARTS = {
 """The losses that are summed, and what they are called here."""
 
 
-class Shown:
+class ShownColumns:
     """Columns of observations that all copies of a network read rows from."""
 
     def __init__(self) -> None:
         self.columns: Columns = {}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shown:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShownColumns:
         return self  # torchrl computes with copies of networks
 
 
-class Rows(nn.Module):
+class RowNetwork(nn.Module):
     """Encodes rows by their places, so that losses pass observations of any kind as one number."""
 
-    def __init__(self, encoder: ObservationEncoder, head: nn.Module, shown: Shown) -> None:
+    def __init__(self, encoder: ObservationEncoder, head: nn.Module, shown: ShownColumns) -> None:
         super().__init__()
         self.encoder, self.head, self._shown = encoder, head, shown
 
@@ -72,15 +72,15 @@ class ActorNetwork(nn.Module):
 
     cell = None
 
-    def __init__(self, encoder: ObservationEncoder, policy: Policy) -> None:
+    def __init__(self, encoder: ObservationEncoder, policy: ActionPolicy) -> None:
         super().__init__()
         self.encoder, self.policy = encoder, policy
         self.head = nn.Linear(encoder.size, policy.size)
 
-    def forward(self, columns: Columns, memory: Any = None) -> Standing:
+    def forward(self, columns: Columns, memory: Any = None) -> HeadOutputs:
         """Say what to do where episodes stand."""
         outputs = self.head(self.encoder(columns))
-        return Standing(outputs, outputs.amax(dim=1), None)
+        return HeadOutputs(outputs, outputs.amax(dim=1), None)
 
 
 class Spread(nn.Module):
@@ -99,7 +99,7 @@ class ConservativeLosses:
     """
 
     def __init__(self, task: TrainingTask, options: CqlTrainer, rows: Dataset | None) -> None:
-        self._options, self._shown, self._device = options, Shown(), task.device
+        self._options, self._shown, self._device = options, ShownColumns(), task.device
         self._task, self._rows = task, rows
         policy = policy_of(task.action_space)
         self.network = ActorNetwork(self._encoder(), policy)
@@ -172,7 +172,7 @@ class ConservativeLosses:
 
     def _discrete(self) -> Any:
         """Return the loss of a deep Q-network."""
-        values = Rows(self.network.encoder, self.network.head, self._shown)
+        values = RowNetwork(self.network.encoder, self.network.head, self._shown)
         return DiscreteCQLLoss(values, action_space="categorical")
 
     def _continuous(self) -> Any:
@@ -186,7 +186,7 @@ class ConservativeLosses:
         spread = nn.Sequential(self.network.head, Spread())
         actor = ProbabilisticActor(
             TensorDictModule(
-                Rows(self.network.encoder, spread, self._shown),
+                RowNetwork(self.network.encoder, spread, self._shown),
                 in_keys=["observation"],
                 out_keys=["loc", "scale"],
             ),
@@ -199,5 +199,7 @@ class ConservativeLosses:
         head = nn.Sequential(
             nn.Linear(encoder.size + space.size, width), nn.SiLU(), nn.Linear(width, 1)
         )
-        values = ValueOperator(Rows(encoder, head, self._shown), in_keys=["observation", "action"])
+        values = ValueOperator(
+            RowNetwork(encoder, head, self._shown), in_keys=["observation", "action"]
+        )
         return CQLLoss(actor, values, action_spec=Bounded(low, high), deactivate_vmap=True)
