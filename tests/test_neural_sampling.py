@@ -6,7 +6,7 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_neural.sampling import EpisodeSampler, newest
+from cwm_neural.sampling import EpisodeSampler
 
 SPACE = Space("discrete", low=(0,), high=(999,))
 
@@ -60,11 +60,3 @@ def test_draws_follow_from_the_generator_and_no_rows_are_refused() -> None:
     np.testing.assert_array_equal(left.rows, right.rows)
     with pytest.raises(CwmError, match="no rows"):
         EpisodeSampler(rows_of())
-
-
-def test_the_oldest_episodes_are_dropped_where_memory_is_short() -> None:
-    rows = rows_of(3, 8, 5)
-    each = sum(column.nbytes for column in rows.columns.values()) // len(rows)
-    assert len(newest(rows, each * len(rows))) == 16
-    assert set(newest(rows, each * 15).columns["episodes"]) == {1, 2}
-    assert set(newest(rows, 0).columns["episodes"]) == {2}

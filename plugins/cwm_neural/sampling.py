@@ -70,13 +70,3 @@ class EpisodeSampler:
         mask = (places >= 0) & (places <= last)
         inside = self._first[episode][:, None] + places.clip(0, last)
         return Segments(self._order[inside], mask)
-
-
-def newest(rows: Dataset, most_bytes: int) -> Dataset:
-    """Return the newest whole episodes that fit into so many bytes; the newest one always."""
-    each = sum(column.nbytes for column in rows.columns.values()) / max(len(rows), 1)
-    episodes, rank = np.unique(rows.columns["episodes"], return_inverse=True)
-    kept = np.bincount(rank)[::-1].cumsum() * each <= most_bytes
-    kept[:1] = True
-    oldest = len(episodes) - int(kept.sum())
-    return rows if oldest == 0 else rows[rank >= oldest]
