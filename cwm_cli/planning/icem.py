@@ -108,7 +108,7 @@ class Icem(Planner):
         size = actions.count if discrete else actions.size
         for (length, _), places in alike(keys, LARGEST // (self.budget * size)):
             some = [situations[place] for place in places]
-            bounds = Scores(actions, length, some) if discrete else Bounds(actions, length)
+            bounds = ActionScores(actions, length, some) if discrete else Bounds(actions, length)
             best = _Search(self, bounds).plan(returned, some)
             for place, plan in zip(places, best, strict=True):
                 plans[place] = list(
@@ -122,7 +122,7 @@ class Icem(Planner):
         return length, len(situation.memory.elites) if situation.memory else 0
 
 
-class Scores(Bounds):
+class ActionScores(Bounds):
     """Plans of discrete actions: a score of each for every step, of which the highest is taken."""
 
     def __init__(self, space: Space, length: int, situations: Sequence[Situation]) -> None:

@@ -10,11 +10,14 @@ import numpy as np
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 
-FEW = 1024
-"""Values that a whole number may have to be a symbol: with more it is a number that is rounded."""
+FEW, FEW_EACH = 1024, 32
+"""Values that a whole number may have to be a symbol: alone, and as one of several components.
+
+With more it is a number that is rounded: each value is a feature, and a grid has many cells.
+"""
 
 
-class Part(NamedTuple):
+class FeaturePart(NamedTuple):
     """A column, and the features that stand for it: `first` to `end` of their group.
 
     `values` is how many values a symbol of it may have, 0 where it holds numbers, -1 for texts.
@@ -35,17 +38,17 @@ class RowFeatures:
     """
 
     def __init__(self, name: str, space: Space) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[FeaturePart] = []
         self.numbers = symbols = 0
         for leaf in space.leaves(name):
             inner, values = leaf.space, values_of(leaf.space)
             size = prod(inner.shape)
             if values > 0:
-                self.parts.append(Part(*leaf, values, symbols, symbols + size * values))
+                self.parts.append(FeaturePart(*leaf, values, symbols, symbols + size * values))
                 symbols += size * values
             else:
                 size = size if values == 0 else 0
-                self.parts.append(Part(*leaf, values, self.numbers, self.numbers + size))
+                self.parts.append(FeaturePart(*leaf, values, self.numbers, self.numbers + size))
                 self.numbers += size
         self.size = self.numbers + symbols
         self.groups = [
@@ -108,7 +111,7 @@ def values_of(space: Space) -> int:
     if space.is_float or not space.low or not np.isfinite([*space.low, *space.high]).all():
         return 0
     most = int(max(high - low for low, high in zip(space.low, space.high, strict=True))) + 1
-    return most if most <= FEW else 0
+    return most if most <= (FEW if space.size == 1 else FEW_EACH) else 0
 
 
 def refuse_what_is_seen(space: Space, kind: str) -> None:

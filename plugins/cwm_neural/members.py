@@ -26,7 +26,7 @@ from cwm_cli.worlds.model import (
     WorldModel,
 )
 from cwm_neural.features import RowFeatures, refuse_what_is_seen
-from cwm_neural.networks import Foreseen, MemberNetworks, Noise, RowBatch
+from cwm_neural.networks import Foreseen, MemberNetworks, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, load_state, save_state, shape_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ VAGUE = 0.05
 Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
 """
 
-UNLIKELY = 1e-3
-"""Outcomes less likely than this are left out where all of them are told."""
+UNLIKELY, MOST = 1e-3, 8
+"""Outcomes less likely than this, and all but so many, are left out where they are told: members
+that have learned little hold everything to be possible."""
 
 
 class EnsembleTraining(Training):
@@ -222,7 +223,9 @@ class EnsembleModel(WorldModel):
         return Foreseen(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
 
     @torch.inference_mode()
-    def drawn(self, states: Tensor, actions: Tensor, which: np.ndarray, noise: Noise) -> Foreseen:
+    def drawn(
+        self, states: Tensor, actions: Tensor, which: np.ndarray, noise: NoiseSource
+    ) -> Foreseen:
         """Return what is drawn from one member of each row, (rows, ...)."""
         place = np.zeros_like(which)
         for member in range(self.networks.members):
@@ -360,7 +363,8 @@ class EnsemblePlanning(Model):
         before, done = self._features([self._observation], np.asarray(action)[None])
         members, size = self._nets.members, self._nets.seen.size
         chances = self._nets.chances(*(x.expand(members, 1, -1) for x in (before, done)))[0]
-        likely = torch.nonzero(chances > UNLIKELY)[:, 0]
+        likely = chances.topk(min(MOST, len(chances))).indices
+        likely = likely[chances[likely] > min(UNLIKELY, float(chances.max()) / 2)]
         following = torch.eye(size, device=before.device)[likely].expand(members, -1, -1)
         before, done = (each.expand(members, len(likely), -1) for each in (before, done))
         rewards, ends = (each.mean(0) for each in self._nets.worth(before, done, following))
@@ -411,10 +415,10 @@ class EnsemblePlanning(Model):
         return self._space.unpack("observations", columns, 0)
 
 
-def noise_of(*key: int, common: bool = False) -> Noise:
+def noise_of(*key: int, common: bool = False) -> NoiseSource:
     """Make noise that follows from a key."""
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
-    return Noise(torch.Generator().manual_seed(seed), common)
+    return NoiseSource(torch.Generator().manual_seed(seed), common)
 
 
 def _size(errors: Tensor) -> float:

@@ -65,7 +65,7 @@ class Foreseen(NamedTuple):
     ends: Tensor
 
 
-class Noise(NamedTuple):
+class NoiseSource(NamedTuple):
     """What is drawn with: a generator, and whether all rows of a member meet the same noise."""
 
     generator: torch.Generator
@@ -184,7 +184,7 @@ class MemberNetworks(nn.Module):
         """Return what draws the bounds of variances together."""
         return BOUNDING * (self.highest - self.lowest).sum()
 
-    def step(self, states: Tensor, actions: Tensor, noise: Noise | None = None) -> Foreseen:
+    def step(self, states: Tensor, actions: Tensor, noise: NoiseSource | None = None) -> Foreseen:
         """Go on from features by actions (members, rows, ...): what is likeliest, or is drawn."""
         numbers, inputs = self.seen.numbers, self._inputs(states, actions)
         moved = self.moving(inputs)
