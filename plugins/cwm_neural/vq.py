@@ -129,7 +129,7 @@ class VqTokenizer(Tokenizer):
         self._restart(seen)
         return numbers
 
-    def _restart(self, seen: Seen) -> None:
+    def _restart(self, seen: EncodedFrames) -> None:
         """Put codes that were not used for a while where something was encoded."""
         young = self._options.vq_restart
         if self._updates > young:
@@ -221,7 +221,7 @@ class VqTokenizer(Tokenizer):
         return found
 
 
-class Seen(NamedTuple):
+class EncodedFrames(NamedTuple):
     """What became of frames on their way through the network; grids are (n, width, side, side).
 
     `passed` are the codes, with the gradient of what is done with them going to the latents.
@@ -260,14 +260,14 @@ class Autoencoder(nn.Module):
                 nn.Linear(CRITIC_WIDTH, 1),
             )
 
-    def encode(self, frames: Tensor) -> Seen:
+    def encode(self, frames: Tensor) -> EncodedFrames:
         """Return latents and their nearest codes, by squared distance."""
         latents = self.before(self.encoder(frames))
         flat, table = latents.movedim(1, -1), self.codebook.weight
         distances = table.square().sum(1) - 2 * flat.detach() @ table.detach().T
         tokens = distances.argmin(-1)
         codes = self.codebook(tokens).movedim(-1, 1)
-        return Seen(latents, tokens, codes, latents + (codes - latents).detach())
+        return EncodedFrames(latents, tokens, codes, latents + (codes - latents).detach())
 
     def decode(self, codes: Tensor) -> Tensor:
         """Return the frames (n, channels, side, side) that a grid of codes stands for."""
@@ -280,7 +280,7 @@ class Autoencoder(nn.Module):
         codes = self.codebook(tokens.to(self.codebook.weight.device))
         return self.decode(codes.view(-1, side, side, codes.shape[-1]).movedim(-1, 1))
 
-    def forward(self, frames: Tensor) -> Seen:
+    def forward(self, frames: Tensor) -> EncodedFrames:
         """Encode and decode frames."""
         seen = self.encode(frames)
         return seen._replace(frames=self.decode(seen.passed))
