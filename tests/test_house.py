@@ -28,6 +28,8 @@ MEANT = {
     "cwm_cli/bench/tables.py": {"simulated"},  # a key of the report
     "cwm_cli/agents/interacting/play.py": {"replay"},  # a mode of playing
     "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
+    "cwm_cli/testing/test_training.py": {"MiniGrid-Empty-5x5-v0", "Catch-v0", "tiny"},
+    # what kinds of model are tried on, and a profile
     "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
 }
 """Texts of the core that are what a plugin gives is called, and have to be."""

@@ -85,6 +85,7 @@ class TokenOptions(VqOptions, Trainer):
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = EXTRA
+    agent: ClassVar[str] = "actor-critic"
     name: ClassVar[str] = ""
     """What the network is called."""
 
