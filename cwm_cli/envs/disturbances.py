@@ -18,7 +18,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cwm_cli.envs.documented import documented_parts, without_components
-from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class Parts(NamedTuple):
         observed: dict[str, list[tuple[Place, ...]]] = defaultdict(list)
         for place in _places(space):
             observed[".".join(map(str, place))].append((place,))
-        if pictures := [place for place, leaf in _leaves(space) if space_of(leaf).is_picture]:
+        if pictures := [place for place, leaf in _leaves(space) if _is_picture(leaf)]:
             observed[PIXELS] = [tuple(pictures)]
         speeds: set[Place] = set()
         for part in documented_parts(spec.describe(env), _size(space)):
@@ -233,6 +232,13 @@ class Parts(NamedTuple):
 def _plain(name: str) -> str:
     """Return a name without what it may be written with or without."""
     return " ".join(re.split(r"[\s_`-]+", name.lower())).strip()
+
+
+def _is_picture(space: gym.Space[Any]) -> bool:
+    """Whether a part of an observation is a picture."""
+    from cwm_cli.envs.spec import space_of  # numpy comes with it
+
+    return space_of(space).is_picture
 
 
 def _size(space: gym.Space[Any]) -> int:
@@ -354,7 +360,7 @@ def _seen_array(
     import numpy as np
     from gymnasium import spaces
 
-    deviation, is_picture = np.zeros(space.shape or ()), space_of(space).is_picture
+    deviation, is_picture = np.zeros(space.shape or ()), _is_picture(space)
     for place, std in noise.items():
         if not is_picture:
             _check_real(space, what)
