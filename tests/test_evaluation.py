@@ -211,4 +211,4 @@ def test_a_run_is_scored_on_its_own_transitions_and_knows_its_environment(cwm, c
     assert (result["train"], result["test"]) == (expected["train"], expected["test"])
     done = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
     assert done.returncode == 1
-    assert "here is a run of FrozenLake-v1: leave --env out" in done.stderr
+    assert "here is a run of FrozenLake-v1: name that as --env, or none" in done.stderr

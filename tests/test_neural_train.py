@@ -100,3 +100,22 @@ def test_an_agent_learns_in_a_model_that_was_trained_before(tmp_path) -> None:
     assert "ensemble" not in found.parameters
     assert found.tests[-1].lengths[0] <= 8
     assert TrainRun.load(found.run).header.world == str(first.run)
+
+
+def test_states_of_networks_that_were_made_otherwise_are_refused_in_a_line(tmp_path) -> None:
+    train(tmp_path, "actor-critic", steps=40)
+    run = TrainRun.load(tmp_path)
+    saved = sorted(tmp_path.glob("checkpoints/*/*/*.pt"))
+    assert len(saved) == 2
+    for file in saved:
+        content = file.read_bytes()
+        state = torch.load(file, weights_only=True)
+        networks = state["networks" if "networks" in state else "network"]
+        name = next(iter(networks))
+        networks[name] = networks[name].new_zeros(1, 2, 3)
+        torch.save(state, file)
+        with pytest.raises(cwm_cli.CwmError, match=f"another version.*{name}") as refused:
+            run.restored()
+        assert len(str(refused.value).splitlines()) == 1
+        file.write_bytes(content)
+    run.restored()

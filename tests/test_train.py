@@ -227,16 +227,24 @@ REFUSED = {
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
     "rows of something else": (["--dataset", "lake.npz"], "holds transitions of FrozenLake-v1"),
     "few rows": (["--dataset", "few.npz"], "and 32 are needed at least"),
+    "rows without numbers": (["--dataset", "nan.npz"], "rewards that are no finite numbers"),
+    "fewer than no tests": (["-o", "training.tests=-1"], "tests=-1 is refused"),
+    "no steps of an episode": (["-o", "training.max_steps=0"], "max_steps=0 is refused"),
     "two worlds": (["--world", "pole.py"], "leave --model out"),
 }
 
 
 def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(pole) -> None:
     (pole.folder / "pole.py").write_text(PROGRAM)
-    for name, env in (("lake", "FrozenLake-v1"), ("few", "CartPole-v1")):
-        few = ("--episodes", "1", "--test-episodes", "1", "--max-steps", "5")
+    recorded = {"lake": ("FrozenLake-v1", 1), "few": ("CartPole-v1", 1), "many": ("CartPole-v1", 9)}
+    for name, (env, episodes) in recorded.items():
+        few = ("--episodes", str(episodes), "--test-episodes", "1", "--max-steps", "5")
         policy = ("--policy", "random", "--out", f"{name}.npz")
         assert pole.inside("collect", "--env", env, *few, *policy).returncode == 0
+    with np.load(pole.folder / "many.npz") as many:
+        columns = dict(many)
+    columns["rewards"][3] = np.nan
+    np.savez(pole.folder / "nan.npz", **columns)
     wrong = {}
     for name, (given, words) in REFUSED.items():
         done = pole.inside(*POLE, *given, "--run", "r")

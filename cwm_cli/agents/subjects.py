@@ -113,7 +113,7 @@ def _of_run(
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
-        raise CwmError(f"{folder} is a run of {config.env}: leave --env out")
+        raise CwmError(f"{folder} is a run of {config.env}: name that as --env, or none")
     if env_args and dict(env_args) != config.env_args:
         raise CwmError(f"{folder} was started with other environment arguments: leave them out")
     subject = Subject(

@@ -38,7 +38,8 @@ def train(
         typer.Option(
             "--model",
             metavar="NAME",
-            help="ensemble (the default), transformer, ncp, ncp-multi, dummy; or a plugin's.",
+            help="ensemble (the default), transformer, ncp, ncp-multi, dreamer, dummy; or a "
+            "plugin's.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +48,8 @@ def train(
         typer.Option(
             "--agent",
             metavar="NAME",
-            help="Who acts: planner, actor-critic, random; or a plugin's. Default: the model's.",
+            help="Who acts: planner, actor-critic, cql, random; or a plugin's. Default: the "
+            "model's.",
             show_default=False,
         ),
     ] = None,
@@ -127,8 +129,8 @@ def train(
     """Train a neural world model of an environment, and an agent that acts by it.
 
     Steps are collected as the agent acts, the model is fitted to them, the agent plans or learns in
-    it, and is tested in the environment now and then. What needs torch: pip install
-    'cwm-cli[neural]'. A command that was stopped continues where it was.
+    it, and is tested in the environment now and then. What needs torch is in the
+    extra `neural`. A command that was stopped continues where it was.
 
     Example: cwm train --env CartPole-v1 --model ensemble --steps 2000
     """

@@ -283,7 +283,7 @@ def mismatch_words(found: Mismatches) -> str:
         words += f"; wrongly: {kinds}"
     several = [
         f"{found.chance:,} where one situation has several outcomes" * bool(found.chance),
-        f"{found.drawn:,} where the program itself draws" * bool(found.drawn),
+        f"{found.drawn:,} where the model itself draws" * bool(found.drawn),
     ]
     if any(several):
         words += f" ({', '.join(filter(None, several))})"

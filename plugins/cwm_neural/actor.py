@@ -19,7 +19,7 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession, WorldModel
 from cwm_neural.sampling import EpisodeSampler
-from cwm_neural.states import EXTRA, drawing, finite, load_state, save_state, shape_of
+from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,9 +199,10 @@ class ActorCritic(Agent):
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
         state = load_state(folder, "actor-critic", self._shape)
-        self.network.load_state_dict(state["network"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._done, self._owed, self._spread = state["updates"]
+        with restoring(folder):
+            self.network.load_state_dict(state["network"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            self._done, self._owed, self._spread = state["updates"]
 
     @property
     def _shape(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.tasks import Task
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import PlanningSession, WorldModel
-from cwm_neural.states import EXTRA, drawing, finite, load_state, save_state, shape_of
+from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
 
 if TYPE_CHECKING:
     from cwm_neural.cql_networks import ConservativeLosses
@@ -114,8 +114,9 @@ class Cql(Agent):
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote; `CwmError` for what is of another kind or shape."""
         state = load_state(folder, "cql", self._shape)
-        self._losses.restore(state)
-        self._done, self._owed = state["updates"]
+        with restoring(folder):
+            self._losses.restore(state)
+            self._done, self._owed = state["updates"]
 
     def _begin(self, rows: Dataset | None) -> ConservativeLosses:
         """Return networks that have learned nothing."""

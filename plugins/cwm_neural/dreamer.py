@@ -27,7 +27,7 @@ from cwm_cli.worlds.model import (
     WorldModel,
 )
 from cwm_neural.sampling import EpisodeSampler
-from cwm_neural.states import EXTRA, drawing, finite, load_state, save_state, shape_of
+from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,13 +183,14 @@ class DreamerTraining(Training):
     def adopt(self, part: str, folder: Path) -> None:
         """Take over a part that another training saved, or all of it (`model`)."""
         known = load_state(folder, "dreamer", self._shape)["networks"]
-        if part == "model":
-            self._networks.load_state_dict(known)
-            return
-        for name in self._modules(part):
-            module, start = getattr(self._networks, name), f"{name}."
-            own = {key.removeprefix(start): known[key] for key in known if key.startswith(start)}
-            module.load_state_dict(own)
+        names = [""] if part == "model" else [f"{name}." for name in self._modules(part)]
+        with restoring(folder):
+            for start in names:
+                own = {
+                    key.removeprefix(start): known[key] for key in known if key.startswith(start)
+                }
+                module = self._networks.get_submodule(start.rstrip("."))
+                module.load_state_dict(own)
 
     def freeze(self, part: str) -> None:
         """Fit a part, or all of it (`model`), no more."""
@@ -285,9 +286,10 @@ class DreamerTraining(Training):
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
         state = load_state(folder, "dreamer", self._shape)
-        self._networks.load_state_dict(state["networks"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._updates, self._owed = state["updates"], state["owed"]
+        with restoring(folder):
+            self._networks.load_state_dict(state["networks"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            self._updates, self._owed = state["updates"], state["owed"]
 
     @property
     def _shape(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from cwm_cli.worlds.model import (
 )
 from cwm_neural.features import RowFeatures, refuse_what_is_seen
 from cwm_neural.networks import Foreseen, MemberNetworks, NoiseSource, RowBatch
-from cwm_neural.states import drawing, finite, load_state, save_state, shape_of
+from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
@@ -151,11 +151,12 @@ class EnsembleTraining(Training):
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
         state = load_state(folder, "ensemble", self._shape)
-        self.networks.load_state_dict(state["networks"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._rng.bit_generator.state = state["rng"]
-        self._updates, self._due = state["updates"], state["due"]
-        self._measured = state["measured"]
+        with restoring(folder):
+            self.networks.load_state_dict(state["networks"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            self._rng.bit_generator.state = state["rng"]
+            self._updates, self._due = state["updates"], state["due"]
+            self._measured = state["measured"]
         self.model.changed()
 
     @property

@@ -49,6 +49,17 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
     return found
 
 
+@contextmanager
+def restoring(folder: Path) -> Iterator[None]:
+    """Refuse in a line a state whose networks are made otherwise here, as by another version."""
+    try:
+        yield
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:  # torch's
+        reason = " ".join(str(error).split())[:200]
+        words = "was saved by another version, or is damaged"
+        raise CwmError(f"{folder} {words} ({reason}): train again, or name another one") from error
+
+
 def shape_of(task: TrainingTask, **more: Any) -> dict[str, Any]:
     """Return what a state is of: the spaces, and what else has to agree."""
     return {

@@ -17,7 +17,7 @@ from cwm_cli.errors import CwmError
 from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.sequence import FrameSequence, Taught, TokenSizes, weights_of_layers
-from cwm_neural.states import drawing, finite, load_state, save_state, shape_of
+from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
 from cwm_neural.token_world import (
     SIGNS,
     ActionCodes,
@@ -111,11 +111,14 @@ class TokenTraining(Training):
         if part not in ("model", "tokenizer", "sequence"):
             raise self._unknown(part)
         if part != "sequence":
-            self._tokenizer.restore(load_state(folder, "tokenizer", self._shape("tokenizer")))
+            tokenizer = load_state(folder, "tokenizer", self._shape("tokenizer"))
+            with restoring(folder):
+                self._tokenizer.restore(tokenizer)
         if part != "tokenizer":
             state = load_state(folder, "sequence", self._shape("sequence"))
-            self.model.network.load_state_dict(state["network"])
-            self._restore_met(state)
+            with restoring(folder):
+                self.model.network.load_state_dict(state["network"])
+                self._restore_met(state)
 
     def freeze(self, part: str) -> None:
         """Fit the tokenizer, the sequence model, or both, no more."""
@@ -216,11 +219,12 @@ class TokenTraining(Training):
         """Go on from what `save` wrote."""
         tokenizer = load_state(folder, "tokenizer", self._shape("tokenizer"))
         state = load_state(folder, "sequence", self._shape("sequence"))
-        self._tokenizer.restore(tokenizer)
-        self.model.network.load_state_dict(state["network"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._steps, self._updates, self._tokenizer_updates = state["counts"]
-        self._restore_met(state)
+        with restoring(folder):
+            self._tokenizer.restore(tokenizer)
+            self.model.network.load_state_dict(state["network"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            self._steps, self._updates, self._tokenizer_updates = state["counts"]
+            self._restore_met(state)
 
     @property
     def _sizes(self) -> TokenSizes:

@@ -239,8 +239,9 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
         """Return the world model that was trained; `checkpoint.checkpoint` says by which epoch."""
         if not self.config.model:
-            where = f" in {self.header.world}" if self.header.world else ""
-            raise CwmError(f"{self.folder} trained an agent{where}, and no world model: name that")
+            world = self.header.world
+            instead = f"name {world}" if world else f"see `cwm runs show {self.folder}`"
+            raise CwmError(f"{self.folder} trained an agent, and no world model: {instead}")
         training, _ = self.restored(options, observer)
         assert training is not None
         return training.model

@@ -57,6 +57,7 @@ COLLECTING, TESTING, ACTING = 0, 1, 2
 """What seeds are for: no test episode is one that is collected."""
 
 Count = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,17 @@ class Schedule:
 
     every: Count = 200
     """Steps of an epoch: so many are collected, then all learns, and is written down."""
-    warm_up: int = 200
+    warm_up: Number = 200
     """Steps that are taken at random before the agent acts."""
-    agent_from: int = 0
+    agent_from: Number = 0
     """Steps after which the agent begins to learn, and acts: its model is worth little before."""
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
     """How likely a step that is collected is a random one."""
     test_every: Count = 5
     """Epochs from one test in the true environment to the next; there is one at the end anyhow."""
-    tests: int = 5
+    tests: Number = 5
     """Episodes of a test."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Most steps of an episode, where the environment allows more."""
 
 
@@ -280,10 +281,11 @@ def _options(
     """Read the options, and the flags that are short for some."""
     given = read_options(options, owners)
     by_label = {owner.label: owner for owner in owners}
-    if tokenizer is not None:
-        if "model" not in by_label or "tokenizer" not in by_label["model"].options:
-            raise CwmError("this model has no tokenizer: leave --tokenizer out")
+    has_tokenizer = "model" in by_label and "tokenizer" in by_label["model"].options
+    if tokenizer is not None and has_tokenizer:
         given["model"] |= read_options({"model.tokenizer": tokenizer}, owners)["model"]
+    elif tokenizer not in (None, "none"):
+        raise CwmError("this model has no tokenizer: leave --tokenizer out")
     if profile is not None:
         served = [
             label
@@ -356,6 +358,11 @@ def _given_rows(
     if len(rows.train) < LEAST_ROWS:
         words = f"{len(rows.train)} rows to train on, and {LEAST_ROWS} are needed at least"
         raise CwmError(f"the dataset has {words}: record more with `cwm collect`")
+    for name, column in rows.columns.items():
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            place = int(np.argwhere(~np.isfinite(column))[0, 0])
+            words = f"{name} that are no finite numbers, first in row {place}"
+            raise CwmError(f"the dataset has {words}: leave such rows out")
     return rows
 
 
