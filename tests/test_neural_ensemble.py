@@ -145,3 +145,17 @@ def test_learning_keeps_what_it_trained_so_that_it_is_planned_with(tmp_path: Pat
     assert cwm_cli.evaluate(run) is not None
     done = cwm_cli.plan(run, episodes=1, max_steps=3, options=["budget=60", "horizon=3"])
     assert done.side.report.planner == "icem"
+
+
+def test_members_are_taken_over_and_stay_as_they_are_where_they_are_frozen(tmp_path: Path) -> None:
+    rows = walked(PUSH, 40)
+    known, later = begun(rows, 1), begun(rows, 2)
+    known.fit(rows, 2)
+    known.save(tmp_path)
+    later.adopt("model", tmp_path)
+    assert later.model.digest == known.model.digest
+    later.freeze("model")
+    assert later.fit(walked(PUSH, 80), 9) == {}
+    assert later.model.digest == known.model.digest
+    with pytest.raises(CwmError, match="no part 'eyes'"):
+        later.adopt("eyes", tmp_path)

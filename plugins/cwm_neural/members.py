@@ -69,12 +69,29 @@ class EnsembleTraining(Training):
         )
         self._rng = np.random.default_rng(task.seed)
         self._updates, self._due, self._measured = 0, 0.0, 0
+        self._is_frozen = False
         self.model: EnsembleModel = EnsembleModel(self.networks, task, noise=options.noise)
 
     @property
     def parameters(self) -> Mapping[str, int]:
         """How many parameters all members have."""
         return {"ensemble": sum(each.numel() for each in self.networks.parameters())}
+
+    def adopt(self, part: str, folder: Path) -> None:
+        """Take over all members, which are one part, from what another training saved."""
+        if part not in ("model", "ensemble"):
+            raise self._no_part(part)
+        state = load_state(folder, "ensemble", self._shape)
+        with restoring(folder):
+            self.networks.load_state_dict(state["networks"])
+            self._measured = state["measured"]
+        self.model.changed()
+
+    def freeze(self, part: str) -> None:
+        """Fit the members no more."""
+        if part not in ("model", "ensemble"):
+            raise self._no_part(part)
+        self._is_frozen = True
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
         """Make as many updates as the ratio says.
@@ -84,6 +101,8 @@ class EnsembleTraining(Training):
         """
         if not len(rows):
             raise CwmError("there are no rows to fit to: record some with `cwm collect`")
+        if self._is_frozen:
+            return {}
         data = self.model.tensors(rows)
         if len(rows) >= 2 * self._measured:
             self.networks.standardise(data)

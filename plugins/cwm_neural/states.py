@@ -17,6 +17,8 @@ EXTRA = "cwm-cli[neural]"
 SHAPE = "shape.json"
 """The file that says what a state is of."""
 
+TOLD = 80  # characters of what differs: a space of a board has thousands
+
 
 def save_state(folder: Path, name: str, shape: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write tensors and plain data to `NAME.pt`, and beside it what they are of."""
@@ -38,8 +40,11 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
         known = json.loads((folder / f"{name}-{SHAPE}").read_text())
         differing = [key for key in shape if known.get(key) != json.loads(json.dumps(shape[key]))]
         if differing:
-            words = f"{differing[0]} is {known.get(differing[0])} there, and {shape[differing[0]]}"
-            raise CwmError(f"{file} is of another shape ({words} here): name another state")
+            there, here = (str(each.get(differing[0])) for each in (known, shape))
+            words = f"{differing[0]} is {there} there, and {here} here"
+            if len(words) > TOLD:  # spaces
+                words = f"{differing[0]} differ"
+            raise CwmError(f"{file} is of another shape ({words}): name another state")
         found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except CwmError:
         raise

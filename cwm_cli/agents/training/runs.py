@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, Options
@@ -152,7 +153,7 @@ class CheckpointChoice:
     checkpoint: Which = "best"
     """best: that of the best test return, the last where nothing was tested; or last."""
     device: str = "cpu"
-    """cpu, cuda or mps."""
+    """auto, cpu, cuda or mps."""
 
 
 class TrainRun(ModelRun[TrainHeader, TrainLine]):
@@ -222,7 +223,11 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         config, folder = self.config, self.checkpoint(number)
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
-        task = task_of(find_environment(config.env), config, choice.device)
+        kinds: list[Literal["trainer", "agent"]] = ["trainer"] if config.model else []
+        kinds += ["agent"] if config.agent else []
+        requires = [name for kind in kinds for name in made(kind, config).requires]
+        at = usable_device(choice.device, requires)
+        task = task_of(find_environment(config.env), config, at)
         training = None
         if config.model:
             training = made("trainer", config).begin(task)
@@ -312,6 +317,24 @@ def made(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
     if isinstance(trainer, AgentTrainer) and trainer.plans:
         trainer.chosen = config.options.get("planner", {})
     return trainer
+
+
+def usable_device(asked: str, requires: Sequence[str]) -> str:
+    """Return where is computed: on a GPU if there is one, and what is trained can use it."""
+    usable = {"cpu": 1, "cuda": 0, "mps": 0}
+    if "torch" in requires and find_spec("torch") is not None:
+        import torch
+
+        usable["cuda"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        usable["mps"] = int(torch.backends.mps.is_available())
+    if asked == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if usable[name])
+    name, _, number = asked.partition(":")
+    if name not in usable or (number and not number.isdigit()):
+        raise UnknownNameError("device", asked, ("auto", *usable))
+    if int(number or 0) >= usable[name]:
+        raise CwmError(f"there is no {asked} that could be used here: leave --device out")
+    return asked
 
 
 class _Environment(Protocol):

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -33,6 +32,7 @@ from cwm_cli.agents.training.runs import (
     TrainingResult,
     TrainRun,
     task_of,
+    usable_device,
 )
 from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Diverged, Trainer, Training
 from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
@@ -135,7 +135,7 @@ def train(
             options=chosen.identity,
             seed=seed,
         )
-        at = _device(device, chosen.requires)
+        at = usable_device(device, chosen.requires)
         task = task_of(spec, config, at, observer.note)
         if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
             raise CwmError(f"the rows are of other spaces than {spec.id}: name another --dataset")
@@ -412,24 +412,6 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _device(asked: str, requires: Sequence[str]) -> str:
-    """Return where is computed: on a GPU if there is one, and what is trained can use it."""
-    usable = {"cpu": 1, "cuda": 0, "mps": 0}
-    if "torch" in requires and find_spec("torch") is not None:
-        import torch
-
-        usable["cuda"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        usable["mps"] = int(torch.backends.mps.is_available())
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if usable[name])
-    name, _, number = asked.partition(":")
-    if name not in usable or (number and not number.isdigit()):
-        raise UnknownNameError("device", asked, ("auto", *usable))
-    if int(number or 0) >= usable[name]:
-        raise CwmError(f"there is no {asked} that could be used here: leave --device out")
-    return asked
-
-
 def _parameters(training: Training | None, agent: Agent) -> dict[str, int]:
     """Return how many parameters each part has."""
     found = dict(training.parameters) if training is not None else {}
@@ -687,14 +669,13 @@ class TrainingLoop:
     def _diverged(self, found: Divergence) -> str:
         """Say where training came to an end, and what to do."""
         owners = self.run.config.options
-        rates = (
-            f"{label}.{name}"
+        rates = [
+            f"-o {label}.{name}=..."
             for label in ("model", "agent")
             for name in owners.get(label, {})
             if "rate" in name
-        )
-        rate = next(rates, "")
-        what = f"a smaller rate (-o {rate}=...)" if rate else "other options"
+        ]
+        what = f"a smaller rate ({' or '.join(rates)})" if rates else "other options"
         kept = f", what was learned before is kept in {self.run.folder}" if self.epochs else ""
         return f"{found.words}, by step {found.steps:,}{kept}: start another run with {what}"
 
