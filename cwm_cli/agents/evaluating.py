@@ -122,7 +122,7 @@ def evaluate(
     where some were scored. Where no `metric` is named, a program of chance or memory is scored
     by its skill, and any other by its accuracy; rules by that of what they hold to be likeliest.
     """
-    run = _run(subject)
+    run = _run(subject, env)
     about = find_subject(
         run,
         program=None if run is not None else subject,  # type: ignore[arg-type]  # no run is left
@@ -173,9 +173,12 @@ def _ranks(model: WorldModel, rows: Mapping[Part, Dataset]) -> dict[Part, RankSu
     return {part: ranking(model, some).summary() for part, some in rows.items()}
 
 
-def _run(subject: ProgramSource | RunSource) -> RunSource | None:
-    """Return the subject if it is a run: one that was read, or a folder."""
+def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:
+    """Return the subject if it is meant as a run: one that was read, a folder, or a bare name."""
     if isinstance(subject, ModelRun):
         return subject
-    is_text = isinstance(subject, str) and "\n" in subject
-    return subject if not is_text and Path(subject).is_dir() else None
+    if isinstance(subject, str) and "\n" in subject:
+        return None
+    place = Path(subject)
+    is_bare = env is None and not place.suffix and not place.exists()
+    return subject if place.is_dir() or is_bare else None
