@@ -296,7 +296,7 @@ def test_jobs_that_crash_say_why_and_are_tried_again(moody):
 
 @pytest.mark.slow
 def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, capsys):
-    arguments = ("--env", "FrozenLake-v1", "--backend", "moody", "--strategy", "zero-shot")
+    arguments = ("--env", "CliffWalking-v1", "--backend", "moody", "--strategy", "zero-shot")
     arguments += ("--seeds", "2", "--budget", "5", "--parallel", "2", "-o", "pause=0.3")
     err = stopped(moody, signal.SIGINT, arguments, lines=1)
     assert "interrupted: the same command continues" in err.splitlines()[-1]

@@ -16,7 +16,7 @@ from benchmarks.charts import chart
 from benchmarks.curves import Band, curve
 from benchmarks.laboratory import Kept
 from benchmarks.training import Returns
-from cwm_cli.agents.training.runs import PlayedEpisodes, TrainingResult
+from cwm_cli.agents.training.runs import AgentTest, TrainingResult
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
@@ -405,7 +405,7 @@ def test_returns_of_training_lie_between_random_play_and_an_oracle() -> None:
     runs = []
     for seed in range(4):
         random, *tests = (
-            PlayedEpisodes(
+            AgentTest(
                 number=n, steps=100 * n, returns=[20.0 + 40 * n, 20 + 44 * n], lengths=[]
             )
             for n in range(3 + seed % 2)

@@ -78,6 +78,7 @@ class PlanningAgent(Untrained):
         return planned.open(self._choose(planned.planners), replace(task, seed=seed))
 
 
+@dataclass
 class RandomTrainer(AgentTrainer):
     """Acts at random: the rows that a world model is trained on know no purpose then."""
 
