@@ -405,9 +405,7 @@ def test_returns_of_training_lie_between_random_play_and_an_oracle() -> None:
     runs = []
     for seed in range(4):
         random, *tests = (
-            AgentTest(
-                number=n, steps=100 * n, returns=[20.0 + 40 * n, 20 + 44 * n], lengths=[]
-            )
+            AgentTest(number=n, steps=100 * n, returns=[20.0 + 40 * n, 20 + 44 * n], lengths=[])
             for n in range(3 + seed % 2)
         )
         runs.append(TrainingResult(Path(), [], tests, random, 300, {}, 0.0))
