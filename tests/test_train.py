@@ -195,6 +195,13 @@ def test_an_agent_learns_in_a_program(pole) -> None:
     assert found["parameters"] == {"policy": 4}
     assert found["best"]["mean"] > 1.5 * found["random"]["mean"]
     assert "protection" in pole.inside("runs", "show", "r").stdout
+    watched = pole.inside("play", "r", "--max-steps", "50", "--json")
+    assert watched.returncode == 0, watched.stderr
+    played = json.loads(watched.stdout)
+    assert (played["mode"], played["episodes"][0]["truly"]) == ("agent", None)
+    assert played["episodes"][0]["returned"] > found["random"]["mean"]
+    refused = pole.inside("play", "r", "--mode", "human")
+    assert "needs a world model" in refused.stderr
 
 
 def test_what_diverges_stops_says_where_and_is_not_repeated(pole) -> None:

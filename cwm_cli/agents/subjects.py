@@ -78,19 +78,20 @@ def find_subject(
     env_args: Mapping[str, Any] | None = None,
     real_env: bool | None = None,
     options: Options | None = None,
+    agents: bool = False,
     observer: Observer = SILENT,
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
     With `real_env` it is the environment itself; None where that is no choice. Of the `options`
     a run takes those that say what predicts by what it came to; where None are given, only programs
-    will do.
+    will do. With `agents` a run that came to an agent alone is about the environment itself.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
         instead = "" if real_env is None else "; with --real-env there is none"
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
     if run is not None:
-        return _of_run(run, env, env_args, options, observer)
+        return _of_run(run, env, env_args, options, agents, observer)
     if env is None:
         raise CwmError("a program does not say what it is a model of: name --env ID")
     spec = find_environment(env, observer)
@@ -103,6 +104,7 @@ def _of_run(
     env: str | None,
     env_args: Mapping[str, Any] | None,
     options: Options | None,
+    agents: bool,
     observer: Observer,
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
@@ -126,6 +128,8 @@ def _of_run(
         run=found,
         options=options or (),
     )
+    if agents and not found.has_model:
+        return subject
     if not isinstance(found, ProgramRun) or found.has_trained:
         theirs, others = apart(subject.options, found.options_of)
         return subject._replace(model=found.trusted_model(theirs, observer), options=others)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -38,7 +37,7 @@ from cwm_cli.registry import (
 )
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
-from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings
+from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
@@ -640,19 +639,12 @@ def _header(
     return SearchHeader(
         config=config,
         description=description,
-        versions={**order.spec.versions(), **_versions(config.tools)},
+        versions={**order.spec.versions(), **package_versions(config.tools)},
         source=order.source,
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         protection=protection,
         finding=finding,
     )
-
-
-def _versions(tools: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of the packages that tools come from, where they come from one."""
-    owners = packages_distributions() if tools else {}
-    tops = {tool.partition(".")[0] for tool in tools}
-    return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
 
 
 def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:

@@ -37,6 +37,11 @@ class ModelRun(Run[H, R]):
     options_of: ClassVar[str] = ""
     """Whose options `trusted_model` takes: `statistician` where those are `statistician.KEY`."""
 
+    @property
+    def has_model(self) -> bool:
+        """Whether it came to a world model of its own, and not to an agent alone."""
+        return True
+
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
         """Return the world model, where it runs nobody's code; the options are `options_of`'s.
 

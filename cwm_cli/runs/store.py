@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import packages_distributions, version
 from itertools import count
 from pathlib import Path
 from typing import (
@@ -56,6 +57,13 @@ M = TypeVar("M", bound=BaseModel)
 def now() -> str:
     """Return the time as headers have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def package_versions(modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages that modules come from, where they come from one."""
+    tops = {module.partition(".")[0] for module in modules}
+    owners = packages_distributions() if tops else {}
+    return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
 
 
 class RunHeader(BaseModel, Generic[C]):

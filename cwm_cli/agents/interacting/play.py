@@ -98,6 +98,8 @@ def play(
 ) -> GameResult:
     """Play in the world model of a `run`, or of a `program` of `env`, or in `env` itself.
 
+    The agent of a run that trained no world model plays in the environment.
+
     `keys` are what is pressed, one after the other: characters, or names such as "left" and
     "enter"; None is time that goes on without a key. `human` plays in the world model, with the
     true environment beside it; `env` in the environment; with `agent` plans play in the model;
@@ -106,17 +108,17 @@ def play(
 
     The observer is told the game, and a `GameProgress` after every key.
     """
-    alone = run is None and program is None
     subject = find_subject(
         run,
         program=program,
         env=env,
         env_args=env_args,
-        real_env=alone,
+        real_env=run is None and program is None,
         options=options,
+        agents=True,
         observer=observer,
     )
-    chosen = _mode(mode, alone=alone)
+    chosen = _mode(mode, subject)
     if keys is None and chosen in ("human", "env"):
         raise CwmError(f"--mode {chosen} needs keys: play in a terminal, or choose another --mode")
     if record is not None:
@@ -146,14 +148,15 @@ def play(
         return GameResult(chosen, arena.name, game.outcome(), film)
 
 
-def _mode(mode: PlayMode | None, *, alone: bool) -> PlayMode:
-    """Return the mode, by itself that of whoever plays by keys."""
+def _mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
+    """Return the mode, by itself that of whoever plays by keys, or of an agent without a model."""
+    alone = subject.text is None and subject.model is None
     if mode is None:
-        return "env" if alone else "human"
+        return "human" if not alone else "env" if subject.run is None else "agent"
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
     if alone and mode in ("human", "recon"):
-        raise CwmError(f"--mode {mode} needs a world model: name a run, or --program FILE")
+        raise CwmError(f"--mode {mode} needs a world model: name a run of one, or --program FILE")
     return mode
 
 

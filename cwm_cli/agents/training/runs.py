@@ -169,6 +169,11 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         """The choices of this run."""
         return self.header.config
 
+    @property
+    def has_model(self) -> bool:
+        """Whether a world model was trained, and not an agent alone."""
+        return bool(self.config.model)
+
     def epochs(self) -> list[EpochRecord]:
         """Return what the epochs came to."""
         return [each for each in self.records() if isinstance(each, EpochRecord)]
@@ -243,7 +248,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
 
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
         """Return the world model that was trained; `checkpoint.checkpoint` says by which epoch."""
-        if not self.config.model:
+        if not self.has_model:
             world = self.header.world
             instead = f"name {world}" if world else f"see `cwm runs show {self.folder}`"
             raise CwmError(f"{self.folder} trained an agent, and no world model: {instead}")

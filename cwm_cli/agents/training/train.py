@@ -42,7 +42,14 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.store import DATASET, HEADER, RowsAdded, fresh_folder, kind_of
+from cwm_cli.runs.store import (
+    DATASET,
+    HEADER,
+    RowsAdded,
+    fresh_folder,
+    kind_of,
+    package_versions,
+)
 from cwm_cli.sandbox import Limits
 from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
@@ -146,7 +153,7 @@ def train(
             config=config,
             parameters=_parameters(training, acting),
             world=str(world or ""),
-            versions=dict(spec.versions()),
+            versions={**spec.versions(), **package_versions(chosen.requires)},
             protection=None if found is None else found.protection,
         )
         begins_with = rows if rows is not None else _no_rows(spec, config, task)
