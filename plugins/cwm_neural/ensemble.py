@@ -41,6 +41,8 @@ class EnsembleTrainer(Trainer):
     """Learning rate of AdamW."""
     decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay."""
+    discount: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """What a reward is worth a step later, where members value how plans end; 0: they do not."""
     noise: bool = False
     """Whether plans meet the noise that members foresee, too, as published, at a higher cost.
 

@@ -62,7 +62,12 @@ class EnsembleTraining(Training):
             raise CwmError("an ensemble learns from numbers, and there are only texts")
         with drawing(task.seed):
             self.networks = MemberNetworks(
-                seen, done, members=options.members, width=options.width, layers=options.layers
+                seen,
+                done,
+                members=options.members,
+                width=options.width,
+                layers=options.layers,
+                discount=options.discount,
             ).to(task.device)
         self._optimiser = torch.optim.AdamW(
             self.networks.parameters(), lr=options.rate, weight_decay=options.decay
@@ -75,7 +80,8 @@ class EnsembleTraining(Training):
     @property
     def parameters(self) -> Mapping[str, int]:
         """How many parameters all members have."""
-        return {"ensemble": sum(each.numel() for each in self.networks.parameters())}
+        learned = (each for each in self.networks.parameters() if each.requires_grad)
+        return {"ensemble": sum(each.numel() for each in learned)}
 
     def adopt(self, part: str, folder: Path) -> None:
         """Take over all members, which are one part, from what another training saved."""
@@ -132,6 +138,7 @@ class EnsembleTraining(Training):
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()
+        self.networks.follow()
         self._updates += 1
         return told
 
@@ -180,7 +187,8 @@ class EnsembleTraining(Training):
 
     @property
     def _shape(self) -> dict[str, Any]:
-        sizes = {name: getattr(self._options, name) for name in ("members", "width", "layers")}
+        names = ("members", "width", "layers", "discount")
+        sizes = {name: getattr(self._options, name) for name in names}
         return shape_of(self._task, model="ensemble", **sizes)
 
 
@@ -333,6 +341,9 @@ class EnsembleEpisodes(ImaginedEpisodes):
 class EnsemblePlanning(Model):
     """Plans are worth the mean of what they return in all members, each of which goes on by itself.
 
+    What may come after their last step is added, as far as rows tell: without that a cart is steady
+    to the horizon of its plans, and out of its track soon after.
+
     Where an episode may be over, what comes later counts as much as it is likely that it is not.
     Where there is noise all plans meet the same. Where one symbol is observed all outcomes can be
     told: only there anything is left to chance, elsewhere the members stand for it.
@@ -417,6 +428,8 @@ class EnsemblePlanning(Model):
                 if not self._nets.endless:
                     ends = torch.stack([found.ends, self._nets.vague(found.ends)])
                     lasting = lasting * (1 - ends)
+            if self._nets.discount:
+                total += (shares * (lasting * self._nets.values(here)).mean(1)).sum(0)
         self.counter[0] += count * each * length * max(draws, 1)
         worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)
         return worth / max(draws, 1)

@@ -5,7 +5,7 @@ says a Gaussian of what numbers change by, whose variance has bounds that are le
 means descend by squares, and variances, in layers of their own, by the likelihood given the means:
 where hardly anything is left to chance the likelihood of both is so steep that all else is lost.
 A member also says what symbols become, by cross-entropy, and then what that pays and whether it
-ends.
+ends; and what may come after an observation, by temporal differences of the rows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ SMALLEST = 1e-6
 BEYOND = 10.0
 """Numbers go no further beyond what was seen than so many times its range: they stay finite."""
 
+
+FOLLOWING = 0.005
+"""How much of the values that targets are made of follows those that are learned, each update."""
 
 USUAL = 2.5
 """The logit of an end, as it is softened, where it is as far off as usual: 8 % each step."""
@@ -99,7 +102,14 @@ class MemberNetworks(nn.Module):
     """Says of features and actions (members, rows, ...) what follows, each member for itself."""
 
     def __init__(
-        self, seen: RowFeatures, done: RowFeatures, *, members: int, width: int, layers: int
+        self,
+        seen: RowFeatures,
+        done: RowFeatures,
+        *,
+        members: int,
+        width: int,
+        layers: int,
+        discount: float,
     ) -> None:
         super().__init__()
         self.seen, self.done, self.members = seen, done, members
@@ -108,6 +118,11 @@ class MemberNetworks(nn.Module):
         self.moving = Layers(members, [before, *hidden, seen.size])
         self.spreading = Layers(members, [before, width, numbers])
         self.paying = Layers(members, [before + seen.size, *hidden, 2])
+        self.discount = discount
+        self.valuing = Layers(members, [seen.size, *hidden, 1])
+        self.valued = Layers(members, [seen.size, *hidden, 1]).requires_grad_(False)
+        nn.init.zeros_(self.valuing.weights[-1])  # what nothing is known of is worth nothing
+        self.valued.load_state_dict(self.valuing.state_dict())
         self.highest = nn.Parameter(torch.full((numbers,), HIGHEST))
         self.lowest = nn.Parameter(torch.full((numbers,), LOWEST))
         for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
@@ -178,6 +193,28 @@ class MemberNetworks(nn.Module):
         if self.seen.groups:
             truth = rows.following[..., numbers:]
             found["symbols"] = -(truth * self._shares(moved[..., numbers:])).sum(-1).mean()
+        if self.discount:
+            with torch.no_grad():
+                later = (
+                    self.discount
+                    * (1 - rows.ends)
+                    * self.valued(self._seen(rows.following))[..., 0]
+                )
+                target = rows.rewards / self._worth_unit + later
+            found["value"] = (
+                (self.valuing(self._seen(rows.states))[..., 0] - target).square().mean()
+            )
+        return found
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Have the values that targets are made of go after those that were learned."""
+        for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
+            slow.lerp_(quick, FOLLOWING)
+
+    def values(self, states: Tensor) -> Tensor:
+        """Return what is expected to come after features (members, rows, ...), discounted."""
+        found: Tensor = self.valuing(self._seen(states))[..., 0] * self._worth_unit
         return found
 
     def bounding(self) -> Tensor:
@@ -212,13 +249,19 @@ class MemberNetworks(nn.Module):
         return self._shares(moved[..., self.seen.numbers :]).exp().mean(0)
 
     def _worth(self, states: Tensor, actions: Tensor, after: Tensor) -> Tensor:
-        ahead = (after - self.state_mean) / self.state_scale
-        return self.paying(torch.cat([self._inputs(states, actions), ahead], -1))
+        return self.paying(torch.cat([self._inputs(states, actions), self._seen(after)], -1))
 
     def _inputs(self, states: Tensor, actions: Tensor) -> Tensor:
-        seen = (states - self.state_mean) / self.state_scale
         done = (actions - self.action_mean) / self.action_scale
-        return torch.cat([seen, done], -1)
+        return torch.cat([self._seen(states), done], -1)
+
+    def _seen(self, states: Tensor) -> Tensor:
+        return (states - self.state_mean) / self.state_scale
+
+    @property
+    def _worth_unit(self) -> Tensor:
+        """Return about what all rewards to come may add up to: values are measured in it."""
+        return (self.reward_mean.abs() + self.reward_scale) / (1 - self.discount)
 
     def _spread(self, inputs: Tensor) -> Tensor:
         """Return the logarithm of the variance of each change."""
