@@ -45,6 +45,9 @@ VAGUE = 0.05
 Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
 """
 
+VALUED = 250
+"""Updates after which what came of rows is reckoned anew, with the values of now."""
+
 UNLIKELY, MOST = 1e-3, 8
 """Outcomes less likely than this, and all but so many, are left out where they are told: members
 that have learned little hold everything to be possible."""
@@ -116,13 +119,22 @@ class EnsembleTraining(Training):
         self.networks.bound(data)
         members, count = self._options.members, len(rows)
         own = self._rng.integers(count, size=(members, count))
+        episodes, returns = torch.as_tensor(rows.columns["episodes"]).to(data.ends.device), None
+        goes_on = torch.zeros_like(data.ends)
+        goes_on[:-1] = (data.states[1:] == data.following[:-1]).all(1) & (
+            episodes[1:] == episodes[:-1]
+        )
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
         made = 0
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
             places = torch.as_tensor(np.take_along_axis(own, within, axis=1))
-            for name, loss in self._update(RowBatch(*(each[places] for each in data))).items():
+            if self._options.discount and made % VALUED == 0:
+                returns = self.networks.returns(data, goes_on)
+            known = None if returns is None else returns.gather(1, places.to(returns.device))
+            batch = RowBatch(*(each[places] for each in data))
+            for name, loss in self._update(batch, known).items():
                 sums[name] = sums.get(name, 0.0) + loss
             self._due -= 1
             made += 1
@@ -130,15 +142,14 @@ class EnsembleTraining(Training):
         self.model.changed()
         return {name: total / made for name, total in sums.items()}
 
-    def _update(self, rows: RowBatch) -> dict[str, float]:
+    def _update(self, rows: RowBatch, returns: Tensor | None) -> dict[str, float]:
         """Descend the gradient once."""
-        losses = self.networks.losses(rows)
+        losses = self.networks.losses(rows, returns)
         told = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
         total: Tensor = sum(losses.values(), self.networks.bounding())
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()
-        self.networks.follow()
         self._updates += 1
         return told
 

@@ -5,7 +5,7 @@ says a Gaussian of what numbers change by, whose variance has bounds that are le
 means descend by squares, and variances, in layers of their own, by the likelihood given the means:
 where hardly anything is left to chance the likelihood of both is so steep that all else is lost.
 A member also says what symbols become, by cross-entropy, and then what that pays and whether it
-ends; and what may come after an observation, by temporal differences of the rows.
+ends; and what may come after an observation, by the lambda-returns of the rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,8 +33,8 @@ BEYOND = 10.0
 """Numbers go no further beyond what was seen than so many times its range: they stay finite."""
 
 
-FOLLOWING = 0.005
-"""How much of the values that targets are made of follows those that are learned, each update."""
+TRACE = 0.95
+"""How far values trust what came of a row, against the value of the row after it (lambda)."""
 
 USUAL = 2.5
 """The logit of an end, as it is softened, where it is as far off as usual: 8 % each step."""
@@ -120,9 +121,7 @@ class MemberNetworks(nn.Module):
         self.paying = Layers(members, [before + seen.size, *hidden, 2])
         self.discount = discount
         self.valuing = Layers(members, [seen.size, *hidden, 1])
-        self.valued = Layers(members, [seen.size, *hidden, 1]).requires_grad_(False)
         nn.init.zeros_(self.valuing.weights[-1])  # what nothing is known of is worth nothing
-        self.valued.load_state_dict(self.valuing.state_dict())
         self.highest = nn.Parameter(torch.full((numbers,), HIGHEST))
         self.lowest = nn.Parameter(torch.full((numbers,), LOWEST))
         for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
@@ -172,8 +171,8 @@ class MemberNetworks(nn.Module):
         """Return how likely ends are, as if members were less sure of them."""
         return torch.sigmoid(torch.logit(ends) / self.vagueness)
 
-    def losses(self, rows: RowBatch) -> dict[str, Tensor]:
-        """Return the mean of each loss over rows (members, rows, ...)."""
+    def losses(self, rows: RowBatch, returns: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the mean of each loss over rows (members, rows, ...), and what came after them."""
         numbers = self.seen.numbers
         inputs = self._inputs(rows.states, rows.actions)
         moved, worth = self.moving(inputs), self._worth(rows.states, rows.actions, rows.following)
@@ -193,24 +192,26 @@ class MemberNetworks(nn.Module):
         if self.seen.groups:
             truth = rows.following[..., numbers:]
             found["symbols"] = -(truth * self._shares(moved[..., numbers:])).sum(-1).mean()
-        if self.discount:
-            with torch.no_grad():
-                later = (
-                    self.discount
-                    * (1 - rows.ends)
-                    * self.valued(self._seen(rows.following))[..., 0]
-                )
-                target = rows.rewards / self._worth_unit + later
-            found["value"] = (
-                (self.valuing(self._seen(rows.states))[..., 0] - target).square().mean()
-            )
+        if returns is not None:
+            off = self.valuing(self._seen(rows.states))[..., 0] - returns / self._worth_unit
+            found["value"] = off.square().mean()
         return found
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Have the values that targets are made of go after those that were learned."""
-        for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
-            slow.lerp_(quick, FOLLOWING)
+    def returns(self, rows: RowBatch, goes_on: Tensor) -> Tensor:
+        """Return what came after rows by each member (members, rows): lambda-returns.
+
+        `goes_on` says of each row whether the next one follows it; elsewhere its value counts.
+        """
+        ahead = self.values(rows.following.expand(self.members, -1, -1)).T.cpu().numpy()
+        lasting = self.discount * (1 - rows.ends).cpu().numpy()
+        traces = TRACE * goes_on.cpu().numpy()
+        rewards, found = rows.rewards.cpu().numpy(), np.empty_like(ahead)
+        after = ahead[-1]
+        for row in range(len(found) - 1, -1, -1):
+            after = rewards[row] + lasting[row] * (ahead[row] + traces[row] * (after - ahead[row]))
+            found[row] = after
+        return torch.as_tensor(found.T, device=rows.states.device)
 
     def values(self, states: Tensor) -> Tensor:
         """Return what is expected to come after features (members, rows, ...), discounted."""
