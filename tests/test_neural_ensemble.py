@@ -92,6 +92,25 @@ def test_plans_go_where_it_pays_and_step_the_model_all_at_once(actions: Space) -
     assert session_model.counter[0] >= 2 * 100
 
 
+def test_what_comes_after_their_horizon_counts_for_plans() -> None:
+    rows = walked(PUSH, 400)
+    rows.columns["rewards"][:] = rows.columns["terminations"]  # only the end pays
+    training = begun(rows, ratio=5.0)
+    told = training.fit(rows, 200)
+    assert told["value"] < 0.01
+    at = torch.tensor([[-2.0], [0.0], [1.0], [1.8]]).expand(2, -1, -1)
+    with torch.inference_mode():
+        values = training.networks.values(at).mean(0).tolist()
+    assert values == sorted(values)
+    assert 0.2 < values[-1] < 0.9  # 0.4 of all pushes are over
+    session_model = training.model.planning
+    short = find_planner("icem")(horizon=1, budget=60)
+    moment = Moment(0, 0, np.array([0.0]), 9)
+    [plan] = Decider([short], session_model, seed=0).plan([moment])
+    assert plan[0] > 0.5
+    assert "value" not in begun(rows, discount=0.0).fit(rows, 10)
+
+
 def test_the_same_seed_gives_the_same_networks_and_another_seed_others() -> None:
     rows = walked(PUSH, 40)
     digests = []

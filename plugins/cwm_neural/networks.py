@@ -130,6 +130,7 @@ class MemberNetworks(nn.Module):
         self.register_buffer("reward_mean", torch.zeros(1))
         self.register_buffer("reward_scale", torch.ones(1))
         self.register_buffer("bounds", torch.zeros(2, numbers))
+        self.register_buffer("reward_bounds", torch.zeros(2))
         self.register_buffer("endless", torch.tensor(True))
         self.register_buffer("vagueness", torch.tensor(1.0))
         self.register_buffer("groups", torch.as_tensor(seen.symbols))
@@ -153,8 +154,10 @@ class MemberNetworks(nn.Module):
             getattr(self, f"{name}_scale")[:count] = torch.where(scale > SMALLEST, scale, 1.0)
 
     def bound(self, rows: RowBatch) -> None:
-        """Take in how far numbers go, and whether episodes end by themselves."""
+        """Take in how far numbers and rewards go, and whether episodes end by themselves."""
         self.endless.fill_(not bool(rows.ends.any()))
+        self.reward_bounds[0] = rows.rewards.amin().clamp(max=0)
+        self.reward_bounds[1] = rows.rewards.amax().clamp(min=0)
         if numbers := self.seen.numbers:
             both = torch.cat([rows.states, rows.following])[:, :numbers]
             low, high = both.amin(0), both.amax(0)
@@ -214,9 +217,12 @@ class MemberNetworks(nn.Module):
         return torch.as_tensor(found.T, device=rows.states.device)
 
     def values(self, states: Tensor) -> Tensor:
-        """Return what is expected to come after features (members, rows, ...), discounted."""
+        """Return what is expected to come after features (members, rows, ...), discounted.
+
+        It is no more, and no less, than the best and the worst reward for ever.
+        """
         found: Tensor = self.valuing(self._seen(states))[..., 0] * self._worth_unit
-        return found
+        return torch.clamp(found, *self.reward_bounds / (1 - self.discount))
 
     def bounding(self) -> Tensor:
         """Return what draws the bounds of variances together."""
