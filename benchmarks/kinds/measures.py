@@ -91,7 +91,7 @@ def measured(env: str) -> Callable[[str, int, Path], Figures]:
         errors = {each.steps: each.error for each in found.rollouts}
         return {
             "exact": found.scores.test.exact,
-            "accuracy": found.scores.test.accuracy,
+            "observation": found.scores.test.observation,
             "error": errors.get(HORIZON),
             "return": mean(played.side.returns),
             "oracle": mean(played.sides["oracle"].returns) if "oracle" in played.sides else None,
@@ -157,6 +157,7 @@ def _lines(program: str) -> int:
 
 COLUMNS: Mapping[str, str] = {
     "exact": "exact rows",
+    "observation": "of what is observed",
     "error": f"error after {HORIZON}",
     "return": "return",
     "seconds": "seconds",

@@ -53,9 +53,9 @@ class ObservationEncoder(nn.Module):
         self.after = nn.Sequential(*after)
 
     def normalise(self, rows: Dataset) -> None:
-        """Measure real numbers by those of some rows."""
+        """Measure numbers and symbols by those of some rows."""
         for name, part in zip(self.names, self.parts, strict=True):
-            if isinstance(part, _Numbers):
+            if isinstance(part, _Numbers | _Symbols):
                 part.normalise(rows.columns[name])
 
     def forward(self, columns: Columns) -> Tensor:
@@ -119,7 +119,11 @@ class _Numbers(nn.Module):
 
 
 class _Symbols(nn.Module):
-    """Whole numbers of few values: the sum of an embedding for each place and value."""
+    """Whole numbers of few values: the sum of an embedding for each place and value.
+
+    Less the mean of that in rows that were seen: of a board hardly anything changes, and what stays
+    as it is would be nearly all that is told.
+    """
 
     def __init__(self, space: Space, ranges: Sequence[int], width: int) -> None:
         super().__init__()
@@ -127,14 +131,22 @@ class _Symbols(nn.Module):
         first = np.cumsum([0, *ranges[:-1]]) - np.array(space.low, np.int64)
         self.low, self.high = np.array(space.low), np.array(space.high)
         self.register_buffer("first", torch.as_tensor(first))
+        self.register_buffer("usual", torch.zeros(sum(ranges)))
         self.embedding = nn.EmbeddingBag(sum(ranges), width, mode="sum")
         nn.init.normal_(self.embedding.weight, std=len(ranges) ** -0.5)
         self.after = nn.Sequential(nn.LayerNorm(width), nn.SiLU())
 
+    def normalise(self, column: np.ndarray) -> None:
+        counts = self._places(column).flatten().bincount(minlength=len(self.usual))
+        self.usual.copy_(counts / len(column))
+
     def forward(self, column: np.ndarray) -> Tensor:
+        usual = self.usual @ self.embedding.weight
+        return self.after(self.embedding(self._places(column)) - usual)
+
+    def _places(self, column: np.ndarray) -> Tensor:
         numbers = column.reshape(len(column), -1).clip(self.low, self.high).astype(np.int64)
-        places = torch.as_tensor(numbers, device=self.first.device) + self.first
-        return self.after(self.embedding(places))
+        return torch.as_tensor(numbers, device=self.first.device) + self.first
 
 
 class _Words(nn.Module):
