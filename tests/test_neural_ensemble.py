@@ -102,7 +102,7 @@ def test_what_comes_after_their_horizon_counts_for_plans() -> None:
     with torch.inference_mode():
         values = training.networks.values(at).mean(0).tolist()
     assert values == sorted(values)
-    assert 0.2 < values[-1] < 0.9  # 0.4 of all pushes are over
+    assert 0.5 < values[-1] < 1.5  # the next push may be the last
     session_model = training.model.planning
     short = find_planner("icem")(horizon=1, budget=60)
     moment = Moment(0, 0, np.array([0.0]), 9)

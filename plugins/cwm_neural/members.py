@@ -45,8 +45,8 @@ VAGUE = 0.05
 Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
 """
 
-VALUED = 250
-"""Updates after which what came of rows is reckoned anew, with the values of now."""
+TRIED = 4
+"""Actions of which the best counts in what an observation is worth: the row's, and other rows'."""
 
 UNLIKELY, MOST = 1e-3, 8
 """Outcomes less likely than this, and all but so many, are left out where they are told: members
@@ -119,22 +119,17 @@ class EnsembleTraining(Training):
         self.networks.bound(data)
         members, count = self._options.members, len(rows)
         own = self._rng.integers(count, size=(members, count))
-        episodes, returns = torch.as_tensor(rows.columns["episodes"]).to(data.ends.device), None
-        goes_on = torch.zeros_like(data.ends)
-        goes_on[:-1] = (data.states[1:] == data.following[:-1]).all(1) & (
-            episodes[1:] == episodes[:-1]
-        )
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
         made = 0
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
             places = torch.as_tensor(np.take_along_axis(own, within, axis=1))
-            if self._options.discount and made % VALUED == 0:
-                returns = self.networks.returns(data, goes_on)
-            known = None if returns is None else returns.gather(1, places.to(returns.device))
-            batch = RowBatch(*(each[places] for each in data))
-            for name, loss in self._update(batch, known).items():
+            batch, others = RowBatch(*(each[places] for each in data)), None
+            if self.model.values_ends:
+                drawn = self._rng.integers(count, size=(*within.shape, TRIED - 1))
+                others = data.actions[torch.as_tensor(drawn)]
+            for name, loss in self._update(batch, others).items():
                 sums[name] = sums.get(name, 0.0) + loss
             self._due -= 1
             made += 1
@@ -142,14 +137,15 @@ class EnsembleTraining(Training):
         self.model.changed()
         return {name: total / made for name, total in sums.items()}
 
-    def _update(self, rows: RowBatch, returns: Tensor | None) -> dict[str, float]:
+    def _update(self, rows: RowBatch, others: Tensor | None) -> dict[str, float]:
         """Descend the gradient once."""
-        losses = self.networks.losses(rows, returns)
+        losses = self.networks.losses(rows, others)
         told = finite({name: loss.detach() for name, loss in losses.items()}, self._updates + 1)
         total: Tensor = sum(losses.values(), self.networks.bounding())
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()
+        self.networks.follow()
         self._updates += 1
         return told
 
@@ -230,6 +226,14 @@ class EnsembleModel(WorldModel):
     def planning(self) -> EnsemblePlanning:
         """The model as planners step it."""
         return EnsemblePlanning(self)
+
+    @property
+    def values_ends(self) -> bool:
+        """Whether plans are worth also what may come after them.
+
+        Where no episode ends by itself it is alike after all of them, and only adds errors.
+        """
+        return bool(self.networks.discount) and not self.networks.endless
 
     def changed(self) -> None:
         """Hear that the networks are others now."""
@@ -439,7 +443,7 @@ class EnsemblePlanning(Model):
                 if not self._nets.endless:
                     ends = torch.stack([found.ends, self._nets.vague(found.ends)])
                     lasting = lasting * (1 - ends)
-            if self._nets.discount:
+            if self._model.values_ends:
                 total += (shares * (lasting * self._nets.values(here)).mean(1)).sum(0)
         self.counter[0] += count * each * length * max(draws, 1)
         worth: np.ndarray = total.reshape(count, each).cpu().numpy().astype(np.float64)

@@ -5,15 +5,16 @@ says a Gaussian of what numbers change by, whose variance has bounds that are le
 means descend by squares, and variances, in layers of their own, by the likelihood given the means:
 where hardly anything is left to chance the likelihood of both is so steep that all else is lost.
 A member also says what symbols become, by cross-entropy, and then what that pays and whether it
-ends; and what may come after an observation, by the lambda-returns of the rows.
+ends; and, where episodes end by themselves, what the best actions come to from an observation on:
+by value iteration in the member itself, from observations that were seen.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,8 +34,8 @@ BEYOND = 10.0
 """Numbers go no further beyond what was seen than so many times its range: they stay finite."""
 
 
-TRACE = 0.95
-"""How far values trust what came of a row, against the value of the row after it (lambda)."""
+FOLLOWING = 0.02
+"""How much of the values that targets are made of follows those that are learned, each update."""
 
 USUAL = 2.5
 """The logit of an end, as it is softened, where it is as far off as usual: 8 % each step."""
@@ -122,6 +123,7 @@ class MemberNetworks(nn.Module):
         self.discount = discount
         self.valuing = Layers(members, [seen.size, *hidden, 1])
         nn.init.zeros_(self.valuing.weights[-1])  # what nothing is known of is worth nothing
+        self.valued = deepcopy(self.valuing).requires_grad_(False)
         self.highest = nn.Parameter(torch.full((numbers,), HIGHEST))
         self.lowest = nn.Parameter(torch.full((numbers,), LOWEST))
         for name, size in (("state", seen.size), ("action", done.size), ("change", numbers)):
@@ -174,8 +176,11 @@ class MemberNetworks(nn.Module):
         """Return how likely ends are, as if members were less sure of them."""
         return torch.sigmoid(torch.logit(ends) / self.vagueness)
 
-    def losses(self, rows: RowBatch, returns: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the mean of each loss over rows (members, rows, ...), and what came after them."""
+    def losses(self, rows: RowBatch, others: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the mean of each loss over rows (members, rows, ...).
+
+        With `others`, actions (members, rows, each, ...) that could be taken, also that of values.
+        """
         numbers = self.seen.numbers
         inputs = self._inputs(rows.states, rows.actions)
         moved, worth = self.moving(inputs), self._worth(rows.states, rows.actions, rows.following)
@@ -195,33 +200,37 @@ class MemberNetworks(nn.Module):
         if self.seen.groups:
             truth = rows.following[..., numbers:]
             found["symbols"] = -(truth * self._shares(moved[..., numbers:])).sum(-1).mean()
-        if returns is not None:
-            off = self.valuing(self._seen(rows.states))[..., 0] - returns / self._worth_unit
+        if others is not None:
+            off = self.valuing(self._seen(rows.states))[..., 0] - self._best(rows, others)
             found["value"] = off.square().mean()
         return found
 
     @torch.no_grad()
-    def returns(self, rows: RowBatch, goes_on: Tensor) -> Tensor:
-        """Return what came after rows by each member (members, rows): lambda-returns.
+    def _best(self, rows: RowBatch, others: Tensor) -> Tensor:
+        """Return what the best of some actions come to (members, rows), as members foresee it."""
+        tried = torch.cat([rows.actions[:, :, None], others], 2)
+        members, count, each = tried.shape[:3]
+        here = rows.states.repeat_interleave(each, 1)
+        found = self.step(here, tried.flatten(1, 2))
+        later = self.discount * (1 - found.ends) * self._valued(self.valued, found.states)
+        best: Tensor = (found.rewards + later).view(members, count, each).amax(-1)
+        return best / self._worth_unit
 
-        `goes_on` says of each row whether the next one follows it; elsewhere its value counts.
-        """
-        ahead = self.values(rows.following.expand(self.members, -1, -1)).T.cpu().numpy()
-        lasting = self.discount * (1 - rows.ends).cpu().numpy()
-        traces = TRACE * goes_on.cpu().numpy()
-        rewards, found = rows.rewards.cpu().numpy(), np.empty_like(ahead)
-        after = ahead[-1]
-        for row in range(len(found) - 1, -1, -1):
-            after = rewards[row] + lasting[row] * (ahead[row] + traces[row] * (after - ahead[row]))
-            found[row] = after
-        return torch.as_tensor(found.T, device=rows.states.device)
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Have the values that targets are made of go after those that were learned."""
+        for slow, quick in zip(self.valued.parameters(), self.valuing.parameters(), strict=True):
+            slow.lerp_(quick, FOLLOWING)
 
     def values(self, states: Tensor) -> Tensor:
-        """Return what is expected to come after features (members, rows, ...), discounted.
+        """Return what may come after features (members, rows, ...), discounted.
 
         It is no more, and no less, than the best and the worst reward for ever.
         """
-        found: Tensor = self.valuing(self._seen(states))[..., 0] * self._worth_unit
+        return self._valued(self.valuing, states)
+
+    def _valued(self, layers: Layers, states: Tensor) -> Tensor:
+        found: Tensor = layers(self._seen(states))[..., 0] * self._worth_unit
         return torch.clamp(found, *self.reward_bounds / (1 - self.discount))
 
     def bounding(self) -> Tensor:
