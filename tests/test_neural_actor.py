@@ -187,6 +187,26 @@ def test_every_kind_of_observation_becomes_a_vector() -> None:
     assert len({tuple(row) for row in found.tolist()}) == 3
 
 
+def test_of_a_board_that_hardly_changes_what_differs_is_what_is_seen() -> None:
+    board = Space("multidiscrete", shape=(200,), low=(0,) * 200, high=(3,) * 200)
+    boards = np.full((4, 200), 2)
+    boards[:, 7] = range(4)
+    rows = Dataset.of(
+        [Transition(each, 0, each, 0.0, False) for each in boards],
+        observation_space=board,
+        action_space=ACTIONS,
+    )
+    encoder = ObservationEncoder(board, width=32, channels=4, layers=0)
+
+    def apart() -> float:
+        found = encoder(rows.select("observations")).detach()
+        return float(torch.pdist(found).min() / found.norm(dim=1).mean())
+
+    before = apart()
+    encoder.normalise(rows)
+    assert before < 0.5 < apart()
+
+
 def test_it_balances_a_pole_that_it_has_only_imagined() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, policy="random", episodes=12, test_episodes=1).train
