@@ -45,6 +45,10 @@ VAGUE = 0.05
 Plans that all end nowhere, or all end soon, are else alike: this tells which come closer to it.
 """
 
+ENDING = 0.125
+"""Share of the rows of an update that end an episode, where any do: there are few of them, and a
+plan has to see each coming."""
+
 TRIED = 4
 """Actions of which the best counts in what an observation is worth: the row's, and other rows'."""
 
@@ -119,12 +123,17 @@ class EnsembleTraining(Training):
         self.networks.bound(data)
         members, count = self._options.members, len(rows)
         own = self._rng.integers(count, size=(members, count))
+        ending = np.flatnonzero(rows.columns["terminations"])
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
         made = 0
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
-            places = torch.as_tensor(np.take_along_axis(own, within, axis=1))
+            chosen = np.take_along_axis(own, within, axis=1)
+            if len(ending):
+                some = chosen[:, : max(int(ENDING * self._options.batch), 1)]
+                some[:] = ending[self._rng.integers(len(ending), size=some.shape)]
+            places = torch.as_tensor(chosen)
             batch, others = RowBatch(*(each[places] for each in data)), None
             if self.model.values_ends:
                 drawn = self._rng.integers(count, size=(*within.shape, TRIED - 1))
