@@ -14,6 +14,7 @@ from PIL import Image
 from cwm_cli.agents.interacting.games import ReplayGame, WorldGame
 from cwm_cli.agents.interacting.keys import keys_of, legend
 from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
+from cwm_cli.agents.interacting.scenes import parts_of
 from cwm_cli.agents.subjects import find_subject
 from cwm_cli.agents.training.acting import DrawingSession
 from cwm_cli.agents.training.train import train
@@ -23,6 +24,7 @@ from cwm_cli.envs.documented import documented_actions
 from cwm_cli.envs.painting import CELL, board_cells, object_cells
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
+from cwm_cli.planning.model import Step
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds.environment import EnvironmentModel
@@ -398,3 +400,19 @@ def test_the_agent_of_a_training_plays_in_the_model_that_was_trained_with_it(tmp
     assert sum(each["wrong"] for each in replayed) == 0
     with pytest.raises(CwmError, match="the environment itself sees observations as they are"):
         play(trained.run, mode="recon")
+
+
+def test_of_pictures_only_what_can_be_seen_is_a_mismatch() -> None:
+    picture = space_of(spaces.Box(0, 255, (32, 32, 3), np.uint8))
+    before, after = np.zeros((32, 32, 3), np.uint8), np.full((32, 32, 3), 100, np.uint8)
+    row = Transition(before, 0, after, 0.0, False)
+    like = Dataset.of(
+        [row], observation_space=picture, action_space=Space("discrete", low=(0,), high=(1,))
+    )
+    nearly, plainly = after.copy(), after.copy()
+    nearly[:] += 20
+    plainly[2, 2, 0] += 50
+    assert parts_of(Step(after, 0.0, False), row, like) == []
+    assert parts_of(Step(nearly, 0.0, False), row, like) == []
+    assert parts_of(Step(plainly, 0.0, False), row, like) == ["observation"]
+    assert parts_of(Step(nearly, 1.0, False), row, like) == ["reward"]

@@ -22,6 +22,7 @@ from cwm_cli.agents.interacting.scenes import (
     difference_words,
     foreseen,
     parts_of,
+    seen_wrong,
     transition,
 )
 from cwm_cli.data.dataset import Dataset
@@ -29,7 +30,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.painting import Components, Painter, rendered
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.mismatches import DRAWS, wrong_parts
+from cwm_cli.evaluation.mismatches import DRAWS
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory, Step
 from cwm_cli.sandbox.failures import Failure
@@ -469,7 +470,7 @@ class ReplayGame(Game):
             self._failure = f"the world model failed: {self._found.failure.message}"
             self._found = None
         if self._found is not None:
-            self._wrong = wrong_parts(self._found, rows)
+            self._wrong = seen_wrong(self._found, rows)
         masks = list(self._wrong.values())
         self.wrong = np.logical_or.reduce(masks) if masks else np.zeros(len(rows), bool)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ from cwm_cli.worlds.model import Predictions, Shape, WorldModel
 FORESEEN = 256
 """Draws of a step before what came about counts as not foreseen: an outcome of one in fifty is
 overlooked then with a chance of 0.006."""
+
+VISIBLE = 32
+"""Of 255: a picture without a number that is further off looks as it should."""
 
 MOST_ROWS = 64
 """Components that are told one by one; of more, those that differ or have changed."""
@@ -103,8 +106,23 @@ def parts_of(predicted: Step, actual: Transition, like: Dataset) -> list[str]:
     """Name the parts in which a step came out otherwise than predicted."""
     rows = _alone(actual, like)
     said = _alone(transition(actual.observation, actual.action, predicted), like)
-    parts = wrong_parts(Predictions(said.columns), rows)
+    parts = seen_wrong(Predictions(said.columns), rows)
     return [name.replace("_", " ") for name, wrong in parts.items() if wrong[0]]
+
+
+def seen_wrong(found: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
+    """Return for each part a mask of the rows that came out otherwise, as far as one can see.
+
+    Networks tell pictures nearly, and never to the last bit.
+    """
+    if not rows.observation_space.is_picture:
+        return wrong_parts(found, rows)
+    said, came = (each.columns["next_observations"].astype(int) for each in (found, rows))
+    if found.shape != "certain":
+        came = came[:, None]
+    alike = (np.abs(said - came) <= VISIBLE).all(axis=(-3, -2, -1), keepdims=True)
+    columns = {**found.columns, "next_observations": np.where(alike, came, said)}
+    return wrong_parts(replace(found, columns=columns), rows)
 
 
 def foreseen(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
@@ -117,7 +135,7 @@ def foreseen(model: WorldModel, row: Transition, like: Dataset) -> Shape | None:
         return None
     rows = _alone(row, like)
     found = model.predict(rows, draws=FORESEEN)
-    if found.failure is not None or any(part[0] for part in wrong_parts(found, rows).values()):
+    if found.failure is not None or any(part[0] for part in seen_wrong(found, rows).values()):
         return None
     return found.shape
 
@@ -142,7 +160,7 @@ def difference_words(named: Components, predicted: Any, actual: Any) -> str:
     if named.is_picture:
         apart = np.abs(np.subtract(said, came))
         words = f"by {apart.mean():.3g} of 255 in the mean"
-        return f"{percent(float((apart > 0).mean()))} of the numbers differ, {words}"
+        return f"{percent(float((apart > VISIBLE).mean()))} of the numbers differ to see, {words}"
     for component, one, other in zip(named.each, said, came, strict=True):
         if differs(one, other):
             told, truth = number_words(one), number_words(other)
