@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -81,11 +82,8 @@ def measured(env: str) -> Callable[[str, int, Path], Figures]:
         played = cwm.plan(
             **made.subject,
             dataset=rows if "program" in made.subject else None,
-            episodes=EPISODES,
-            max_steps=MOST_STEPS,
-            oracle=True,
-            seed=seed,
             folder=folder / "plans",
+            **_played(seed),
         )
         assert found.scores.test is not None
         errors = {each.steps: each.error for each in found.rollouts}
@@ -94,13 +92,26 @@ def measured(env: str) -> Callable[[str, int, Path], Figures]:
             "observation": found.scores.test.observation,
             "error": errors.get(HORIZON),
             "return": mean(played.side.returns),
-            "oracle": mean(played.sides["oracle"].returns) if "oracle" in played.sides else None,
+            "oracle": _oracle(env, seed, folder.parent / f"{env}-{seed}-oracle"),
             "random": mean(played.sides["random"].returns),
             "seconds": made.seconds,
             "size": made.size,
         }
 
     return measure
+
+
+def _played(seed: int) -> dict[str, Any]:
+    """Return which episodes are planned."""
+    return {"episodes": EPISODES, "max_steps": MOST_STEPS, "seed": seed}
+
+
+@cache
+def _oracle(env: str, seed: int, folder: Path) -> float:
+    """Return what plans in the environment itself come to; they are written down, and kept."""
+    args = dict(ARGS.get(env, {}))
+    found = cwm.plan(env=env, env_args=args, real_env=True, folder=folder, **_played(seed))
+    return mean(found.side.returns)
 
 
 def _rows(env: str, seed: int, size: int, file: Path) -> Dataset:
