@@ -287,7 +287,8 @@ class _Opening:
         if choice is None:
             return WorldGame(arena, model)
         if isinstance(subject.run, TrainRun) and self.planner == "auto":
-            agent = subject.run.agent(self.checkpoint, self.observer)
+            told = self.observer if model is None else SILENT  # which checkpoint it is was said
+            agent = subject.run.agent(self.checkpoint, told)
             session = agent.open(arena.task, greedy=True, seed=arena.task.seed)
             return WorldGame(arena, model, session, episodes=episodes, chosen_by="the agent")
         planned = model or EnvironmentModel(subject.spec, subject.env_args)
