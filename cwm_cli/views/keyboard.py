@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any, Self
 
 from cwm_cli.errors import CwmError
@@ -45,6 +44,7 @@ class Keyboard:
         self._before: Any = None
         self._reader = self._writer = -1
         self._handler: Any = None
+        self._woken = -1
         self._pending = b""
 
     def __enter__(self) -> Self:
@@ -59,7 +59,10 @@ class Keyboard:
         except (ImportError, OSError, ValueError) as error:
             raise CwmError("there is no terminal to press keys in: choose --mode agent") from error
         self._reader, self._writer = os.pipe()
-        self._handler = signal.signal(signal.SIGWINCH, self._resized)
+        os.set_blocking(self._writer, False)
+        # a signal that comes just before it is waited for a key interrupts nothing: it is read
+        self._woken = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._handler = signal.signal(signal.SIGWINCH, lambda *_: None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,6 +71,7 @@ class Keyboard:
 
         termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
         signal.signal(signal.SIGWINCH, self._handler)
+        signal.set_wakeup_fd(self._woken)
         os.close(self._reader)
         os.close(self._writer)
 
@@ -77,8 +81,7 @@ class Keyboard:
         while True:
             left = None if self._tick is None else max(0.0, due - time.monotonic())
             ready, _, _ = select.select([self._descriptor, self._reader], [], [], left)
-            if self._reader in ready:
-                os.read(self._reader, 1024)
+            if self._reader in ready and signal.SIGWINCH in os.read(self._reader, 1024):
                 yield RESIZED
             if self._descriptor in ready:
                 data = os.read(self._descriptor, 1024)
@@ -99,9 +102,6 @@ class Keyboard:
                 break
             data += more
         yield from read_keys(data.decode("utf-8", "replace"))
-
-    def _resized(self, _signal: int, _frame: FrameType | None) -> None:
-        os.write(self._writer, b"!")
 
 
 def read_keys(text: str) -> Iterator[str]:
