@@ -328,7 +328,8 @@ def test_commands(shell, search, benchmark, coding, tmp_path):
     (shell.folder / "x.pkl").write_bytes(published(protocol=4))
     worst = {"seconds": 0.0, "megabytes": 0.0}
     wrong = []
-    for seed in range(FIRST, FIRST + 2 * len(COMMANDS)):
+    rounds = max(1, 2 * COUNT // 1000)
+    for seed in range(FIRST, FIRST + rounds * len(COMMANDS)):
         words, names = COMMANDS[seed % len(COMMANDS)]
         rng = random.Random(seed)
         folder = tmp_path / str(seed)
@@ -357,7 +358,7 @@ def test_commands(shell, search, benchmark, coding, tmp_path):
         if taken["seconds"] > SECONDS or taken["megabytes"] > MEGABYTES:
             wrong.append(f"seed {seed}, {way}: {' '.join(words)} took {taken}")
         shutil.rmtree(folder)
-    print(f"{2 * len(COMMANDS)} commands, the worst took {worst}")  # noqa: T201
+    print(f"{rounds * len(COMMANDS)} commands, the worst took {worst}")  # noqa: T201
     assert not wrong, "\n\n".join(wrong)
 
 
