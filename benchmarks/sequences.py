@@ -1,6 +1,6 @@
 """Sequence models of tokens beside each other: the same rows, and as many updates of each.
 
-    python -m benchmarks.sequences                      # about 20 minutes
+    python -m benchmarks.sequences                      # about 8 minutes
     python -m benchmarks.sequences --case ncp --seeds 1
     python -m benchmarks.sequences --table              # run nothing, print what there is
 

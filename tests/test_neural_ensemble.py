@@ -54,7 +54,7 @@ def begun(rows: Dataset, seed: int = 0, **options: object):
 @pytest.fixture(scope="module")
 def pushed():
     training = begun(walked(PUSH), ratio=2.0)
-    training.fit(training_rows := walked(PUSH), 150)
+    training.fit(training_rows := walked(PUSH), 200)
     return training, training_rows
 
 
@@ -63,7 +63,7 @@ def test_changes_rewards_and_ends_are_learned_from_rows(pushed) -> None:
     told = training.measure(rows)
     assert told["number_error"] < 0.3
     assert told["reward_error"] < 0.3
-    assert told["end_error"] < 0.15
+    assert told["end_error"] < 0.1
     found = training.model.predict(rows)
     assert found.shape == "certain"
     assert np.abs(found.columns["next_observations"] - rows.columns["next_observations"]).max() < 1

@@ -126,7 +126,7 @@ class EnsembleTraining(Training):
         ending = np.flatnonzero(rows.columns["terminations"])
         self._due += steps * self._options.ratio
         sums: dict[str, float] = {}
-        made = 0
+        made, values_ends = 0, self.model.values_ends
         while self._due >= 1:
             within = self._rng.integers(count, size=(members, self._options.batch))
             chosen = np.take_along_axis(own, within, axis=1)
@@ -135,7 +135,7 @@ class EnsembleTraining(Training):
                 some[:] = ending[self._rng.integers(len(ending), size=some.shape)]
             places = torch.as_tensor(chosen)
             batch, others = RowBatch(*(each[places] for each in data)), None
-            if self.model.values_ends:
+            if values_ends:
                 drawn = self._rng.integers(count, size=(*within.shape, TRIED - 1))
                 others = data.actions[torch.as_tensor(drawn)]
             for name, loss in self._update(batch, others).items():
@@ -154,7 +154,8 @@ class EnsembleTraining(Training):
         self._optimiser.zero_grad()
         total.backward()
         self._optimiser.step()
-        self.networks.follow()
+        if others is not None:
+            self.networks.follow()
         self._updates += 1
         return told
 

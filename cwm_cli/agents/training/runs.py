@@ -228,18 +228,18 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         config, folder = self.config, self.checkpoint(number)
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
-        kinds: list[Literal["trainer", "agent"]] = ["trainer"] if config.model else []
-        kinds += ["agent"] if config.agent else []
-        requires = [name for kind in kinds for name in made(kind, config).requires]
+        trainer = made("trainer", config) if config.model else None
+        acts = made("agent", config) if config.agent else None
+        requires = [name for each in (trainer, acts) if each for name in each.requires]
         at = usable_device(choice.device, requires)
         task = task_of(find_environment(config.env), config, at)
         training = None
-        if config.model:
-            training = made("trainer", config).begin(task)
+        if trainer:
+            training = trainer.begin(task)
             training.load(folder / "model")
         agent = training.agent if training is not None else None
-        if config.agent:
-            agent = made("agent", config).begin(task)
+        if acts:
+            agent = acts.begin(task)
             agent.load(folder / "agent")
         assert agent is not None
         agent.model = training.model if training is not None else None
