@@ -257,7 +257,7 @@ SHORT = st.integers(0, 2**16 - 1)
 
 
 MOMENTS = [Moment(0, 0, None, HORIZON), Moment(1, 0, None, 1, valid=(1,))]
-HEAD = Struct("<QBBH400s")
+HEAD, STEPS = Struct("<BBH400s"), Struct("<Q")
 
 
 def read(space: Space, reply: bytes) -> tuple[PlanningReply | None, int]:
@@ -281,14 +281,15 @@ def test_no_reply_is_a_plan_but_actions_of_the_space(
     count = data.draw(st.integers(1, HORIZON) | st.integers(0, HORIZON + 1) | WORD)
     steps = data.draw(st.integers(0, 2**64 - 1))
     note = data.draw(st.binary(max_size=400))
-    body = HEAD.pack(steps, data.draw(st.sampled_from([0, 0, 1, 2])), 255, data.draw(SHORT), note)
+    body = HEAD.pack(data.draw(st.sampled_from([0, 0, 1, 2])), 255, data.draw(SHORT), note)
     if data.draw(st.booleans()):
         plan = data.draw(st.binary(max_size=HORIZON * size) | bodies(space))[: count * size]
-        body += SIZE.pack(count) + SIZE.pack(1) + plan + data.draw(bodies(space))[:size]
+        body += SIZE.pack(count) + SIZE.pack(1) + STEPS.pack(steps) + STEPS.pack(1)
+        body += plan + data.draw(bodies(space))[:size]
     length = data.draw(st.just(len(body)) | st.just(len(body)) | WORD)
     with little_memory():
         reply, asked = read(space, SIZE.pack(length) + body)
-    assert asked <= HEAD.size + 2 * SIZE.size + (HORIZON + 1) * size
+    assert asked <= HEAD.size + 2 * (SIZE.size + STEPS.size) + (HORIZON + 1) * size
     if reply is not None:
         assert reply.planner == 0
         assert len(reply.plans) in (0, 2)
@@ -311,11 +312,11 @@ def bodies(space: Space) -> st.SearchStrategy[bytes]:
 FORGED = {
     "a giant size": "SIZE.pack(2**32 - 1) + bytes(10**6)",
     "nothing": "SIZE.pack(0)",
-    "no actions": "SIZE.pack(416) + HEAD + SIZE.pack(0)",
-    "a giant number of actions": "SIZE.pack(424) + HEAD + SIZE.pack(2**32 - 1) + bytes(8)",
-    "too many actions": "SIZE.pack(416 + 8 * 51) + HEAD + SIZE.pack(51) + bytes(8 * 51)",
-    "half an action": "SIZE.pack(420) + HEAD + SIZE.pack(1) + bytes(4)",
-    "another planner": "SIZE.pack(424) + bytes(8) + bytes([1]) * 404 + SIZE.pack(1) + bytes(8)",
+    "no actions": "SIZE.pack(416) + HEAD + SIZE.pack(0) + STEPS",
+    "a giant number of actions": "SIZE.pack(424) + HEAD + SIZE.pack(2**32 - 1) + STEPS + bytes(8)",
+    "too many actions": "SIZE.pack(416 + 8 * 51) + HEAD + SIZE.pack(51) + STEPS + bytes(8 * 51)",
+    "half an action": "SIZE.pack(420) + HEAD + SIZE.pack(1) + STEPS + bytes(4)",
+    "another planner": "SIZE.pack(424) + bytes([1]) * 404 + SIZE.pack(1) + STEPS + bytes(8)",
 }
 
 
@@ -326,7 +327,7 @@ def test_a_forged_reply_is_refused_and_takes_no_memory() -> None:
         for name, reply in FORGED.items():
             text = program(
                 f"os.write(5, {reply}); time.sleep(9)",
-                top="import struct; SIZE = struct.Struct('<I'); HEAD = bytes(412)",
+                top="import struct; SIZE = struct.Struct('<I'); HEAD, STEPS = bytes(404), bytes(8)",
             )
             spaces = (BOX.observation_space, moves)
             with open_session(sandbox, text, spaces, planners=[("mcts", {})]) as session:
