@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cwm_cli.agents.calibrating import calibrate
     from cwm_cli.agents.collecting import collect
     from cwm_cli.agents.evaluating import evaluate
+    from cwm_cli.agents.exporting import export_transitions
+    from cwm_cli.agents.importing import import_transitions
     from cwm_cli.agents.interacting.play import play
     from cwm_cli.agents.learning.learn import learn
     from cwm_cli.agents.playing import plan
@@ -46,7 +48,9 @@ __all__ = [
     "calibrate",
     "collect",
     "evaluate",
+    "export_transitions",
     "hookimpl",
+    "import_transitions",
     "learn",
     "load",
     "plan",
@@ -66,6 +70,8 @@ _HOMES = {
     "calibrate": "agents.calibrating",
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
+    "export_transitions": "agents.exporting",
+    "import_transitions": "agents.importing",
     "learn": "agents.learning.learn",
     "plan": "agents.playing",
     "play": "agents.interacting.play",

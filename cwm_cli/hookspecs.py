@@ -85,6 +85,10 @@ class Hooks(Protocol):
         """Offer formats for `cwm data import`: subclasses of `agents.importing.Importer`."""
 
     @hookspec
+    def cwm_exporters(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer formats for `cwm data export`: subclasses of `agents.exporting.Exporter`."""
+
+    @hookspec
     def cwm_learning_strategies(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer loops for `cwm learn --strategy`: `agents.learning.strategy.LearningStrategy`."""
 

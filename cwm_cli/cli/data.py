@@ -1,4 +1,4 @@
-"""`cwm data`: read and look into transitions."""
+"""`cwm data`: read, write and look into transitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cwm_cli.cli.shared import (
     parse_env_args,
 )
 
-data = typer.Typer(no_args_is_help=True, help="Read and look into recorded transitions.")
+data = typer.Typer(no_args_is_help=True, help="Read, write and look into recorded transitions.")
 
 
 @data.command("import")
@@ -63,6 +63,41 @@ def import_(
         all_train=all_train,
         force=force,
         observer=Lines(),
+    )
+    emit(result.as_json(), json=json)
+
+
+@data.command("export")
+@guarded
+def export(
+    file: Annotated[Path, typer.Argument(help="A dataset (.npz).", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="FORMAT", help="The format; `cwm plugins` lists the exporters."
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="PLACE", help="Where to write. Default: the name of the dataset."
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what is there, if it is of the format.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a dataset in a format that others read.
+
+    Example: cwm data export CartPole-v1.npz --to minari
+    """
+    from cwm_cli.agents.exporting import export_transitions
+    from cwm_cli.views.lines import Lines
+
+    result = export_transitions(
+        file, to, out=out, options=option or (), force=force, observer=Lines()
     )
     emit(result.as_json(), json=json)
 

@@ -27,8 +27,9 @@ def options(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A strategy, backend, refiner, problem, planner, policy, importer, trainer, "
-            "agent, `planning`, `sandbox`, `search`, `training` or `checkpoint`; else all.",
+            help="A strategy, backend, refiner, problem, planner, policy, importer, "
+            "exporter, trainer, agent, `planning`, `sandbox`, `search`, `training` or "
+            "`checkpoint`; else all.",
             show_default=False,
         ),
     ] = None,

@@ -93,7 +93,7 @@ class Space:
         """Yield the columns that values of this space have under `name`."""
         if self.kind not in ("tuple", "dict"):
             yield Leaf(name, self)
-        for part, child in zip(self._parts(), self.children, strict=True):
+        for part, child in self.parts():
             yield from child.leaves(f"{name}.{part}")
 
     def pack(self, name: str, values: Sequence[Any]) -> Columns:
@@ -170,6 +170,10 @@ class Space:
         bounded = self.kind == "discrete" and column.size > 0
         if bounded and (column.min() < self.low[0] or column.max() > self.high[0]):
             raise ValueError("a column of discrete has values out of its bounds")
+
+    def parts(self) -> list[tuple[str, "Space"]]:
+        """Return the children of a tuple or a dict, each with the last word of its columns."""
+        return list(zip(self._parts(), self.children, strict=True))
 
     def _parts(self) -> list[str]:
         """Return the last word of each child's column name."""

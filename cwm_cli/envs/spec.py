@@ -173,6 +173,36 @@ def _box(space: gym.spaces.Box, what: str) -> Space:
     return found
 
 
+def gym_space_of(space: Space, characters: str = "") -> gym.Space[Any]:
+    """Make the Gymnasium space that a description is of; texts are made of `characters`.
+
+    Bounds that the type cannot hold are those of the type.
+    """
+    import numpy as np
+    from gymnasium import spaces
+
+    if space.kind in ("tuple", "dict"):
+        parts = [gym_space_of(child, characters) for child in space.children]
+        named = dict(zip(space.keys, parts, strict=True)) if space.kind == "dict" else {}
+        return spaces.Dict(named) if space.kind == "dict" else spaces.Tuple(parts)
+    if space.kind == "text":
+        return spaces.Text(max(1, space.max_length), min_length=0, charset=characters)
+    if space.kind == "multibinary":
+        return spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
+    if space.kind == "discrete":
+        return spaces.Discrete(space.count, start=int(space.low[0]))
+    dtype = np.dtype(space.dtype)
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    if space.kind == "multidiscrete":
+        counts = (high - low + 1).astype(np.int64)
+        return spaces.MultiDiscrete(counts, dtype=dtype.type, start=low.astype(np.int64))
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        most = np.nextafter(np.float64(info.max), 0) if info.bits == 64 else info.max
+        low, high = np.clip(low, info.min, most), np.clip(high, info.min, most)
+    return spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
+
+
 def _across(space: Space) -> str:
     return "x".join(map(str, space.shape))
 

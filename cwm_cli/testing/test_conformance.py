@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from cwm_cli import registry
+from cwm_cli.agents.exporting import export_transitions
 from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
 from cwm_cli.agents.policies import Stage
 from cwm_cli.agents.recording import record
@@ -630,6 +631,29 @@ def test_an_importer_refuses_what_is_no_file_of_its_format(name: str, material: 
         with pytest.raises(CwmError) as refused:
             importer.read(file, material.spec, {}, SILENT)
         assert len(str(refused.value).splitlines()) == 1
+
+
+@every("exporter")
+def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
+    name: str, material: Material
+) -> None:
+    target = material.folder / "written-v0"
+    try:
+        made = export_transitions(material.dataset, name, out=target)
+    except CwmError as error:
+        assert "pip install" in str(error), "an exporter that needs no more than cwm writes"
+        pytest.skip(str(error))
+    assert made.path.exists()
+    with pytest.raises(CwmError, match="is there already"):
+        export_transitions(material.dataset, name, out=target)
+    again = export_transitions(material.dataset, name, out=target, force=True)
+    assert again.path == made.path
+    assert [path.name for path in material.folder.iterdir()] == [made.path.name]
+    other = material.folder / "other-v0"
+    (other / "letters").mkdir(parents=True)
+    with pytest.raises(CwmError, match="is something else"):
+        export_transitions(material.dataset, name, out=other, force=True)
+    assert (other / "letters").is_dir()
 
 
 TOUCH = "from pathlib import Path; Path({file!r}).touch()"
