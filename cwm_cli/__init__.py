@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cwm_cli.errors import CwmError
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
+    from cwm_cli.views.page import report
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ __all__ = [
     "load",
     "plan",
     "play",
+    "report",
     "score",
     "synthesize",
     "theorize",
@@ -75,6 +77,7 @@ _HOMES = {
     "learn": "agents.learning.learn",
     "plan": "agents.playing",
     "play": "agents.interacting.play",
+    "report": "views.page",
     "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
     "theorize": "agents.theorizing.theorize",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from cwm_cli.cli.shared import JsonOption, emit_json, guarded
+from cwm_cli.cli.shared import JsonOption, emit, emit_json, guarded
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
 
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
-    from cwm_cli.cli.shared import console, emit
+    from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import load, summary_of
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.search import finished_tree
@@ -162,18 +164,50 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
         out.print(GridTable(grid))
 
 
-@runs.command("report")
+class ReportCommand(TyperCommand):
+    """A command whose `--html` need not name a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; `--html` takes no folder for its file, and no other option."""
+        spread = []
+        for arg, follower in pairwise([*args, "-"]):
+            spread.append(arg)
+            if arg == "--html" and (follower.startswith("-") or Path(follower).is_dir()):
+                spread.append("")
+        return super().parse_args(ctx, spread)
+
+
+@runs.command("report", cls=ReportCommand)
 @guarded
-def report(folder: FoldersArgument, json: JsonOption = False) -> None:
+def report(
+    folder: FoldersArgument,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html",
+            metavar="[FILE]",
+            help="Write a page, to look at in a browser and to send. Default: DIR/report.html.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
     """Draw the tables of a run from what is in its folder, whatever state it is in.
 
     Several runs that shared the work are merged, where their kind knows how.
 
-    Example: cwm runs report runs/benchmark-20260101-120000
+    Example: cwm runs report runs/benchmark-20260101-120000 --html
     """
     from cwm_cli.runs.listing import report_on
 
-    print_report(report_on(folder), json=json)
+    if html is None:
+        print_report(report_on(folder), json=json)
+        return
+    from cwm_cli.views.page import PAGE, write_page
+
+    file = Path(html) if html else folder[0] / PAGE
+    write_page(folder, file)
+    emit({"page": str(file)}, json=json)
 
 
 @runs.command("diff")

@@ -92,10 +92,20 @@ def summary_of(run: Run[Any, Any]) -> RunSummary:
 
 def report_on(folders: Sequence[Path]) -> RunReport:
     """Return what a run came to, or several of one kind that belong together."""
+    return report_of(load_alike(folders))
+
+
+def load_alike(folders: Sequence[Path]) -> list[Run[Any, Any]]:
+    """Return the runs of some folders, which have to be of one kind."""
     runs = [load(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
         raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
+    return runs
+
+
+def report_of(runs: Sequence[Run[Any, Any]]) -> RunReport:
+    """Return what runs of one kind came to, and what of them cannot be read."""
     report = type(runs[0]).report(runs)
     damage = list(filter(None, (run.recorded().damage for run in runs)))
     if not damage:

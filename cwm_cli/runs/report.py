@@ -26,6 +26,30 @@ class Grid(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, marks, *lines))
 
 
+class Section(NamedTuple):
+    """A part of the page that a run is shown on: how it is drawn, its title, what it says.
+
+    `about` is a sentence or two below the title. `data` is what JSON holds, by kind:
+
+    - `facts`: `rows`, each a name and a value.
+    - `notes`: `lines`.
+    - `table`: `heads`, `rows` (cells are texts, numbers or None), `words` (how many columns in
+      front are texts) and `filters` (the numbers of the columns to choose rows by).
+    - `chart`: the labels `x` and `y`, `log_x`, and `series`, each with `name`, `x`, `y`, maybe
+      `low` and `high`, and `loose` where points are not joined.
+    - `program`: `text`, `name` and maybe `gaps`.
+    - `tree`: `nodes` (`cwm_cli.runs.nodes`).
+    - `panels`: `sections`, each a title, a kind and its data, side by side.
+
+    What a page cannot draw it shows as it is.
+    """
+
+    kind: str
+    title: str
+    data: Mapping[str, Any]
+    about: str = ""
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """What a run is, and how far it is: a line of a list.
@@ -77,6 +101,24 @@ class RunReport:
             parts += [*([f"## {grid.title}"] if grid.title else []), grid.markdown()]
         parts += ["## Notes", "\n\n".join(self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
+
+    def sections(self) -> list[Section]:
+        """Return tables and notes as parts of a page; the facts where there are neither."""
+        found = [
+            Section(
+                "table",
+                grid.title,
+                {"heads": [*grid.heads], "rows": [[*line] for line in grid.cells]}
+                | {"words": grid.words, "filters": []},
+            )
+            for grid in self.grids
+        ]
+        if self.notes:
+            found.append(Section("notes", "Notes", {"lines": [*self.notes]}))
+        if not found:
+            rows = [[name, value] for name, value in flat(self.facts).items()]
+            found.append(Section("facts", "Facts", {"rows": rows}))
+        return found
 
     def save(self, folder: Path) -> None:
         """Write table.md, table.csv and result.json into a folder."""

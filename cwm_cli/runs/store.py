@@ -38,7 +38,7 @@ from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
 from cwm_cli.runs.observer import Observer
-from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")
@@ -407,6 +407,11 @@ class Run(Generic[H, R]):
             raise CwmError(f"runs of kind {cls.kind!r} cannot be merged: report them one by one")
         summary = runs[0].summary().as_json()
         return RunReport(str(runs[0].folder), facts=summary | (runs[0].result() or {}))
+
+    @classmethod
+    def sections(cls, runs: Sequence[Self]) -> list[Section]:
+        """Return the parts of the page of one run, or several: by default those of the report."""
+        return cls.report(runs).sections()
 
     def export(self) -> Any:
         """Return what `cwm runs export` writes, None where there is nothing to export."""

@@ -136,7 +136,7 @@ MARKUP = (
 )
 
 
-class Section(NamedTuple):
+class DocumentedSection(NamedTuple):
     """A heading, its level, and the text below it."""
 
     level: int
@@ -176,7 +176,7 @@ def _changes_nothing(change: str) -> bool:
     return first is not None and (first[1] in UNCHANGED or first[1].startswith("info["))
 
 
-def _relevant(docstring: str) -> Iterator[Section]:
+def _relevant(docstring: str) -> Iterator[DocumentedSection]:
     """Yield the sections that are not left out, their text cleaned."""
     outer = DEEPEST
     for level, title, body in _sections(docstring):
@@ -185,15 +185,15 @@ def _relevant(docstring: str) -> Iterator[Section]:
         left_out = title.lower().startswith(SKIPPED)
         outer = level if left_out else DEEPEST
         if not left_out:
-            yield Section(level, title, _cleaned(body))
+            yield DocumentedSection(level, title, _cleaned(body))
 
 
-def _sections(docstring: str) -> Iterator[Section]:
+def _sections(docstring: str) -> Iterator[DocumentedSection]:
     """Yield what stands before the first heading, then every heading with its text."""
     before, *rest = HEADING.split(docstring)
-    yield Section(0, "", before)
+    yield DocumentedSection(0, "", before)
     for marks, title, body in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        yield Section(len(marks), title, body)
+        yield DocumentedSection(len(marks), title, body)
 
 
 def _cleaned(text: str) -> str:

@@ -1,0 +1,127 @@
+"""The page of a run: one HTML file that needs nothing else, and lets foreign text do nothing.
+
+Every kind of run says what its page has (`Run.sections`); scripts in this folder draw each kind
+of section, `cwm.draw.KIND` for the kind KIND. What is shown goes into the page as JSON, is drawn
+as text and never as markup, and a policy in the page forbids all but its own scripts and any
+address at all.
+"""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from importlib.resources import files as resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from cwm_cli import __version__
+from cwm_cli.runs.files import replace
+from cwm_cli.runs.listing import load_alike, report_of
+from cwm_cli.runs.report import RunReport
+from cwm_cli.runs.store import Run
+
+PAGE = "report.html"
+"""The name of the page in the folder of a run."""
+
+FIRST = "page.js"
+"""The script that the others build on."""
+
+
+def report(*folders: Path | str, html: Path | str | None = None) -> RunReport:
+    """Return what a run came to, or several that belong together; `html` also writes the page.
+
+    The page is what `cwm runs report --html` writes. Raises `CwmError` for folders that are no
+    runs, or that do not belong together.
+    """
+    places = [Path(folder) for folder in folders]
+    found = report_of(load_alike(places))
+    if html is not None:
+        write_page(places, Path(html))
+    return found
+
+
+def write_page(folders: Sequence[Path], file: Path) -> None:
+    """Write the page of a run, or of several that belong together, whatever state they are in."""
+    runs = load_alike(folders)
+    told = report_of(runs)
+    sections = [section._asdict() for section in type(runs[0]).sections(runs)]
+    facts = [[name, value] for run in runs for name, value in _header(run)]
+    page = {
+        "title": told.title,
+        "facts": facts,
+        "damage": told.facts.get("damage", []),
+        "sections": sections,
+        "written": f"cwm {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M}",
+    }
+    replace(file, _document(told.title, page))
+
+
+def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a run is: what was looked for, by whom, when, and what programs could do."""
+    about = run.summary()
+    named = {
+        "run": about.run,
+        "kind": about.kind,
+        "environment": about.environment,
+        "strategy": about.strategy,
+        "answered by": about.answers,
+        "seed": "" if about.seed is None else str(about.seed),
+        "done": about.done,
+        "result": about.result,
+        "created": about.created,
+        "protection": run.header.openings,
+        "versions": ", ".join(f"{name} {number}" for name, number in run.header.versions.items()),
+    }
+    yield from ((name, value) for name, value in named.items() if value)
+
+
+def _document(title: str, page: dict[str, Any]) -> str:
+    """Return the whole file."""
+    folder = resources(__name__)
+    names = sorted(one.name for one in folder.iterdir() if one.name.endswith(".js"))
+    names = [FIRST, *(name for name in names if name != FIRST)]
+    scripts = [folder.joinpath(name).read_text("utf-8") for name in names]
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return Template(folder.joinpath("page.html").read_text("utf-8")).substitute(
+        title=_escaped(title),
+        hashes=hashes,
+        style=folder.joinpath("page.css").read_text("utf-8"),
+        data=embedded(page),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def embedded(value: Any) -> str:
+    """Write a value as JSON that may stand in a page: no letter of it can end a script.
+
+    Numbers that JSON does not have become null.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+    marks = ("<", ">", "&", "\u2028", "\u2029")
+    for mark in marks:
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text.encode("utf-8", "replace").decode()
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot hold."""
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value if isinstance(value, str | int | None) else str(value)
+
+
+def _digest(script: str) -> str:
+    """Return by what a policy knows a script."""
+    return b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _escaped(text: str) -> str:
+    """Write text so that it stands in HTML as it is."""
+    marks = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+    return "".join(marks.get(letter, letter) for letter in text)
