@@ -15,7 +15,7 @@ import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
 from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
-from users import USERS, barrier, obstacle, run_as
+from users import AM_ROOT, USERS, barrier, obstacle, run_as
 
 SECRET = "canary-key-0011223344556677"
 LONGEST_MESSAGE = 2000
@@ -31,9 +31,9 @@ FEWER = [
     for layers in (*WITHOUT_ONE, *ALONE, NONE)
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
-EITHER = [pytest.param(user, marks=pytest.mark.slow) for user in USERS]
+WHOEVER_TESTS = "root" if AM_ROOT else "ordinary"
 ONE_IN_CI = [
-    pytest.param(user, marks=pytest.mark.slow if user == "root" else pytest.mark.long)
+    pytest.param(user, marks=pytest.mark.slow if user == WHOEVER_TESTS else pytest.mark.long)
     for user in USERS
 ]
 """Who runs the programs; `test_sandbox` tries some of what they do in less time."""
@@ -106,7 +106,7 @@ def test_the_guards_are_those_of_the_sandbox() -> None:
     assert LAYERS == ALL_LAYERS
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["gaps"] == []
@@ -114,7 +114,7 @@ def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -
     assert run["layers"] == dict.fromkeys(LAYERS, "on") | missing
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_no_program_reaches_its_goal(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     reached = {}
@@ -129,13 +129,13 @@ def test_no_program_reaches_its_goal(runs: Runs, user: str) -> None:
     assert not reached
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_nothing_of_a_program_is_felt_after_it(runs: Runs, user: str) -> None:
     programs = runs(user, LAYERS)["programs"]
     assert not {name: programs[name] for name in PROGRAMS if programs[name]["trouble"]}
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str) -> None:
     programs = runs(user, LAYERS)["programs"]
     messages = {name: programs[name].get("message", "") for name in PROGRAMS}
@@ -148,7 +148,7 @@ def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str) 
     }
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["before"] == []
@@ -157,7 +157,7 @@ def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: s
     assert run["peak_mb"] < MOST_MEMORY_MB, "some program took more memory than it is allowed"
 
 
-@pytest.mark.parametrize("user", EITHER)
+@pytest.mark.parametrize("user", ONE_IN_CI)
 def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["programs"]["lookup_cheat"]["ending"] == "nondeterministic"
