@@ -43,7 +43,7 @@ def options(
 
     Example: cwm options gif-mcts
     """
-    found = list(_named(name))
+    found = list(named_owners(name))
     if json:
         emit_json(
             {
@@ -58,7 +58,7 @@ def options(
     _draw(found)
 
 
-def _named(name: str | None) -> Iterator[NamedOwner]:
+def named_owners(name: str | None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options."""
     from cwm_cli import registry
     from cwm_cli.agents.training.runs import CheckpointChoice

@@ -1,0 +1,162 @@
+"""The blocks of a page: what they are, where they stand, and what becomes of them."""
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+LANGUAGES = ("sh", "python", "text", "json", "toml", "csv")
+"""What a block may be labelled; a block of anything else would not run, and nobody would see."""
+
+ATTRIBUTES = {
+    "sh": {"no-run", "exit"},
+    "python": {"no-run", "file", "exit"},
+    "text": {"file", "of", "head", "tail", "loose"},
+    "json": {"file", "of", "head", "tail", "loose"},
+    "toml": {"file"},
+    "csv": {"file"},
+}
+"""What may stand behind each label."""
+
+FENCE = re.compile(r"^( *)(`{3,})([^`\n]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+WHEN = ("quick", "slow", "long")
+
+Outcome = Literal["runs", "writes", "shows", "left"]
+
+
+class PageError(Exception):
+    """A page breaks the conventions of CONTRIBUTING.md."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `shown` has the places of its text in the page, `line` counts from 1."""
+
+    language: str
+    attributes: dict[str, str]
+    text: str
+    line: int
+    shown: tuple[int, int]
+    indent: str = ""
+    follows: bool = False
+    """Whether nothing but space stands between it and the block before."""
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a shell block, those that go on joined; comments are left out."""
+        joined = re.sub(r"\\\n\s*", " ", self.text)
+        return [line for line in joined.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+
+
+class Step(NamedTuple):
+    """A block that does something, and the blocks that show what it prints."""
+
+    block: Block
+    output: Block | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the documentation, or the README."""
+
+    path: Path
+    text: str = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> "Page":
+        """Read a page."""
+        return cls(path, path.read_text(encoding="utf-8"))
+
+    @property
+    def name(self) -> str:
+        """Its path below the repository."""
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def when(self) -> str:
+        """When its blocks run as a test: what its front matter says for `run`, or slow."""
+        front = FRONT_MATTER.match(self.text)
+        said = re.search(r"^run: *(\S+)$", front[1], re.MULTILINE) if front else None
+        if said and said[1] not in WHEN:
+            raise PageError(f"{self.name}: run is one of {', '.join(WHEN)}, not {said[1]}")
+        return said[1] if said else "slow"
+
+    def blocks(self) -> list[Block]:
+        """Return the fenced blocks, in order; raises PageError for one of another language."""
+        found: list[Block] = []
+        end = -1
+        for match in FENCE.finditer(self.text):
+            line = self.text.count("\n", 0, match.start()) + 1
+            language, attributes = self._label(match[3].strip(), line)
+            follows = bool(found) and not self.text[end : match.start()].strip()
+            body, indent = match[4], match[1]
+            text = re.sub(f"^{indent}", "", body, flags=re.MULTILINE) if indent else body
+            found.append(Block(language, attributes, text, line, match.span(4), indent, follows))
+            end = match.end()
+        return found
+
+    def steps(self) -> list[Step]:
+        """Return what a page does: blocks that run or write a file, each with what it shows."""
+        blocks = self.blocks()
+        steps = []
+        for i, block in enumerate(blocks):
+            after = blocks[i + 1] if i + 1 < len(blocks) else None
+            shows = after is not None and after.follows and is_output(after)
+            if is_output(block):
+                if "of" in block.attributes:
+                    steps.append(Step(block, block))
+            elif block.language in ("sh", "python") or "file" in block.attributes:
+                steps.append(Step(block, after if shows and runs(block) else None))
+        return steps
+
+    def _label(self, label: str, line: int) -> tuple[str, dict[str, str]]:
+        language, _, rest = label.partition(" ")
+        if language not in LANGUAGES:
+            raise PageError(
+                f"{self.name}:{line}: a block of {language or 'nothing'!r} would never run: label "
+                f"it as one of {', '.join(LANGUAGES)}"
+            )
+        attributes = {}
+        for word in shlex.split(rest):
+            name, _, value = word.partition("=")
+            if name not in ATTRIBUTES[language]:
+                known = ", ".join(sorted(ATTRIBUTES[language]))
+                raise PageError(f"{self.name}:{line}: {name!r} is not one of {known}")
+            attributes[name] = value
+        if not attributes.get("no-run", "said"):
+            raise PageError(f'{self.name}:{line}: say why it does not run, as in no-run="installs"')
+        return language, attributes
+
+
+def is_output(block: Block) -> bool:
+    """Return whether a block may show what a command printed."""
+    return block.language in ("text", "json") and "file" not in block.attributes
+
+
+def runs(block: Block) -> bool:
+    """Return whether a block is run."""
+    return block.language in ("sh", "python") and not {"no-run", "file"} & block.attributes.keys()
+
+
+def pages() -> list[Page]:
+    """Return the pages of the documentation, in the order of its navigation."""
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    found = [DOCS / name for name in listed if (DOCS / name).exists()]
+    return [Page.read(path) for path in found]
+
+
+def without_attributes(markdown: str) -> str:
+    """Return a page as it is drawn: of labels the language alone, and names of files as titles."""
+
+    def label(match: re.Match[str]) -> str:
+        words = shlex.split(match[3])
+        named = [word.removeprefix("file=") for word in words if word.startswith("file=")]
+        title = f' title="{named[0]}"' if named else ""
+        return f"{match[1]}{match[2]}{words[0] if words else ''}{title}\n"
+
+    return re.sub(r"^( *)(`{3,})([^`\n]+)\n", label, markdown, flags=re.MULTILINE)
