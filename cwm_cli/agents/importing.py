@@ -6,17 +6,67 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from cwm_cli.agents.collecting import find_environment, writing
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
 from cwm_cli.envs.disturbances import HIDE, NOISE, disturbance_of
+from cwm_cli.envs.documented import documented_names
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class Origin(NamedTuple):
+    """The environment that a file says it was recorded in, with its arguments."""
+
+    env: str
+    env_args: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TransitionShape:
+    """What transitions of an environment look like.
+
+    `limit` is the step in which it ends an episode itself, None where it does not. `valid` says
+    whether it names the actions that are allowed. `names` are those of the components of a flat
+    observation, where its documentation has them.
+    """
+
+    observations: Space
+    actions: Space
+    limit: int | None
+    valid: bool
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
+        """Look at an environment."""
+        with closing(spec.make(**env_args)) as env:
+            observations = space_of(env.observation_space)
+            return cls(
+                observations,
+                space_of(env.action_space, "actions"),
+                env.spec.max_episode_steps if env.spec else None,
+                _names_valid_actions(spec, env),
+                documented_names(spec.describe(env), observations),
+            )
+
+
+def _names_valid_actions(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment says which actions are allowed."""
+    if spec.valid_actions is None:
+        return False
+    env.reset(seed=0)
+    return spec.valid_actions(env.unwrapped) is not None
 
 
 class Importer:
@@ -39,8 +89,16 @@ class Importer:
     """
 
     def reads(self, file: Path) -> bool:
-        """Say whether a file may be of this format."""
+        """Say whether a file may be of this format; it may also be a folder, or not be there."""
         raise NotImplementedError
+
+    def title(self, file: Path) -> str:
+        """Return what the dataset is called where `--out` names nothing."""
+        return file.stem
+
+    def origin(self, file: Path) -> Origin | None:
+        """Return the environment that the file itself names: `--env` is optional then."""
+        return None
 
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
@@ -63,9 +121,10 @@ class ImportResult:
 
 def import_transitions(
     file: Path | str,
-    env: str,
+    env: str | None = None,
     *,
     env_args: Mapping[str, Any] | None = None,
+    source: str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
     out: Path | str | None = None,
     all_train: bool = False,
@@ -74,19 +133,27 @@ def import_transitions(
 ) -> ImportResult:
     """Read transitions from elsewhere and keep them as a dataset (`out`, or the name with .npz).
 
-    The first importer that says that it reads the file is taken. `all_train` holds nothing
+    `env` may be left out where the file names its environment. `source` names the importer;
+    otherwise the first that says that it reads the file is taken. `all_train` holds nothing
     back, as published. Over a file that holds something else `force` alone writes.
     """
     file = Path(file)
-    spec = find_environment(env, observer)
-    target = Path(out or f"{file.stem}.npz")
+    importer = _importer(file, options, source)
+    origin = importer.origin(file)
+    if env is None and origin is None:
+        raise CwmError(f"{file} does not say which environment it is of: name it with --env")
+    spec = find_environment(env or (origin.env if origin else ""), observer)
+    target = Path(out or f"{importer.title(file)}.npz")
     if target.resolve() == file.resolve():
         raise CwmError(f"{target} is what is imported itself: --out names another place")
-    importer = _importer(file, options)
-    given = dict(env_args or {})
-    if NOISE in given:
+    asked = dict(env_args or {})
+    if NOISE in asked:
         raise CwmError("what was recorded is as noisy as it is: leave --noise out")
-    hidden = given.pop(HIDE, None)
+    hidden = asked.pop(HIDE, None)
+    said = origin.env_args if origin and origin.env == spec.id else {}
+    if hidden is not None and HIDE in said:
+        raise CwmError(f"{file} was recorded with something hidden already: leave --hide out")
+    given = {**said, **asked}
     dataset = importer.read(file, spec, given, observer)
     if hidden is not None:
         dataset = _without(dataset, spec, given | {HIDE: hidden})
@@ -140,13 +207,27 @@ def describe(file: Path, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _importer(file: Path, options: Sequence[str] | Mapping[str, Any]) -> Importer:
-    """Find who reads a file; where nobody says so, the first one tells why not."""
-    known = {name: find("importer", name) for name in names("importer")}
-    if not known:
-        raise CwmError("no plugin imports transitions: install one (`cwm plugins` lists them)")
-    fitting = [name for name, factory in known.items() if factory().reads(file)]
-    name = next(iter(fitting or known))
-    chosen = read_options(options, [Owner("importer", known[name])])["importer"]
-    importer: Importer = known[name](**chosen)
+def _importer(
+    file: Path, options: Sequence[str] | Mapping[str, Any], source: str | None
+) -> Importer:
+    """Find who reads a file: who is named, or the first who says so."""
+    if source is None:
+        known = names("importer")
+        fitting = [name for name in known if find("importer", name)().reads(file)]
+        if not fitting:
+            raise CwmError(_nobody_reads(file, known))
+        source = fitting[0]
+    factory = find("importer", source)
+    importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
     return importer
+
+
+def _nobody_reads(file: Path, known: Sequence[str]) -> str:
+    """Say why a file cannot be imported."""
+    if not known:
+        return "no plugin imports transitions: install one (`cwm plugins` lists them)"
+    if not file.exists():
+        return f"there is no {file}: name what was recorded"
+    if file.suffix == ".npz":
+        return f"{file} is no format of others: a dataset of cwm is used as it is, with --dataset"
+    return f"nobody reads {file}: --from names its format ({', '.join(known)})"

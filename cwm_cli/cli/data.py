@@ -9,7 +9,6 @@ import typer
 
 from cwm_cli.cli.shared import (
     EnvArgOption,
-    EnvOption,
     HideOption,
     JsonOption,
     OptionsOption,
@@ -27,12 +26,30 @@ def import_(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A replay buffer as the paper published it (.pkl).", show_default=False
+            help="A dataset of Minari (minari:ID, or its folder), a table (.csv, .csv.gz, "
+            ".parquet), a replay buffer of Stable-Baselines3 or as the paper published it (.pkl).",
+            show_default=False,
         ),
     ],
-    env: EnvOption,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            help="Environment id, such as CartPole-v1. Default: the one that the file names.",
+            show_default=False,
+        ),
+    ] = None,
     env_arg: EnvArgOption = None,
     hide: HideOption = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FORMAT",
+            help="The format; `cwm plugins` lists importers. Default: what the file looks like.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
@@ -47,9 +64,9 @@ def import_(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read transitions from elsewhere, such as a published replay buffer; nothing in it is run.
+    """Read transitions that were recorded elsewhere; nothing that a file holds is run.
 
-    Example: cwm data import CartPole-v1.pkl --env CartPole-v1
+    Example: cwm data import minari:cartpole/expert-v0
     """
     from cwm_cli.agents.importing import import_transitions
     from cwm_cli.views.lines import Lines
@@ -58,6 +75,7 @@ def import_(
         file,
         env,
         env_args=parse_env_args(env_arg, hide=hide),
+        source=source,
         options=option or (),
         out=out,
         all_train=all_train,

@@ -9,6 +9,12 @@ from cwm_cli import hookimpl
 
 
 @hookimpl
+def cwm_importers() -> Mapping[str, str]:
+    """Offer Minari's datasets."""
+    return {"minari": "cwm_formats.minari_datasets:MinariImporter"}
+
+
+@hookimpl
 def cwm_exporters() -> Mapping[str, str]:
     """Offer Minari's datasets."""
     return {"minari": "cwm_formats.minari_datasets:MinariExporter"}

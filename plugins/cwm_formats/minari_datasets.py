@@ -1,14 +1,16 @@
 """Minari's datasets: episodes of n steps with n + 1 observations, in a folder.
 
-What Minari has no place for is kept in its metadata: under `cwm` the metadata and the spaces of
-the dataset as they were, and for each episode its number and its split.
+What Minari has no place for is kept in its metadata: under `cwm` the metadata of the
+dataset, and for each episode its number and its split.
 """
 
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,14 +19,17 @@ import numpy as np
 
 from cwm_cli import __version__
 from cwm_cli.agents.exporting import Exporter, written_whole
+from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.reading import read_json
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT
-from cwm_cli.envs.spec import gym_space_of, space_of
+from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
+from cwm_formats.columns import Ends, RecordedRows, beyond, fitted, flattened, split_of, too_many
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -151,7 +156,7 @@ class MinariExporter(Exporter):
             )
         spec = _spec_of(dataset, observer)
         with written_whole(target) as partial, quietly(), _written(name):
-            _write(dataset, parts, partial / "data", name, spec, self.format)
+            _write(dataset, parts, partial.absolute() / "data", name, spec, self.format)
         _keep_namespace(name, target)
 
 
@@ -284,11 +289,7 @@ def _metadata(dataset: Dataset, name: str) -> dict[str, Any]:
         "dataset_id": name,
         "minari_version": minari.__version__,
         "description": f"{len(dataset)} transitions of {env}, written by cwm {__version__}",
-        OURS: {
-            "metadata": about,
-            "observation_space": dataset.observation_space.to_json(),
-            "action_space": dataset.action_space.to_json(),
-        },
+        OURS: {"metadata": about},
     }
     if isinstance(about.get("policy"), str):
         told["algorithm_name"] = about["policy"]
@@ -316,8 +317,10 @@ def _spec_of(dataset: Dataset, observer: Observer) -> "EnvSpec | None":
         try:
             with quietly():
                 return _made_alike(name, env_args, dataset)
-        except Exception as error:  # noqa: BLE001  # whatever an environment may raise
-            reason = " ".join(str(error).split())[:120]
+        except CwmError as error:
+            reason = str(error)
+        except Exception:  # noqa: BLE001  # whatever an environment may raise
+            reason = f"Gymnasium does not make {name}"
     observer.note(f"Minari will not recover the environment ({reason})")
     return None
 
@@ -349,3 +352,236 @@ def _keep_namespace(name: str, target: Path) -> None:
     is_own = get_dataset_path(name).absolute() == target.absolute()
     if namespace and is_own and namespace not in list_local_namespaces():
         create_namespace(namespace)
+
+
+@dataclass
+class MinariImporter(Importer):
+    """Reads a dataset of Minari: `minari:ID`, which Minari keeps itself, or its folder."""
+
+    def reads(self, file: Path) -> bool:
+        """Say whether it is a folder of Minari's, or the name of one."""
+        return str(file).startswith(PREFIX) or _is_dataset(file) or _is_dataset(file.parent)
+
+    def title(self, file: Path) -> str:
+        """Return the last part of the name."""
+        name = str(file).removeprefix(PREFIX).rstrip("/").removesuffix("/data")
+        return name.rpartition("/")[2]
+
+    def origin(self, file: Path) -> Origin | None:
+        """Return what the metadata say: ours, or what Gymnasium is to make."""
+        return _origin(_metadata_of(_data_folder(file)))
+
+    def read(
+        self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
+    ) -> Dataset:
+        """Read all episodes, and say what in them may not be what it seems."""
+        library()
+        folder = _data_folder(file)
+        metadata = _metadata_of(folder)
+        _check_spaces(metadata, file)
+        shape = TransitionShape.of(spec, env_args)
+        steps = metadata.get("total_steps")
+        if not isinstance(steps, int) or too_many(steps, shape):
+            raise CwmError(f"{file} has too many steps ({steps}): import a part of it")
+        episodes = _read_episodes(folder, file)
+        if not episodes:
+            raise CwmError(f"{file} has no episodes: there is nothing to import")
+        try:
+            recorded = _recorded(episodes, shape, spec.id, observer)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            hint = "name the environment it was recorded in, with --env and --env-arg"
+            raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
+        origin = _origin(metadata)
+        told: dict[str, Any] = {}
+        if origin is not None and origin.env == spec.id:
+            told = _ours(metadata)
+        about = {"env": spec.id, "env_args": dict(env_args), "source": str(file)}
+        dataset = recorded.dataset(shape, {**told, **about})
+        beyond(dataset, observer)
+        return dataset
+
+
+def _is_dataset(folder: Path) -> bool:
+    return (folder / "data" / "metadata.json").is_file()
+
+
+def _data_folder(file: Path) -> Path:
+    """Return the folder with the data of a dataset, which may have been named itself."""
+    folder = folder_of(str(file))
+    for place in (folder / "data", folder):
+        if (place / "metadata.json").is_file():
+            return place
+    name = str(file)
+    if not name.startswith(PREFIX):
+        raise CwmError(f"{file} is no dataset of Minari: name its folder, with data in it")
+    name = name.removeprefix(PREFIX)
+    with quietly():  # what else is there may be damaged
+        kept = list(library().list_local_datasets())
+    close = get_close_matches(name, kept, n=1)
+    hint = f"did you mean {PREFIX}{close[0]}?" if close else f"`minari download {name}` fetches it"
+    raise CwmError(f"Minari keeps no dataset {name} here: {hint}")
+
+
+def _metadata_of(folder: Path) -> dict[str, Any]:
+    """Read what Minari says of a dataset."""
+    metadata = read_json(folder / "metadata.json")
+    if not isinstance(metadata, dict):
+        raise CwmError(f"{folder / 'metadata.json'} is damaged: restore it, or import another")
+    return metadata
+
+
+def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a dataset that an export of ours kept, if they name an environment."""
+    ours = metadata.get(OURS)
+    about = ours.get("metadata") if isinstance(ours, dict) else None
+    if not isinstance(about, dict) or "env" not in about:
+        return {}
+    kinds = {"env": str, "env_args": dict, "note": str}
+    right = all(isinstance(about.get(name, kind()), kind) for name, kind in kinds.items())
+    return about if right else {}
+
+
+def _origin(metadata: Mapping[str, Any]) -> Origin | None:
+    """Return the environment that metadata name."""
+    if about := _ours(metadata):
+        return Origin(about["env"], about.get("env_args", {}))
+    try:
+        spec = json.loads(metadata.get("env_spec", ""))
+        name, kwargs = spec["id"], spec.get("kwargs") or {}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if not isinstance(name, str) or not isinstance(kwargs, dict):
+        return None
+    return Origin(name, {key: value for key, value in kwargs.items() if key not in GENERAL})
+
+
+GENERAL = ("render_mode", "disable_env_checker", "max_episode_steps")
+"""Arguments that say nothing of how an environment goes on."""
+
+
+def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
+    """Refuse spaces that are not served, before Minari tries to read values of them."""
+    for what in ("observation", "action"):
+        text = metadata.get(f"{what}_space")
+        try:
+            space = json.loads(text) if isinstance(text, str) else text
+        except ValueError:
+            space = None
+        for kind in _kinds(space) if space is not None else ():
+            if kind not in SERVED:
+                served = ", ".join(SERVED)
+                raise CwmError(
+                    f"{what}s of a space {kind} are not served ({file}): choose one with {served}"
+                )
+
+
+SERVED = ("Tuple", "Dict", "Text", "Discrete", "MultiDiscrete", "MultiBinary", "Box")
+
+
+def _kinds(space: Any) -> Iterator[str]:
+    """Yield the kinds of a space and of its parts, as Minari writes them."""
+    if not isinstance(space, dict):
+        yield "unknown"
+        return
+    yield str(space.get("type"))[:40]
+    parts = space.get("subspaces", ())
+    for part in parts.values() if isinstance(parts, dict) else parts:
+        yield from _kinds(part)
+
+
+class ReadEpisode(NamedTuple):
+    """An episode as Minari reads it, with what is known of it beside."""
+
+    data: Any
+    about: Mapping[str, Any]
+
+
+def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
+    """Read all episodes with Minari; whatever it stumbles over is one line."""
+    minari = library()
+    try:
+        with quietly():
+            found = minari.MinariDataset(folder)
+            episodes = list(found.iterate_episodes())
+            about = list(found.storage.get_episode_metadata(found.episode_indices))
+            if len(episodes) != found.total_episodes or len(about) != len(episodes):
+                raise ValueError(f"{len(episodes)} of {found.total_episodes} episodes are there")
+    except ImportError as error:
+        raise CwmError(
+            f"the format of {file} needs: pip install 'cwm-cli[minari,parquet]'"
+        ) from error
+    except Exception as error:  # whatever h5py, pyarrow and Minari make of a damaged file
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise CwmError(
+            f"Minari cannot read {file} ({reason}): restore it, or import another"
+        ) from error
+    return [ReadEpisode(*each) for each in zip(episodes, about, strict=True)]
+
+
+def _recorded(
+    episodes: list[ReadEpisode], shape: TransitionShape, env: str, observer: Observer
+) -> RecordedRows:
+    """Put episodes together; what does not fit is a `ValueError`."""
+    lengths = [len(episode.data.rewards) for episode in episodes]
+    parts = [_columns_of(episode.data, shape) for episode in episodes]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def joined(name: str) -> np.ndarray:
+        found = [np.asarray(getattr(episode.data, name)).reshape(-1) for episode in episodes]
+        return np.concatenate(found)
+
+    rewards = fitted(REWARD, joined("rewards"))
+    ends = Ends(joined("terminations"), joined("truncations"), _infos_of(episodes, DONE, lengths))
+    if {len(column) for column in (*ends[:2], rewards)} != {sum(lengths)}:
+        raise ValueError("rewards, terminations and truncations are not as many")
+    about = _numbered([episode.about for episode in episodes])
+    numbers = about[0] if about else np.arange(len(episodes))
+    rows = np.repeat(numbers, lengths)
+    split = np.repeat(about[1], lengths) if about else split_of(rows, observer)
+    valid = None
+    if shape.valid:
+        valid = _infos_of(episodes, MASK, lengths)
+        if valid is None or valid.shape[1:] != (shape.actions.count,):
+            raise ValueError(f"it does not say in infos[{MASK!r}] which actions {env} allows")
+    return RecordedRows(columns, rewards, ends, rows, split, valid)
+
+
+REWARD = Space("box", "float64")
+
+
+def _columns_of(data: Any, shape: TransitionShape) -> Columns:
+    """Return the columns of an episode: its observations are one more than its steps."""
+    steps = len(data.rewards)
+    seen = flattened(shape.observations, "observations", data.observations)
+    columns = flattened(shape.actions, "actions", data.actions)
+    for name, column in seen.items():
+        if len(column) != steps + 1:
+            raise ValueError(f"an episode of {steps} steps has {len(column)} observations")
+        columns |= {name: column[:-1], f"next_{name}": column[1:]}
+    if wrong := [name for name, column in columns.items() if len(column) != steps]:
+        raise ValueError(f"an episode of {steps} steps has more or fewer {wrong[0]}")
+    return columns
+
+
+def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.ndarray | None:
+    """Return an info after each step, if all episodes have it; the first is that of the reset."""
+    found = []
+    for episode, length in zip(episodes, lengths, strict=True):
+        infos = episode.data.infos
+        values = np.asarray(infos[name]) if isinstance(infos, dict) and name in infos else None
+        if values is None or len(values) != length + 1 or values.dtype.kind not in "biu":
+            return None
+        found.append(values[1:].astype(np.bool_))
+    return np.concatenate(found)
+
+
+def _numbered(about: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return number and split of episodes, where an export of ours kept them."""
+    words = {word: number for number, word in SPLITS.items()}
+    try:
+        numbers = [int(each["episode"]) for each in about]
+        splits = [words[str(each["split"])] for each in about]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return np.array(numbers), np.array(splits, np.int8)

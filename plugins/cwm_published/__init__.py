@@ -1,6 +1,6 @@
 """Datasets from the replay buffers of the Code World Models paper (Dainese et al., 2024).
 
-`pickles` reads a pickle as data, `buffer` its columns, `converting` makes transitions of an
+`buffer` reads the columns of a pickle, `converting` makes transitions of an
 environment of them, and `importer` is what `cwm data import` asks.
 """
 

@@ -1,24 +1,21 @@
 """A published replay buffer as a dataset of an environment: its values, its ends, its flaws."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.agents.importing import TransitionShape
 from cwm_cli.data.dataset import DONE, Dataset, Transition
+from cwm_cli.data.pickles import Inert, plain
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import components
 from cwm_cli.worlds import EnvironmentModel, Predictions
 from cwm_published.buffer import Buffer, Column
-from cwm_published.pickles import Inert, plain
-
-if TYPE_CHECKING:
-    import gymnasium as gym
 
 
 def fit(value: Any, space: Space) -> Any:
@@ -227,7 +224,7 @@ def convert(
     the published planner acted in MuJoCo, it does not follow from its
     observation, because copying the environment built it anew.
     """
-    shape = _Shape.of(spec, env_args)
+    shape = TransitionShape.of(spec, env_args)
     if len(buffer) * (2 * weight(shape.observations) + weight(shape.actions)) > MOST_NUMBERS:
         raise CwmError(f"{buffer.file} has too many rows ({len(buffer):,}): import a part of it")
     kept = np.flatnonzero(buffer.steps > int(drop_corrupt_first_rows))
@@ -266,43 +263,10 @@ def _origin(buffer: Buffer, spec: EnvironmentSpec, env_args: Mapping[str, Any]) 
 def fits(buffer: Buffer, spec: EnvironmentSpec) -> bool:
     """Whether the first row may have been recorded in an environment."""
     try:
-        _transition(buffer, _Shape.of(spec, {}), 0, spec.id)
+        _transition(buffer, TransitionShape.of(spec, {}), 0, spec.id)
     except CwmError:
         return False
     return True
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What transitions of an environment look like.
-
-    `limit` is the step in which it ends an episode itself, None where it does
-    not. `valid` says whether it names the actions that are allowed.
-    """
-
-    observations: Space
-    actions: Space
-    limit: int | None
-    valid: bool
-
-    @classmethod
-    def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
-        """Look at an environment."""
-        with closing(spec.make(**env_args)) as env:
-            return cls(
-                space_of(env.observation_space),
-                space_of(env.action_space, "actions"),
-                env.spec.max_episode_steps if env.spec else None,
-                _names_valid_actions(spec, env),
-            )
-
-
-def _names_valid_actions(spec: EnvironmentSpec, env: "gym.Env[Any, Any]") -> bool:
-    """Whether an environment says which actions are allowed."""
-    if spec.valid_actions is None:
-        return False
-    env.reset(seed=0)
-    return spec.valid_actions(env.unwrapped) is not None
 
 
 def _truncated(buffer: Buffer, limit: int | None) -> np.ndarray:
@@ -320,7 +284,9 @@ def _truncated(buffer: Buffer, limit: int | None) -> np.ndarray:
     return cut
 
 
-def _transitions(buffer: Buffer, shape: _Shape, kept: np.ndarray, env: str) -> Iterator[Transition]:
+def _transitions(
+    buffer: Buffer, shape: TransitionShape, kept: np.ndarray, env: str
+) -> Iterator[Transition]:
     """Read rows, with the numbers of their episodes and how these ended."""
     truncated = _truncated(buffer, shape.limit)
     _, episodes = np.unique(buffer.starts[kept], return_inverse=True)
@@ -333,7 +299,7 @@ def _transitions(buffer: Buffer, shape: _Shape, kept: np.ndarray, env: str) -> I
         )
 
 
-def _transition(buffer: Buffer, shape: _Shape, row: int, env: str) -> Transition:
+def _transition(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> Transition:
     """Read one row, or say what in it is not of the environment."""
 
     def read(what: str, column: Column, space: Space) -> Any:
@@ -355,7 +321,7 @@ def _transition(buffer: Buffer, shape: _Shape, row: int, env: str) -> Transition
     )
 
 
-def _valid(buffer: Buffer, shape: _Shape, row: int, env: str) -> tuple[int, ...]:
+def _valid(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> tuple[int, ...]:
     """Return the actions that are allowed after a row."""
     extra = buffer.extras[row] if buffer.extras else None
     stored = extra.get("valid_actions") if isinstance(extra, dict) else None

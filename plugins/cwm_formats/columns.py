@@ -1,0 +1,180 @@
+"""Arrays of others as the columns of a dataset: what fits into a space, and how episodes end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.importing import TransitionShape
+from cwm_cli.data.dataset import DONE, VALID, Dataset
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.runs.observer import Observer
+
+MOST_NUMBERS = 100_000_000
+"""Numbers and characters of the largest dataset that is made."""
+
+TEST_SHARE = 5
+"""One in so many episodes is held out."""
+
+
+class UnfitError(ValueError):
+    """A value that is none of a space: `row` is the first that has one, `reason` says why."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"{reason} in row {row}")
+        self.row, self.reason = row, reason
+
+
+def fitted(space: Space, values: Any) -> np.ndarray:
+    """Return the column of a leaf of a space, or say in a `ValueError` what does not fit.
+
+    `values` has a row for each of the column. Numbers of the kind of the space keep their type,
+    others are cast if that loses nothing. Real numbers may be out of bounds: see `beyond`.
+    """
+    if space.kind == "text":
+        return _texts(space, values)
+    column = np.asarray(values)
+    if column.dtype.kind not in "biuf":
+        raise ValueError("no numbers are there")
+    if column.shape[1:] != space.shape:
+        if column.size != len(column) * space.size or space.size != 1:
+            raise ValueError(f"the shape is {across(column.shape[1:])}, not {across(space.shape)}")
+        column = column.reshape(len(column), *space.shape)
+    _refuse(~np.isfinite(column), column, "{} is no finite number")
+    wanted = np.dtype(space.dtype)
+    if column.dtype.kind != wanted.kind:
+        cast = column.astype(wanted)
+        if wanted.kind != "f":
+            _refuse(cast != column, column, "{} is no whole number, or too large")
+        column = cast
+    if space.kind != "box":
+        low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+        words = f"is none of {int(low)} to {int(high)}" if not space.shape else "is out of bounds"
+        _refuse((column < low) | (column > high), column, "{} " + words)
+    return column
+
+
+def _texts(space: Space, values: Any) -> np.ndarray:
+    """Return a column of texts."""
+    texts = np.asarray(values).tolist()
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UnfitError(row, f"{text!r:.40} is no text")
+        if len(text) > space.max_length or text.endswith("\0"):
+            raise UnfitError(row, f"{text!r:.40} is longer than {space.max_length} characters")
+    return np.array(texts, np.str_)
+
+
+def _refuse(wrong: np.ndarray, column: np.ndarray, words: str) -> None:
+    """Complain of the first value that is wrong."""
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise UnfitError(place[0], words.format(column[place]))
+
+
+def across(shape: tuple[int, ...]) -> str:
+    """Write a shape."""
+    return "x".join(map(str, shape)) or "that of one number"
+
+
+def flattened(space: Space, name: str, value: Any) -> Columns:
+    """Return the columns of a value that has arrays as its leaves, each a row per transition."""
+    if space.kind not in ("tuple", "dict"):
+        try:
+            return {name: fitted(space, value)}
+        except UnfitError as error:
+            raise UnfitError(error.row, f"{name}: {error.reason}") from error
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    columns: Columns = {}
+    keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
+    kind = dict if space.kind == "dict" else tuple | list
+    found = set(value) if isinstance(value, dict) else set(range(len(value)))
+    if not isinstance(value, kind) or found != set(keys):
+        raise ValueError(f"{name} has other parts than {', '.join(map(str, keys))}")
+    for key, (part, child) in zip(keys, space.parts(), strict=True):
+        columns |= flattened(child, f"{name}.{part}", value[key])
+    return columns
+
+
+def beyond(dataset: Dataset, observer: Observer) -> None:
+    """Say how many real numbers are out of the bounds of their space; they are kept as they are."""
+    spaces = {"observations": dataset.observation_space, "actions": dataset.action_space}
+    for name, space in spaces.items():
+        for leaf in space.leaves(name):
+            if leaf.space.kind != "box":
+                continue
+            column = dataset.columns[leaf.name]
+            low, high = (
+                np.reshape(np.array(bound, column.dtype), leaf.space.shape)
+                for bound in (leaf.space.low, leaf.space.high)
+            )
+            count = int(((column < low) | (column > high)).sum())
+            if count:
+                are = "value of {} is" if count == 1 else "values of {} are"
+                observer.note(f"{count} {are.format(leaf.name)} out of the bounds of the space")
+
+
+class Ends(NamedTuple):
+    """How rows ended their episodes; `dones` where marks for an end stood at limits of time."""
+
+    terminated: np.ndarray
+    truncated: np.ndarray
+    dones: np.ndarray | None = None
+
+
+def ends_of(dones: np.ndarray, episodes: np.ndarray, limit: int | None) -> Ends:
+    """Tell from one mark for an end which ends were those of time, in the step of the limit."""
+    firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
+    begun = np.repeat(firsts, np.diff(np.append(firsts, len(episodes))))
+    timed = dones & (np.arange(len(episodes)) - begun + 1 == limit)
+    return Ends(dones & ~timed, timed, dones if timed.any() else None)
+
+
+def split_of(episodes: np.ndarray, observer: Observer) -> np.ndarray:
+    """Hold one in five episodes out."""
+    _, rank = np.unique(episodes, return_inverse=True)
+    if rank.size and rank.max() < TEST_SHARE - 1:
+        observer.note(f"nothing is held out: there are fewer than {TEST_SHARE} episodes")
+    split: np.ndarray = (rank.reshape(-1) % TEST_SHARE == TEST_SHARE - 1).astype(np.int8)
+    return split
+
+
+class RecordedRows(NamedTuple):
+    """Rows of equal number: `columns` are those of observations and actions, which fit."""
+
+    columns: Columns
+    rewards: np.ndarray
+    ends: Ends
+    episodes: np.ndarray
+    split: np.ndarray
+    valid: np.ndarray | None = None
+
+    def dataset(self, shape: TransitionShape, metadata: Mapping[str, Any]) -> Dataset:
+        """Make a dataset of them."""
+        made = self.columns | {
+            "rewards": self.rewards.astype(np.float64),
+            "terminations": self.ends.terminated.astype(np.bool_),
+            "truncations": self.ends.truncated.astype(np.bool_),
+            "episodes": self.episodes.astype(np.int64),
+            "split": self.split.astype(np.int8),
+        }
+        if self.valid is not None:
+            made[VALID] = self.valid.astype(np.bool_)
+        if self.ends.dones is not None:
+            made[DONE] = self.ends.dones.astype(np.bool_)
+        return Dataset(made, shape.observations, shape.actions, dict(metadata))
+
+
+def too_many(rows: int, shape: TransitionShape) -> bool:
+    """Whether so many rows of an environment are more than memory should hold."""
+    size = 2 * _weight(shape.observations) + _weight(shape.actions)
+    return rows * max(1, size) > MOST_NUMBERS
+
+
+def _weight(space: Space) -> int:
+    """Return how many numbers or characters a value may have."""
+    own = space.max_length if space.kind == "text" else space.size
+    return sum(map(_weight, space.children)) if space.children else own
