@@ -12,6 +12,7 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.runs import files
 from cwm_cli.runs.listing import load
+from cwm_cli.runs.report import Section
 from cwm_cli.runs.store import Run, RunHeader
 from cwm_cli.text import clean
 
@@ -86,6 +87,14 @@ class ProgramRun(ModelRun[H, R]):
         """What its program may use up."""
         found: Mapping[str, Any] = self.config.options.get("sandbox", {})
         return found
+
+    def program_sections(self) -> list[Section]:
+        """Return the best program as part of a page, or in a line why there is none."""
+        try:
+            data = {"text": self.best_program(), "name": BEST, "gaps": self.gaps()}
+        except CwmError as error:
+            return [Section("notes", "Program", {"lines": [str(error)]})]
+        return [Section("program", "Program", data)]
 
     def gaps(self) -> list[str]:
         """Say what its data do not show, once it is over."""

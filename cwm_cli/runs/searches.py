@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,20 @@ from cwm_cli.data.reading import UnreadableError, opened, parsed
 from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.runs.programs import ProgramRun
-from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.prompts import PromptFile
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark
 from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
+
+TREE_WORDS = (
+    "Each node is a candidate: its number, the move that led to it, its score, by which it is "
+    "filled. A click or Enter shows its prompt, completion, program, difference and verdict; "
+    "arrow keys walk, Space folds, + and - zoom."
+)
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 """The parts of a dataset that a search has scores for, and their titles."""
@@ -125,8 +133,15 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         """Leave out what belongs to a missing node."""
         return connected_nodes(events)
 
+    @cached_property
+    def prompts(self) -> PromptFile:
+        """What was asked."""
+        return PromptFile(self.folder)
+
     def learn(self, found: Record | Remark) -> None:
-        """Write a node or a remark down for good."""
+        """Write a node or a remark down for good, and before it what was asked."""
+        if isinstance(found, Record) and found.messages:
+            self.prompts.keep(found.node.prompt, found.messages)
         line = (
             found if isinstance(found, Remark) else SearchRecord(node=found.node, text=found.text)
         )
@@ -175,6 +190,18 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             ],
             facts=base.facts,
         )
+
+    @classmethod
+    def sections(cls, runs: Sequence["SearchRun"]) -> list[Section]:
+        """Return the parts of the page of a search: scores, the tree, the best program."""
+        from cwm_cli.runs.nodes import node_details, tree_data
+
+        run, report = runs[0], cls.report(runs)
+        scores = [
+            part._replace(title="Scores") for part in report.sections() if part.kind == "table"
+        ]
+        tree = Section("tree", "Search tree", tree_data(node_details(run)), TREE_WORDS)
+        return [*scores, tree, *run.program_sections()]
 
 
 @dataclass

@@ -128,6 +128,12 @@ class Message(BaseModel):
     content: str
 
 
+def prompt_hash(messages: Sequence[Message]) -> str:
+    """Return the hash of a prompt: equal ones have equal hashes."""
+    text = "\x1e".join(f"{message.role}\x1f{message.content}" for message in messages)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def unheard(words: str) -> None:
     """Tell nobody."""
 
@@ -159,8 +165,7 @@ class Request(NamedTuple):
     @property
     def key(self) -> str:
         """Hash of the messages: equal questions have equal keys."""
-        text = "\x1e".join(f"{message.role}\x1f{message.content}" for message in self.messages)
-        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return prompt_hash(self.messages)
 
 
 class ScoreRequest(NamedTuple):
@@ -270,11 +275,15 @@ class Remark(BaseModel):
 
 
 class Record(NamedTuple):
-    """A node and the text of the completion that it was read from; `note` is for the user."""
+    """A node and the text of the completion that it was read from; `note` is for the user.
+
+    `messages` are those that were asked, whose hash the node has.
+    """
 
     node: Node
     text: str
     note: str = ""
+    messages: tuple[Message, ...] = ()
 
 
 class Turn(NamedTuple):

@@ -389,7 +389,8 @@ class Search:
             known=flight.known,
             seed=request.seed,
         )
-        return Record(self._weighed(node, request, completion), text, completion.note)
+        node = self._weighed(node, request, completion)
+        return Record(node, text, completion.note, request.messages)
 
     def _weighed(self, node: Node, request: Request, completion: Completion) -> Node:
         """Add how likely the candidate was, and the way back, where the strategy needs to know.

@@ -9,12 +9,13 @@ address at all.
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files as resources
 from pathlib import Path
 from string import Template
 from typing import Any
+from zlib import compress
 
 from cwm_cli import __version__
 from cwm_cli.runs.files import replace
@@ -46,7 +47,10 @@ def write_page(folders: Sequence[Path], file: Path) -> None:
     """Write the page of a run, or of several that belong together, whatever state they are in."""
     runs = load_alike(folders)
     told = report_of(runs)
-    sections = [section._asdict() for section in type(runs[0]).sections(runs)]
+    sections = [
+        {**section._asdict(), "data": _packed(section.data)}
+        for section in type(runs[0]).sections(runs)
+    ]
     facts = [[name, value] for run in runs for name, value in _header(run)]
     page = {
         "title": told.title,
@@ -103,6 +107,15 @@ def embedded(value: Any) -> str:
     for mark in marks:
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text.encode("utf-8", "replace").decode()
+
+
+def _packed(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Pack what data have as `texts`: many long ones that are much alike, and seldom looked at."""
+    if "texts" not in data:
+        return data
+    texts = json.dumps(data["texts"]).encode()
+    rest = {name: value for name, value in data.items() if name != "texts"}
+    return rest | {"packed": b64encode(compress(texts, 9)).decode()}
 
 
 def _finite(value: Any) -> Any:

@@ -66,9 +66,11 @@ const cwm = (() => {
     return found;
   }
 
-  function code(text) {
+  /* A program with its lines numbered, one of them marked where something went wrong. */
+  function code(text, marked) {
     const count = text.replace(/\n$/, "").split("\n").length;
-    const numbers = Array.from({ length: count }, (_, place) => place + 1).join("\n");
+    const numbers = Array.from({ length: count }, (_, place) =>
+      [place + 1 === marked ? element("span", { class: "marked" }, marked) : place + 1, "\n"]).flat();
     return element("div", { class: "code", tabindex: "0" },
       element("pre", { class: "numbers", "aria-hidden": "true" }, numbers),
       element("pre", { class: "lines" }, highlighted(text)));

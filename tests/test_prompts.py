@@ -1,0 +1,122 @@
+"""The prompts of a search are kept beside its journal, which does not depend on them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.nodes import find_node, node_details, tree_data
+from cwm_cli.runs.prompts import PROMPTS, PromptFile, pieces
+from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.search.contracts import Message, Node, Record, Usage, Verdict, prompt_hash
+
+LONG = "This is how the environment works, and it takes some words to say so.\n\n" * 20
+
+
+def asked(number: int) -> tuple[Message, ...]:
+    return (
+        Message(role="system", content="You write programs."),
+        Message(role="user", content=f"{LONG}Question number {number}?\n\nAnswer: \u2028 äöü"),
+    )
+
+
+def found(number: int, parent: int = -1) -> Record:
+    messages = asked(number)
+    failure = Failure("step_error", "NameError: x\nat line 1: x", 1) if number == 1 else None
+    node = Node(
+        number,
+        number,
+        parent,
+        "generate" if parent < 0 else "improve",
+        f"a = {number}\nb = 2\n",
+        Verdict(score=0.1 * number, failure=failure, findings="rows 3 and 4"),
+        prompt_hash(messages),
+        Usage(10, 5, None, 1.0),
+    )
+    return Record(node, f"Here:\n\n```python\na = {number}\nb = 2\n```", messages=messages)
+
+
+def started(folder: Path, count: int = 3) -> SearchRun:
+    config = SearchConfig(env="CartPole-v1", dataset="0", strategy="s", backend="b")
+    header = SearchHeader(config=config, description="d", source="s")
+    with SearchRun.begin(folder, header) as run:
+        for number in range(count):
+            run.learn(found(number, number - 1))
+    return run
+
+
+def test_what_prompts_share_is_written_once(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", 10)
+    assert PromptFile(run.folder).read() == {prompt_hash(asked(n)): asked(n) for n in range(10)}
+    assert (run.folder / PROMPTS).stat().st_size < 2 * len(LONG) + 10 * 500
+    with run:
+        run.learn(found(3))
+    lines = (run.folder / PROMPTS).read_text().splitlines()
+    assert sum("prompt" in json.loads(line) for line in lines) == 10
+
+
+def test_the_pieces_of_a_text_are_all_of_it() -> None:
+    for text in ("", "a", "\n\n\n", LONG, f"{LONG}x\n\n\n\ny" * 3, "x\n\n" * 100):
+        assert "".join(pieces(text)) == text
+
+
+def test_a_prompt_file_that_is_cut_or_damaged_is_mended_by_the_run_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    run = started(tmp_path / "run", 3)
+    file = run.folder / PROMPTS
+    whole = file.read_bytes()
+    for cut in range(0, len(whole), 97):
+        file.write_bytes(whole[:cut])
+        known = PromptFile(run.folder).read()
+        assert set(known.values()) <= {asked(n) for n in range(3)}
+        for number in range(3):
+            PromptFile(run.folder).keep(prompt_hash(asked(number)), asked(number))
+        assert len(PromptFile(run.folder).read()) == 3
+    lines = whole.splitlines(keepends=True)
+    for place, line in enumerate(lines):
+        changed = line.replace(b"words", b"lies").replace(b"Question", b"?").replace(b"user", b"u")
+        for other in (changed, b"?\n", b'{"piece": null}\n', b'{"messages": 3}\n', b"[]\n"):
+            file.write_bytes(b"".join([*lines[:place], other, *lines[place + 1 :]]))
+            assert set(PromptFile(run.folder).read().values()) <= {asked(n) for n in range(3)}
+
+
+def test_a_run_without_its_prompts_is_whole_but_for_them(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", 3)
+    journal = (run.folder / JOURNAL).read_bytes()
+    (run.folder / PROMPTS).unlink()
+    again = SearchRun.load(run.folder)
+    assert [one.prompt for one in node_details(again)] == [None] * 3
+    assert {one.prompt_words for one in node_details(again)} == {"prompt not kept"}
+    assert b"environment works" not in journal
+
+
+def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", 3)
+    node = find_node(run, 1)
+    assert node.prompt == asked(1) and node.completion.startswith("Here:")
+    assert node.difference() == [
+        "--- #0",
+        "+++ #1",
+        "@@ -1,2 +1,2 @@",
+        "-a = 0",
+        "+a = 1",
+        " b = 2",
+    ]
+    assert node.state == "bug" and find_node(run, 2).is_best
+    assert find_node(run, 0).difference() is None
+    assert node.figures()["cost in US dollars"] == "unknown"
+    assert node.as_json()["prompt"][1]["content"] == asked(1)[1].content
+    with pytest.raises(CwmError, match="has no node 3: they are 0 to 2"):
+        find_node(run, 3)
+
+
+def test_a_tree_holds_each_text_once(tmp_path: Path) -> None:
+    data = tree_data(node_details(started(tmp_path / "run", 3)))
+    texts = data["texts"]
+    assert len(texts) == len(set(texts)) and sum("it takes some words" in t for t in texts) == 1
+    for number, node in enumerate(data["nodes"]):
+        assert "".join(texts[place] for place in node["prompt"][1][1]) == asked(number)[1].content
+        assert "".join(texts[place] for place in node["program"]) == f"a = {number}\nb = 2\n"
