@@ -19,6 +19,7 @@ import recordings
 import test_rtfm
 import worlds
 from conftest import Shell
+from cwm_cli.agents.collecting import collect
 from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset, Transition
@@ -26,7 +27,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.export import Export, export_of, publish
 from cwm_cli.export.package import LETTERS, names_of, world_of
-from cwm_cli.export.templates import environment as template
+from cwm_cli.export.templates import rendering
+from cwm_cli.export.templates import values as template
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
@@ -92,6 +94,17 @@ for seed in range(3):
         action = env.action_space.sample(info["action_mask"])
         (board, held), reward, over, _, info = env.step(action)
     assert reward in (1.0, -1.0)
+"""
+
+MANY = """
+one, other = (
+    gymnasium.make_vec(sys.argv[2], num_envs=3, vectorization_mode=mode, max_episode_steps=4)
+    for mode in (None, "sync")
+)
+actions = [np.array([1, 2, 0])] * 9
+answers = [(each.reset(seed=5), *map(each.step, actions)) for each in (one, other)]
+assert len(answers[0][-1][4]["action_mask"]) == 3
+assert repr(answers[0]) == repr(answers[1])
 """
 
 
@@ -198,7 +211,7 @@ class TestActing:
         search(cwm, "RTFM-v0", RTFM)
         facts = export(cwm)
         assert facts["max_episode_steps"] is None
-        alone(facts, VALID)
+        alone(facts, VALID + MANY)
 
     def test_chance_is_drawn_by_the_seed_and_the_chance_of_others_is_left_alone(self, cwm):
         search(cwm, "Blackjack-v1", BLACKJACK)
@@ -273,6 +286,222 @@ class TestEnvironment:
             env.reset(options={"observation": [1, 2, 3]})
 
 
+STRAYING = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.seen = np.array(observation)
+
+    def step(self, action):
+        return self.seen + [0.5, 0.5] if action else np.full(2, np.nan), 1.0, False
+"""
+
+
+def package_of(folder, program, dataset, monkeypatch):
+    """Export a run that came to a program, and let this process import the package."""
+    header = SearchHeader(
+        config=CONFIG.model_copy(update={"env": dataset.metadata["env"]}),
+        description="",
+        versions={},
+        source="x",
+        created="now",
+    )
+    run = SearchRun.start(folder / "run", header, {"dataset.npz": dataset})
+    node = Node(0, 0, -1, GENERATE, program, Verdict(0.5), "key", Usage())
+    with run:
+        run.learn(Record(node, program))
+    run.write_best(program)
+    publish(export_of(run.folder), folder / "export")
+    names = names_of(dataset.metadata["env"])
+    monkeypatch.syspath_prepend(folder / "export")
+    return f"{names.module}:{names.id}"
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch):
+    """Makes packages that can be imported until the test is over."""
+    made = []
+
+    def make(program, dataset):
+        made.append(package_of(tmp_path, program, dataset, monkeypatch))
+        return made[-1]
+
+    yield make
+    for name in made:
+        module, _, id = name.partition(":")
+        gymnasium.registry.pop(id, None)
+        for part in [part for part in sys.modules if part.split(".")[0] == module]:
+            del sys.modules[part]
+
+
+class TestBounds:
+    ROWS = Dataset.of(
+        [Transition(np.zeros(2, np.float32), 1, np.zeros(2, np.float32), 1.0, False)],
+        observation_space=space_of(spaces.Box(-1, 1, (2,))),
+        action_space=MOVES,
+        metadata={"env": "Gone-v0"},
+    )
+
+    def test_observations_are_within_their_space_and_the_program_goes_on_from_its_own(
+        self, packaged
+    ):
+        env = gymnasium.make(packaged(STRAYING, self.ROWS))
+        seen, _ = env.reset(seed=0)
+        for expected in (0.5, 1.0, 1.0, 1.0):
+            seen, *_ = env.step(1)
+            assert seen in env.observation_space and seen.tolist() == [expected] * 2
+        assert env.unwrapped._observation.tolist() == [2.0, 2.0]
+
+    def test_what_is_no_number_is_refused(self, packaged):
+        env = gymnasium.make(packaged(STRAYING, self.ROWS))
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match="the program predicts what is no number"):
+            env.step(0)
+
+
+ID = "cartpole_v1_world_model:WorldModel/CartPole-v1"
+
+
+def played(env, steps=700):
+    """Return all that a vectorised environment answers to some actions."""
+    with closing(env):
+        env.action_space.seed(1)
+        answers = [env.reset(seed=3)]
+        for _ in range(steps):
+            answers.append(env.step(env.action_space.sample()))
+    return answers
+
+
+def equal(one, other):
+    """Whether two answers are the same in every part, infos as well."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
+    return np.asarray(one).dtype == np.asarray(other).dtype and np.array_equal(one, other)
+
+
+class TestVectorised:
+    def test_it_plays_what_single_environments_of_the_same_seeds_play(self, env):
+        del env
+        ours = gymnasium.make_vec(ID, num_envs=3, max_episode_steps=20)
+        assert type(ours.unwrapped).__name__ == "WorldModelVectorEnv"
+        assert ours.metadata["autoreset_mode"] == gymnasium.vector.AutoresetMode.NEXT_STEP
+        answers = played(ours)
+        for mode in ("sync", "async"):
+            others = gymnasium.make_vec(
+                ID, num_envs=3, vectorization_mode=mode, max_episode_steps=20
+            )
+            assert ours.observation_space == others.observation_space
+            wrong = [
+                number
+                for number, pair in enumerate(zip(answers, played(others), strict=True))
+                if not equal(*pair)
+            ]
+            assert wrong == [], mode
+        ends = [answer[2] for answer in answers[1:]], [answer[3] for answer in answers[1:]]
+        assert all(np.any(each) for each in ends)  # of both kinds
+
+    def test_only_those_that_are_named_begin_again(self, env):
+        del env
+        with closing(gymnasium.make_vec(ID, num_envs=3)) as both:
+            both.reset(seed=0)
+            before, *_ = both.step(np.array([0, 1, 0]))
+            seen, _ = both.reset(options={"reset_mask": np.array([False, True, False])})
+            assert (seen[[0, 2]] == before[[0, 2]]).all() and (seen[1] != before[1]).any()
+            with pytest.raises(ValueError, match="2 seeds for 3 environments"):
+                both.reset(seed=[1, 2])
+
+
+class TestRendering:
+    def test_the_true_environment_draws_what_was_predicted(self, env):
+        assert env.metadata["render_modes"] == ["rgb_array", "human"]
+        with closing(gymnasium.make(ID, render_mode="rgb_array")) as drawn:
+            start, _ = drawn.reset(seed=2)
+            pictures = [drawn.render(), *(drawn.step(1) and drawn.render() for _ in range(8))]
+            true = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+            true.reset(seed=0)
+            true.unwrapped.state = start.astype(float)
+            expected = [true.render(), *(true.step(1) and true.render() for _ in range(8))]
+        assert pictures[0].shape == (400, 600, 3)
+        assert not np.array_equal(pictures[0], pictures[-1])
+        apart = [np.abs(a.astype(int) - b).mean() for a, b in zip(pictures, expected, strict=True)]
+        assert max(apart) < 0.1  # of 255
+
+    def test_people_see_every_step(self, env, monkeypatch):
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        shown = gymnasium.make(ID, render_mode="human")
+        with closing(shown):
+            shown.reset(seed=0)
+            shown.step(1)
+            assert shown.unwrapped._renderer._env.screen is not None
+
+    def test_what_draws_has_to_be_installed_and_a_line_says_how(self, env, monkeypatch):
+        drawn = gymnasium.make(ID, render_mode="rgb_array")
+        drawn.reset(seed=0)
+        drawn.step(0)  # nothing but pictures needs it
+        monkeypatch.delitem(gymnasium.registry, "CartPole-v1")
+        words = "CartPole-v1 draws this, and cannot be had here .*: pip install 'gymnasium.classic"
+        with pytest.raises(gymnasium.error.DependencyNotInstalled, match=words):
+            drawn.render()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "MountainCar-v0",
+            "Acrobot-v1",
+            "Pendulum-v1",
+            "FrozenLake-v1",
+            "Taxi-v4",
+            "CliffWalking-v1",
+            "InvertedDoublePendulum-v5",
+            "Reacher-v5",
+        ],
+    )
+    def test_environments_are_drawn_as_they_draw_themselves(self, name, monkeypatch):
+        if name.endswith("v5"):
+            pytest.importorskip("mujoco")
+            monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))
+        rows = recordings.record(name, episodes=1)[0]
+        config = CONFIG.model_copy(update={"env": name})
+        told = json.loads(json.dumps(world_of(config, rows, "").data["rendering"]))
+        assert told["modes"][:2] == ["rgb_array", "human"]
+        true = gymnasium.make(name, render_mode="rgb_array")
+        true.action_space.seed(0)
+        true.reset(seed=7)
+        drawn = rendering.renderer(told, "rgb_array")
+        with closing(true), closing(drawn):
+            for _ in range(8):
+                seen, *_ = true.step(true.action_space.sample())
+                pair = true.render(), drawn.render(seen)
+                apart = np.abs(pair[0].astype(int) - pair[1]).max(axis=2) > 8
+                assert apart.mean() < 0.01  # a taxi may look elsewhere, a torque is not seen
+
+    def test_boards_are_written_as_text_where_nothing_draws_them(self):
+        board = Space("box", "int8", (2, 3), (0,) * 6, (40,) * 6)
+        row = Transition(np.zeros((2, 3), np.int8), 0, np.zeros((2, 3), np.int8), 0.0, False)
+        data = Dataset.of([row], observation_space=board, action_space=MOVES)
+        told = world_of(CONFIG, data, "").data["rendering"]
+        assert told["modes"] == ["ansi"]
+        shown = rendering.renderer(told, "ansi")
+        assert shown.render(np.array([[0, 1, 9], [10, 35, 40]])) == ".19\nazz\n"
+        with pytest.raises(ValueError, match="no render_mode 'rgb_array' here; there is 'ansi'"):
+            rendering.renderer(told, "rgb_array")
+
+    def test_objects_are_written_as_text(self, tmp_path):
+        asked = {"episodes": 1, "test_episodes": 1, "policy": "random"}
+        rows = collect("Sokoban-v0", out=tmp_path / "rows.npz", **asked).dataset
+        told = world_of(CONFIG, rows, "").data["rendering"]
+        (*lines, end) = rendering.renderer(told, "ansi").render(rows.row(0).observation).split("\n")
+        assert end == "" and {len(line) for line in lines} == {7} and len(lines) == 7
+        assert sum(line.count("a") for line in lines) == 1  # the agent
+
+    def test_what_is_neither_has_no_way_to_be_shown(self):
+        assert world_of(CONFIG, ROWS, "").data["rendering"]["modes"] == []
+
+
 class TestSpaces:
     @quickly
     @given(SPACES, st.integers(0, 9))
@@ -284,7 +513,7 @@ class TestSpaces:
         space.seed(seed)
         value = space.sample()
         assert (value in made) == (value in space)
-        assert same(value, template.typed(made, template.plain(made, value)))
+        assert same(value, template.typed(made)(template.plain(made)(value)))
 
     @pytest.mark.parametrize(
         "space",
@@ -312,10 +541,10 @@ class TestSpaces:
 
     def test_programs_get_what_they_got_when_they_were_scored(self):
         space = spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.MultiBinary(2), spaces.Discrete(2)])
-        real, whole, number = template.plain(space, ([1], [1, 0.0], np.array([1.0])))
+        real, whole, number = template.plain(space)(([1], [1, 0.0], np.array([1.0])))
         assert (real.dtype, whole.dtype, type(number)) == (np.float64, np.int64, int)
         with pytest.raises(FloatingPointError):
-            template.plain(space, ([1], [1, np.nan], 1))
+            template.plain(space)(([1], [1, np.nan], 1))
 
 
 class TestPackage:

@@ -77,6 +77,7 @@ def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
         make=partial(_made, spec),
         describe=partial(_described, spec),
         restore=spec.restore and partial(_restored, spec),
+        layout=spec.layout and partial(_layout, spec),
         objects=spec.objects and partial(_objects, spec),
         text=spec.text and partial(_text, spec),
     )
@@ -111,6 +112,12 @@ def _restored(spec: EnvironmentSpec, env: gym.Env[Any, Any], observation: Any) -
     """Stand an environment at an observation, if that is still all that is known of a state."""
     found = disturbance_of(env)
     return not (found and found.altered) and bool(spec.restore and spec.restore(env, observation))
+
+
+def _layout(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
+    """Say how a state is read from an observation, if that is still all that is known of it."""
+    found = disturbance_of(env)
+    return None if spec.layout is None or (found and found.altered) else spec.layout(env)
 
 
 def _objects(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | None:

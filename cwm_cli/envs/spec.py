@@ -69,7 +69,9 @@ class EnvironmentSpec:
     environment. `valid_actions` returns the actions that are allowed where an
     environment stands, None where all are. `restore` stands a made environment,
     without its wrappers, at an observation, or returns False where the
-    observation does not tell the state; it may reset the environment. `shift`
+    observation does not tell the state; it may reset the environment. `layout` says in
+    plain data, as `rendering.py` of an exported package reads it, how that is done without `cwm`;
+    None where it is not done by setting numbers. `shift`
     changes the constants and rules of a made environment, in place and beneath
     its wrappers, drawn from a generator: by so little that the task keeps its
     sense, and never its spaces. What `describe` says of it then gives none away.
@@ -86,6 +88,7 @@ class EnvironmentSpec:
     rewinder: Callable[[gym.Env[Any, Any]], Rewinder | None] | None = None
     valid_actions: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
     restore: Callable[[gym.Env[Any, Any], Any], bool] | None = None
+    layout: Callable[[gym.Env[Any, Any]], Mapping[str, Any] | None] | None = None
     shift: Callable[[gym.Env[Any, Any], np.random.Generator], None] | None = None
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema | None] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None

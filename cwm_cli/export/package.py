@@ -21,6 +21,7 @@ import numpy as np
 
 from cwm_cli import __version__
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
 from cwm_cli.export.publishing import MARK, Export, template
@@ -73,7 +74,7 @@ class World(NamedTuple):
 def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
     """Gather what was recorded, and what the environment itself says where it can be made."""
     starts = _starts(dataset)
-    limit, allowed = _asked(config, starts, dataset.metadata.get("reset_seeds", []))
+    limit, allowed, drawn = _asked(config, starts, dataset.metadata.get("reset_seeds", []))
     known = [{"valid_actions": actions} if actions else {} for actions in allowed]
     data = {
         "seed": config.seed,
@@ -83,6 +84,7 @@ def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
         "characters": _characters(dataset),
         "observation_space": dataset.observation_space.to_json(),
         "action_space": dataset.action_space.to_json(),
+        "rendering": drawn or _as_text(dataset),
         "starts": [
             {"observation": _plain(start.observation), **valid}
             for start, valid in zip(starts, known, strict=True)
@@ -97,18 +99,79 @@ def _starts(dataset: Dataset) -> list[Transition]:
     return [dataset.row(row) for row in rows.tolist()]
 
 
+class EnvironmentFacts(NamedTuple):
+    """What an environment says of itself: its time limit, what is allowed at starts, how it draws.
+
+    How it draws is plain data as `rendering.py` reads it, None where it does not.
+    """
+
+    limit: int | None
+    allowed: list[list[int]]
+    rendering: dict[str, Any] | None = None
+
+
 def _asked(
     config: SearchConfig, starts: Sequence[Transition], seeds: Sequence[int]
-) -> tuple[int | None, list[list[int]]]:
-    """Ask the environment for its time limit, and for the actions that are allowed at starts."""
+) -> EnvironmentFacts:
+    """Ask the environment, as far as it can be made here."""
     try:
         spec = environment(config.env)
         env = spec.make(**config.env_args)
     except CwmError:  # it is not installed here
-        return None, [[] for _ in starts]
+        return EnvironmentFacts(None, [[] for _ in starts])
     with closing(env):
         limit = env.spec.max_episode_steps if env.spec else None
-        return limit, [_allowed(spec, env, start, seeds) for start in starts]
+        allowed = [_allowed(spec, env, start, seeds) for start in starts]
+        return EnvironmentFacts(limit, allowed, _rendering(spec, env, starts))
+
+
+EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "mujoco": "mujoco"}
+"""Extras of Gymnasium that its environments need to draw themselves, by their folder."""
+
+MODES = ("rgb_array", "human", "ansi")
+
+
+def _rendering(
+    spec: EnvironmentSpec, env: gym.Env[Any, Any], starts: Sequence[Transition]
+) -> dict[str, Any] | None:
+    """Say how an environment, which can be made without `cwm`, is stood at observations to draw.
+
+    None where nothing is known of that, or where it is not true of the first start.
+    """
+    made, own = env.spec, env.unwrapped.metadata
+    modes = [mode for mode in MODES if mode in own.get("render_modes", ())]
+    if made is None or not isinstance(made.entry_point, str) or not modes or not starts:
+        return None
+    layout = spec.layout(env) if spec.layout else None
+    if layout is None or not (spec.restore and spec.restore(env, starts[0].observation)):
+        return None
+    package, *folders = made.entry_point.partition(":")[0].split(".")
+    ours, needs = package == "gymnasium", f"install the package that has the module {package}"
+    if ours:
+        extra = next((EXTRAS[folder] for folder in folders if folder in EXTRAS), "all")
+        needs = f"pip install 'gymnasium[{extra}]'"
+    return {
+        "modes": modes,
+        "fps": own.get("render_fps"),
+        "environment": made.id if ours else f"{package}:{made.id}",
+        "arguments": json.loads(json.dumps(dict(made.kwargs))),
+        "needs": needs,
+        "layout": layout,
+    }
+
+
+def _as_text(dataset: Dataset) -> dict[str, Any]:
+    """Say how observations are shown as text: boards are, and tables of objects."""
+    space, told = dataset.observation_space, dataset.metadata.get("objects")
+    found: dict[str, Any] = {"modes": [], "fps": None, "environment": None, "objects": None}
+    if told is not None and space.kind == "dict":
+        schema = ObjectSchema.from_json(told)
+        if {"x", "y"} <= {*schema.names}:
+            columns = {name: schema.column(name) for name in ("x", "y")}
+            objects = {"table": OBJECTS, "classes": list(schema.classes), **columns}
+            return found | {"modes": ["ansi"], "objects": objects}
+    is_board = len(space.shape) == 2 and not space.is_float and not space.is_picture
+    return found | {"modes": ["ansi"] if is_board else []}
 
 
 def _allowed(
@@ -179,12 +242,26 @@ def card(
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
+        rendering=_shown(world.data["rendering"]),
         contract=_CONTRACTS[abilities_of(findings.best.program).contract],
         scores=_scores(run, findings),
         gaps=_gaps(run),
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
         version=__version__,
         mark=MARK,
+    )
+
+
+def _shown(rendering: Mapping[str, Any]) -> str:
+    """Say how observations are shown."""
+    if not rendering["modes"]:
+        return "Nothing is known of how its observations are shown: there is no `render_mode`."
+    if rendering["environment"] is None:
+        return '`render_mode="ansi"` writes observations as text.'
+    modes = ", ".join(f'`"{mode}"`' for mode in rendering["modes"])
+    return (
+        f"With a `render_mode` ({modes}) {_code(rendering['environment'])} draws what is predicted;"
+        f" it has to be installed then: `{rendering['needs']}`."
     )
 
 
@@ -254,6 +331,9 @@ def _code(text: str) -> str:
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
 
+PARTS = ("environment.py", "rendering.py", "values.py", "vector.py")
+"""Modules of a package that are the same in all."""
+
 
 def package_of(run: SearchRun) -> Export:
     """Make a package of the best program of a run, which need not be over."""
@@ -301,7 +381,7 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
 
 def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
     """Return what makes a program a package."""
-    environment = files("cwm_cli.export") / "templates" / "environment.py"
+    templates = files("cwm_cli.export") / "templates"
     about = {
         **names._asdict(),
         "environment": json.dumps(clean(run.config.env), ensure_ascii=False)[1:-1],
@@ -312,7 +392,7 @@ def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
     return {
         "pyproject.toml": project.encode(),
         f"{names.module}/__init__.py": init.encode(),
-        f"{names.module}/environment.py": environment.read_bytes(),
+        **{f"{names.module}/{part}": (templates / part).read_bytes() for part in PARTS},
         f"{names.module}/world.json": (json.dumps(world.data) + "\n").encode(),
     }
 

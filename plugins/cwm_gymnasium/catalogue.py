@@ -64,6 +64,7 @@ def _specify(name: str) -> EnvironmentSpec:
         note=_note(bare, found),
         rewinder=_rewinder,
         restore=_restore,
+        layout=_layout,
         shift=_shift(found),
     )
 
@@ -83,6 +84,13 @@ def _restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     from cwm_gymnasium.restoring import restore
 
     return restore(env, observation)
+
+
+def _layout(env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
+    """Say how the state of an environment is read from an observation."""
+    from cwm_gymnasium.restoring import layout_data
+
+    return layout_data(env)
 
 
 def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator], None] | None:

@@ -101,6 +101,18 @@ class ObservationLayout:
             state[angle] = np.arctan2(seen[sine], seen[cosine])
         return state
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what `state` needs as plain data; weights of 0 are left out."""
+        rows, columns = np.nonzero(self.weights)
+        weights = [rows, columns, self.weights[rows, columns]]
+        return {
+            "base": self.base.tolist(),
+            "shown": self.shown.tolist(),
+            "weights": [part.tolist() for part in weights],
+            "turns": [list(turn) for turn in self.turns],
+            "told": self.told.tolist(),
+        }
+
 
 def flat(observation: Any) -> np.ndarray:
     """Return the numbers of an observation, one after the other; a text is not a number."""
@@ -193,6 +205,10 @@ class Simulation:
         if self._controlled:
             self._retrace(state)
         return True
+
+    def layout_data(self) -> dict[str, Any] | None:
+        """Say how a state is read, None where an observation does not tell it."""
+        return {"attributes": None, **self._layout.to_json()} if self._tells else None
 
     def _learned(self, env: Any, rng: np.random.Generator) -> ObservationLayout:
         """Compare random states with what the environment shows of them."""
@@ -294,7 +310,18 @@ def restore(env: gym.Env[Any, Any], observation: Any) -> bool:
     return _WAYS[inner](inner, observation)
 
 
-def _way(env: gym.Env[Any, Any]) -> RestoringWay:
+def layout_data(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
+    """Say in plain data how the state is read from an observation, None where it is not.
+
+    `attributes` are the names and sizes of those that make up the state, None where these are
+    positions, velocities and controls of MuJoCo. The environment is played, and reset.
+    """
+    way = _way(env)
+    env.reset(seed=0)
+    return None if isinstance(way, Hands) else way.layout_data()
+
+
+def _way(env: gym.Env[Any, Any]) -> Simulation | Hands | StateAttributes:
     """Choose how an environment is restored."""
     inner = env.unwrapped
     read = reader(inner)
@@ -357,6 +384,7 @@ class StateAttributes:
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         records, seen = zip(*_played(env), strict=True)
         self._names = [name for name, first in records[0].items() if _lasts(name, first, records)]
+        self._sizes = [[name, int(records[0][name].size)] for name in self._names]
         states = np.array([self._joined(record) for record in records])
         self._seen = np.array(seen) if len({len(row) for row in seen}) == 1 else np.empty((0, 0))
         self._layout = ObservationLayout.copied(states, self._seen) if self._seen.size else None
@@ -377,6 +405,12 @@ class StateAttributes:
             return bool((self._seen[:, others] == seen[others]).all())
         own = flat(read())
         return own.shape == seen.shape and np.allclose(own, seen, TOLERANCE, TOLERANCE)
+
+    def layout_data(self) -> dict[str, Any] | None:
+        """Say how a state is read, None where an observation does not tell any of it."""
+        if self._layout is None or not self._layout.told.any():
+            return None
+        return {"attributes": self._sizes, **self._layout.to_json()}
 
     def _set(self, env: Any, state: np.ndarray, told: np.ndarray) -> None:
         """Set the numbers that are told, and leave the others alone."""

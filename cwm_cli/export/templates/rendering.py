@@ -1,0 +1,141 @@
+"""Shows observations: as the environment draws them that the program is a model of, or as text.
+
+That environment is made when the first picture is asked for, and has to be installed then. It is
+put into the state that an observation tells, by what `world.json` says of how one is read from
+the other.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+
+class Renderer(Protocol):
+    """Shows observations."""
+
+    def render(self, observation: Any) -> Any:
+        """Show one, as programs see it."""
+
+    def close(self) -> None:
+        """Let go of what draws."""
+
+
+def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
+    """Return what shows observations in a mode; `told` is what `world.json` says of that."""
+    if mode not in told["modes"]:
+        known = ", ".join(map(repr, told["modes"])) or "none"
+        raise ValueError(f"there is no render_mode {mode!r} here; there is {known}")
+    return TrueRenderer(told, mode) if told["environment"] else TextRenderer(told)
+
+
+class TrueRenderer:
+    """Has the true environment draw itself."""
+
+    def __init__(self, told: Mapping[str, Any], mode: str) -> None:
+        self._told, self._mode = told, mode
+        self._env: gym.Env[Any, Any] | None = None
+
+    def render(self, observation: Any) -> Any:
+        """Stand the environment at an observation, and have it draw itself."""
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            if self._env is None:
+                arguments = {**self._told["arguments"], "render_mode": self._mode}
+                name = self._told["environment"]
+                self._env = gym.make(name, disable_env_checker=True, **arguments).unwrapped
+                self._env.reset(seed=0)
+            stand(self._env, self._told["layout"], observation)
+            return self._env.render()
+        except (ImportError, gym.error.Error) as error:
+            name, what = self._told["environment"], self._told["needs"]
+            words = f"{name} draws this, and cannot be had here ({error}): {what}"
+            raise gym.error.DependencyNotInstalled(words) from error
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            self._env.close()
+
+
+def stand(env: Any, layout: Mapping[str, Any], observation: Any) -> None:
+    """Put an environment into the state that an observation tells; the rest stays as it is.
+
+    A state is read as `base + weights @ (observation - shown)`; of a turn (angle, cosine, sine)
+    the last two are the places at which it is observed.
+    """
+    seen = np.concatenate([np.ravel(part) for part in _parts(observation)]).astype(np.float64)
+    state = np.array(layout["base"])
+    rows, columns, weights = (np.array(part) for part in layout["weights"])
+    shown = np.array(layout["shown"])
+    np.add.at(state, rows.astype(int), weights * (seen - shown)[columns.astype(int)])
+    for angle, cosine, sine in layout["turns"]:
+        state[angle] = np.arctan2(seen[sine], seen[cosine])
+    if layout["attributes"] is None:  # positions and velocities of a simulation by MuJoCo
+        env.set_state(*np.split(state, [env.model.nq, env.model.nq + env.model.nv])[:2])
+        return
+    told, place = np.array(layout["told"], np.bool_), 0
+    for name, size in layout["attributes"]:
+        span = slice(place, place + size)
+        if told[span].any():
+            old = getattr(env, name)
+            setattr(env, name, _like(old, np.where(told[span], state[span], np.ravel(old))))
+        place += size
+
+
+def _parts(observation: Any) -> list[Any]:
+    """Return the leaves of an observation, those of a dict in the order of their names."""
+    if isinstance(observation, Mapping):
+        observation = [observation[name] for name in sorted(observation)]
+    if isinstance(observation, list | tuple):
+        return [leaf for part in observation for leaf in _parts(part)]
+    return [observation]
+
+
+def _like(old: Any, numbers: np.ndarray) -> Any:
+    """Return numbers in the form of a value that they replace."""
+    if isinstance(old, np.ndarray):
+        return numbers.reshape(old.shape).astype(old.dtype)
+    if isinstance(old, list | tuple):
+        return type(old)(_like(*pair) for pair in zip(old, numbers, strict=True))
+    return type(old)(numbers.item())
+
+
+class TextRenderer:
+    """Writes a board as lines of characters, one for each cell.
+
+    Of an array of whole numbers they are its digits, `.` for 0. Of a table of objects, whose rows
+    begin with a class (0 is none) and have an x and a y, they are the first letters of classes; of
+    several objects in a cell the first row is seen.
+    """
+
+    CHARACTERS = ".123456789abcdefghijklmnopqrstuvwxyz"
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._objects = told["objects"]
+
+    def render(self, observation: Any) -> str:
+        """Return the lines."""
+        cells = self._of_objects(observation) if self._objects else self._of_array(observation)
+        return "".join("".join(line) + "\n" for line in cells)
+
+    def _of_array(self, board: Any) -> list[list[str]]:
+        """Return the characters of an array with two axes."""
+        last = len(self.CHARACTERS) - 1
+        return [[self.CHARACTERS[min(max(n, 0), last)] for n in line] for line in board.tolist()]
+
+    def _of_objects(self, observation: Any) -> list[list[str]]:
+        """Return the characters of a table of objects."""
+        named, x, y = (self._objects[name] for name in ("classes", "x", "y"))
+        rows = [row for row in observation[self._objects["table"]].tolist() if row[0] > 0]
+        there = [row for row in rows if min(row[x], row[y]) >= 0 and row[0] < len(named)]
+        width, height = (max([0, *(row[axis] for row in there)]) + 1 for axis in (x, y))
+        cells = [["."] * width for _ in range(height)]
+        for row in reversed(there):
+            cells[row[y]][row[x]] = named[row[0]][:1] or "?"
+        return cells
+
+    def close(self) -> None:
+        """Hold nothing."""

@@ -1,0 +1,102 @@
+"""Many world models side by side in one process: what `gymnasium.make_vec` makes.
+
+It does what `SyncVectorEnv` does with single environments, episode by episode and bit by bit,
+without a pile of wrappers around each of them; it needs Gymnasium 1.1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from .environment import WorldModelEnv
+
+
+class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
+    """Steps `num_envs` world models; the step after the last one of an episode begins another.
+
+    A number as seed gives the first environment that seed, the next one the number after it,
+    and so on; each then plays what a single environment of its seed plays.
+    """
+
+    def __init__(
+        self, num_envs: int = 1, max_episode_steps: int | None = None, **arguments: Any
+    ) -> None:
+        self.num_envs, self._limit = num_envs, max_episode_steps
+        self.envs = [WorldModelEnv(**arguments) for _ in range(num_envs)]
+        first = self.envs[0]
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = first.render_mode
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.observation_space = batch_space(first.observation_space, num_envs)
+        self.action_space = batch_space(first.action_space, num_envs)
+        self._is_array = isinstance(self.observation_space, Box | MultiDiscrete)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._over = np.zeros(num_envs, np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in each; of `options`, `reset_mask` says in which, if not in all."""
+        seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
+        if seeds is not None and len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        rest = dict(options or {})
+        mask = rest.pop("reset_mask", np.ones(self.num_envs, np.bool_))
+        infos: dict[str, Any] = {}
+        for place in np.flatnonzero(mask).tolist():
+            one = None if seeds is None else seeds[place]
+            _, info = self.envs[place].reset(seed=one, options=rest or None)
+            infos = self._add_info(infos, info, place)
+        self._lengths[mask], self._over[mask] = 0, False
+        return self._together([env.seen() for env in self.envs]), infos
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take an action in each; where an episode was over another begins, and the action waits.
+
+        Such a beginning has no reward and ends nothing.
+        """
+        rewards = np.zeros(self.num_envs)
+        terminated = np.zeros(self.num_envs, np.bool_)
+        observations: list[Any] = []
+        infos: dict[str, Any] = {}
+        self._lengths = np.where(self._over, 0, self._lengths + 1)
+        each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+        for place, action in enumerate(each):
+            env = self.envs[place]
+            if self._over[place]:
+                seen, info = env.reset()
+            else:
+                seen, rewards[place], terminated[place], _, info = env.step(action)
+            observations.append(seen)
+            if info:
+                infos = self._add_info(infos, info, place)
+        truncated = np.zeros(self.num_envs, np.bool_)
+        if self._limit is not None:
+            truncated = self._lengths >= self._limit
+        self._over = terminated | truncated
+        return self._together(observations), rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Show each of them."""
+        return None if self.render_mode is None else tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **arguments: Any) -> None:
+        """Let go of what draws."""
+        for env in self.envs:
+            env.close()
+
+    def _together(self, observations: list[Any]) -> Any:
+        """Return observations of all as one of the batched space."""
+        if self._is_array:
+            return np.array(observations, self.single_observation_space.dtype)
+        space = self.single_observation_space
+        batch: Any = create_empty_array(space, self.num_envs)
+        return concatenate(space, observations, batch)
