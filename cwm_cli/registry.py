@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import logging
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ from cwm_cli.text import read_value, wanted_instead
 
 if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
+
+log = logging.getLogger("cwm.plugins")
 
 Kind = Literal[
     "environment",
@@ -250,6 +253,7 @@ def find(kind: Kind, name: str) -> Any:
         known = (n for _, entries in given for n in entries)
         raise UnknownNameError(kind, name, known, ELSEWHERE if kind == "environment" else "")
     plugin, entry = owners[0]
+    _log_owner(kind, name, f"{plugin.package} ({plugin.name})")
     try:
         found, base = _resolve(entry), _resolve(BASES.get(kind))
     except (ImportError, AttributeError) as error:
@@ -263,6 +267,12 @@ def find(kind: Kind, name: str) -> Any:
             f"{base.__module__}.{base.__name__}"
         )
     return found
+
+
+@cache
+def _log_owner(kind: Kind, name: str, owner: str) -> None:
+    """Log whose something is, once: it may be looked up often."""
+    log.debug("the %s %r is that of %s", kind, name, owner)
 
 
 def environment(name: str) -> "EnvironmentSpec":

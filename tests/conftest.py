@@ -21,6 +21,10 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
+"""Variables by which whoever runs the tests may have chosen something."""
+
+
 @dataclass
 class Shell:
     """Runs `cwm` in a folder of its own, with a cache of its own."""
@@ -94,7 +98,7 @@ class Shell:
         clean = {
             k: v
             for k, v in os.environ.items()
-            if k not in ("CWM_ALLOW_GAP", "CWM_MODEL", "FORCE_COLOR")
+            if k not in (*CHOICES, "CI", "FORCE_COLOR", "NO_COLOR")
         }
         return clean | {
             "PYTHONPATH": str(self.packages),

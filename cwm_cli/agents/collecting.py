@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, environment, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
+
+log = logging.getLogger("cwm.data")
 
 
 @dataclass(frozen=True)
@@ -239,12 +242,15 @@ def default_dataset(
     asked = request(spec, env_args, **options)
     shipped = _shipped(spec.id)
     if shipped and _essential(asked) == _essential(_request_of(shipped, asked)):
+        log.info("the transitions are those that ship: %s", shipped)
         return shipped, True
     path, begun = _cache() / file_name(asked), None
     if _request_of(path, asked) == asked:
         begun = Dataset.load(path)
         if not begun.metadata.get("missing"):
+            log.info("the transitions are in the cache: %s", path)
             return path, True
+    log.info("the transitions are recorded, and kept in the cache: %s", path)
     recording = Recording(spec, env_args, begun=begun, **options)
     try:
         _kept(recording, path, observer)

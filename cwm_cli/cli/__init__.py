@@ -3,6 +3,7 @@
 import sys
 from functools import cache
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +15,12 @@ from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.calibrate import calibrate
 from cwm_cli.cli.collect import collect
+from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.learn import learn
+from cwm_cli.cli.next_steps import next_steps
 from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.play import play
@@ -28,12 +31,23 @@ from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.cli.theorize import theorize
 from cwm_cli.cli.train import train
+from cwm_cli.errors import CwmError
 from cwm_cli.text import wanted_instead
-from cwm_cli.views.lines import complain
+from cwm_cli.views.lines import complain, speak
+
+ANYWHERE = ("--quiet", "--verbose")
+"""Options that may stand behind the command, too."""
 
 
 class Commands(TyperGroup):
     """All commands; what is wrong with a value of a flag is said in words of ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take options that may stand anywhere as if they stood before the command."""
+        end = args.index("--") if "--" in args else len(args)
+        before = [word for word in args[:end] if word in ANYWHERE]
+        rest = [word for word in args[:end] if word not in ANYWHERE]
+        return super().parse_args(ctx, [*before, *rest, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
@@ -50,7 +64,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment, from recorded transitions or while acting in it.",
 )
@@ -84,11 +98,43 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
+@guarded
 def _options(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=VARIABLE,
+            help=f"Defaults of options. Default: {FILE} of the working folder, if there is one.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Say nothing but results, warnings and errors.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Say in more detail what is done, and when.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-) -> None: ...
+) -> None:
+    if quiet and verbose:
+        raise CwmError("--quiet and --verbose contradict each other: name one")
+    speak("quiet" if quiet else "verbose" if verbose else "usual")
+    ctx.obj = read_configuration(app, config)
+    ctx.default_map = dict(ctx.obj.defaults)
+    if ctx.invoked_subcommand is None:
+        for line in next_steps():
+            typer.echo(line)
+        typer.echo(ctx.get_help())
+        raise typer.Exit(NO_COMMAND)
+
+
+NO_COMMAND = 2
+"""The exit code where no command is named, as Click has it."""
 
 
 @cache

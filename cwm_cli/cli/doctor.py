@@ -11,6 +11,7 @@ from cwm_cli.cli.shared import ALLOW_GAP, JsonOption
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
+    from cwm_cli.cli.configuration import Configuration
     from cwm_cli.sandbox.protection import Protection
 
 
@@ -53,7 +54,7 @@ KEY_ENDING = "_API_KEY"
 MIB = 1 << 20
 
 
-def doctor(json: JsonOption = False) -> None:
+def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
     """Find out what protects this machine from generated code, and what else is missing.
 
     A program tries what none should be able to do. The exit code is 1 if it
@@ -65,7 +66,7 @@ def doctor(json: JsonOption = False) -> None:
 
     from cwm_cli.sandbox.protection import GAPS
 
-    protection = _protection()
+    protection, configuration = _protection(), ctx.obj
     facts = {
         "protection": protection.model_dump(mode="json"),
         "gaps": {name: GAPS[name]._asdict() for name in protection.gaps},
@@ -76,11 +77,12 @@ def doctor(json: JsonOption = False) -> None:
         },
         "keys": _keys(),
         "model": os.environ.get("CWM_MODEL") or None,
+        "configuration": configuration.as_json(),
     }
     if json:
         typer.echo(jsonlib.dumps(facts))
     else:
-        _draw(protection, facts)
+        _draw(protection, facts, configuration)
     if protection.gaps:
         raise typer.Exit(1)
 
@@ -114,7 +116,7 @@ def _keys() -> list[str]:
     return sorted(name for name, value in os.environ.items() if name.endswith(KEY_ENDING) and value)
 
 
-def _draw(protection: Protection, facts: dict[str, Any]) -> None:
+def _draw(protection: Protection, facts: dict[str, Any], configuration: Configuration) -> None:
     """Print it for people."""
     from cwm_cli.cli.shared import console
     from cwm_cli.views.checkup import attempts, conclusion, section
@@ -139,6 +141,7 @@ def _draw(protection: Protection, facts: dict[str, Any]) -> None:
         *section("The machine", machine),
         *section("Extras", {name: _state(extra) for name, extra in EXTRAS.items()}),
         *section("Language models", models),
+        *section("Defaults of options", configuration.rows()),
     )
     out = console(json=False)
     for part in parts:

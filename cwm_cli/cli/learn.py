@@ -116,13 +116,12 @@ def learn(
 
     Example: cwm learn --env CartPole-v1
     """
-    from rich.console import Console
-
     from cwm_cli.agents.learning.learn import learn as learn_online
     from cwm_cli.views.curves import save_curve
     from cwm_cli.views.learning import learning_report, learning_view
+    from cwm_cli.views.lines import progress_console
 
-    view = learning_view(Console(stderr=True), steps=steps)
+    view = learning_view(progress_console(), steps=steps)
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = learn_online(
             env,

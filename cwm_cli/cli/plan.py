@@ -103,17 +103,15 @@ def plan(
 
     Example: cwm plan runs/CartPole-v1-gif-mcts-0-20260101-120000 --oracle
     """
-    from rich.console import Console
-
     from cwm_cli.agents.playing import plan as play
     from cwm_cli.errors import CwmError
-    from cwm_cli.views.lines import complain
+    from cwm_cli.views.lines import complain, progress_console
     from cwm_cli.views.planning import plan_report, plan_view
     from cwm_cli.views.terminal import place_words
 
     if run and run_option and run != run_option:
         raise CwmError(f"{run} and {run_option} are two runs: name one")
-    view = plan_view(Console(stderr=True), erase=json or sys.stdout.isatty())
+    view = plan_view(progress_console(), erase=json or sys.stdout.isatty())
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = play(
             run or run_option,

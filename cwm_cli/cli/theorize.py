@@ -129,16 +129,15 @@ def theorize(
 
     Example: cwm theorize --env Door-v0
     """
-    from rich.console import Console
-
     from cwm_cli.agents.theorizing.theorize import theorize as find_rules
+    from cwm_cli.views.lines import progress_console
     from cwm_cli.views.theorizing import (
         save_theory_curves,
         theorizing_report,
         theorizing_view,
     )
 
-    view = theorizing_view(Console(stderr=True))
+    view = theorizing_view(progress_console())
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = find_rules(
             env,

@@ -134,12 +134,11 @@ def train(
 
     Example: cwm train --env CartPole-v1 --model ensemble --steps 2000
     """
-    from rich.console import Console
-
     from cwm_cli.agents.training.train import train as train_model
+    from cwm_cli.views.lines import progress_console
     from cwm_cli.views.training import save_training_curves, training_report, training_view
 
-    view = training_view(Console(stderr=True))
+    view = training_view(progress_console())
     with redirect_stdout(sys.stderr):  # what environments print is no result
         result = train_model(
             env,

@@ -8,9 +8,11 @@ on where it was. One lock keeps two processes from writing to the same run.
 
 import fcntl
 import json
+import logging
 import math
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +52,8 @@ CLOCK = "clock.json"
 LONGEST_VALUE = 40
 """Characters of a setting that are told where two runs differ: digests are long."""
 
+log = logging.getLogger("cwm.runs")
+
 C = TypeVar("C", bound=BaseModel)
 M = TypeVar("M", bound=BaseModel)
 
@@ -57,6 +61,13 @@ M = TypeVar("M", bound=BaseModel)
 def now() -> str:
     """Return the time as headers have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def typed() -> tuple[str, ...]:
+    """Return the words after `cwm`, if this process was started by it."""
+    program = Path(sys.argv[0]) if sys.argv else Path()
+    is_ours = program.name == "cwm" or program.parts[-2:] == ("cwm_cli", "__main__.py")
+    return tuple(sys.argv[1:]) if is_ours else ()
 
 
 def package_versions(modules: Iterable[str]) -> dict[str, str]:
@@ -71,7 +82,8 @@ class RunHeader(BaseModel, Generic[C]):
 
     `config` is the identity of the run: it is continued only under the same choices.
     What does not decide what is found, such as a budget, belongs elsewhere.
-    `protection` is what programs could not do when the run was started.
+    `protection` is what programs could not do when the run was started, `command` what was typed
+    after `cwm` to start it, empty where no command line did.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,6 +93,7 @@ class RunHeader(BaseModel, Generic[C]):
     versions: dict[str, str] = {}
     protection: Protection | None = None
     created: str = Field(default_factory=now)
+    command: tuple[str, ...] = Field(default_factory=typed)
 
     @property
     def openings(self) -> str:
@@ -263,6 +276,7 @@ class Run(Generic[H, R]):
             self._lock.close()
             raise
         self._began = time.monotonic() - self._seconds_before()
+        log.info("the run %s is %s", self.folder, "continued" if self.is_continued else "begun")
         return self
 
     def _open(self) -> None:

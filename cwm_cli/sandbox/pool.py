@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import platform
 import shutil
@@ -39,6 +40,8 @@ from cwm_cli.sandbox.protocol import (
     Setup,
 )
 from cwm_cli.text import clean
+
+log = logging.getLogger("cwm.sandbox")
 
 T = TypeVar("T")
 
@@ -200,6 +203,8 @@ class WorkerPool:
         with self._lock:
             if worker.setup == self._setup and self._protection is None:
                 self._protection = protection
+                layers = ", ".join(f"{name} {state}" for name, state in protection.layers.items())
+                log.info("a worker is confined: %s", layers)
 
     def _start(self) -> WorkerHandle:
         """Start a worker; with places for two the first has a twin."""

@@ -14,7 +14,7 @@ from cwm_cli.bench.benchmarking import ERRANDS, WORKING, BenchmarkWork, TaskEven
 from cwm_cli.bench.configuration import BenchmarkTask
 from cwm_cli.bench.run import AUTOMATIC
 from cwm_cli.text import share
-from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.lines import Lines, Pulse, progress_console
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
@@ -28,7 +28,7 @@ class BenchmarkView(Lines):
     """
 
     def __init__(self, *, json: bool = False, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or progress_console()
         self._erase = json or sys.stdout.isatty()
         self._stack = ExitStack()
         self._shown: _Shown | None = None

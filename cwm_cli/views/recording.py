@@ -4,13 +4,12 @@ import sys
 import time
 from contextlib import ExitStack, redirect_stdout
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
 from cwm_cli.agents.recording import BeingRecorded, Key, Recorded, Recording
-from cwm_cli.views.lines import Lines
+from cwm_cli.views.lines import Lines, progress_console
 from cwm_cli.views.terminal import duration, printable
 
 QUIET = 5.0
@@ -26,7 +25,7 @@ class RecordingBar(Lines):
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._work: Recording | None = None
-        self._console = Console(stderr=True)
+        self._console = progress_console()
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._underway: dict[Key, float] = {}
@@ -39,7 +38,7 @@ class RecordingBar(Lines):
         self._work, self._underway = work, {}
         self._began = self._last = time.monotonic()
         title = f"recording {printable(work.spec.id)}"
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             columns = (*Progress.get_default_columns(), MofNCompleteColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task(escape(title), total=work.episodes)

@@ -24,7 +24,7 @@ from cwm_cli.agents.synthesizing import SearchJob
 from cwm_cli.search.contracts import ROOT, Move, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share
-from cwm_cli.views.lines import Pulse
+from cwm_cli.views.lines import Pulse, progress_console
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import (
     Pane,
@@ -403,7 +403,7 @@ class SearchView(RecordingBar):
         """Open the picture of a search, or the bar of a recording."""
         super().begins(work)
         if isinstance(work, SearchJob):
-            budget, console = work.choices.budget, Console(stderr=True)
+            budget, console = work.choices.budget, progress_console()
             began = time.monotonic() - work.run.elapsed
             view = live(work.search, budget=budget, title=work.title, console=console, began=began)
             self._search_view = self._stack.enter_context(view)

@@ -7,13 +7,14 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.bar import Bar
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
+from cwm_cli.views.lines import progress_console
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import first_line, printable
@@ -58,7 +59,7 @@ class SpeedView(RecordingBar):
         """Begin to say what is being done, or open the bar of a recording."""
         super().begins(work)
         if isinstance(work, SpeedProgress):
-            status = Console(stderr=True).status(Text(work.words))
+            status = progress_console().status(Text(work.words))
             self._status = self._stack.enter_context(status)
 
     def advanced(self, event: object) -> None:

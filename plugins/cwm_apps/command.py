@@ -112,12 +112,11 @@ def apps(
     """
     import sys
 
-    from rich.console import Console
-
     from cwm_apps import solving
     from cwm_apps.view import CodingView
+    from cwm_cli.views.lines import progress_console
 
-    view = CodingView(Console(stderr=True), erase=json or sys.stdout.isatty())
+    view = CodingView(progress_console(), erase=json or sys.stdout.isatty())
     gaps = allow_gap or ()
     if judge_only:
         used = {"model": model, "backend": backend, "option": option, "data": data, "judge": judge}

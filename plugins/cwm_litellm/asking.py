@@ -5,6 +5,7 @@ cut off is asked for again with more tokens, and where there is none the questio
 of it within what it may cost.
 """
 
+import logging
 import re
 import time
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from cwm_litellm.failures import (
     words_of,
 )
 from cwm_litellm.transport import until
+
+log = logging.getLogger("cwm.litellm")
 
 MOST_TRIES = 3
 """How often a question is asked that brings nothing, or half of an answer: each time costs."""
@@ -148,12 +151,21 @@ class Question:
 
     def _asked(self, seed: int) -> Answer:
         """Return what the model answers, after failures that may pass."""
-        attempts = self.patience.attempts()
+        attempts, began = self.patience.attempts(), time.perf_counter()
         try:
             response = attempts(self._attempt, seed)
         finally:
             self._attempts = attempts.statistics["attempt_number"]
         usage = usage_of(self.model, response)
+        log.info(
+            "%s answered %s with %d of %d tokens in %.1f s, at attempt %d",
+            self.model,
+            getattr(response, "id", None) or "without an id",
+            usage.completion_tokens,
+            usage.tokens,
+            time.perf_counter() - began,
+            self._attempts,
+        )
         self._usages.append(usage)
         self._spent += self._worst() if usage.cost is None else usage.cost
         answer = read(response)

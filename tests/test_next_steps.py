@@ -1,0 +1,85 @@
+"""`cwm` alone: the next sensible step in a folder, then the commands."""
+
+import fcntl
+import json
+import os
+
+import pytest
+
+
+@pytest.fixture
+def begun(cwm):
+    """Write what `cwm alone` looks at of a run; return its folder."""
+
+    def write(name: str, *, age: int, kind: str = "search", over: bool = False, typed=()):
+        folder = cwm.folder / "runs" / name
+        folder.mkdir(parents=True)
+        header = {"kind": kind, "config": {"env": "CartPole-v1"}, "command": list(typed)}
+        (folder / "run.json").write_text(json.dumps(header))
+        os.utime(folder / "run.json", (10_000 - age, 10_000 - age))
+        if over:
+            (folder / "result.json").write_text("{}")
+        return folder
+
+    return write
+
+
+def told(done):
+    """Return what is said before the usage."""
+    return done.stdout.partition("Usage")[0]
+
+
+def test_an_empty_folder_gets_the_first_command_and_how_to_name_a_model(cwm):
+    done = cwm.inside()
+    assert "cwm synthesize --env CartPole-v1" in told(done)
+    assert ("models" in told(done)) == (not any(n.endswith("_API_KEY") for n in os.environ))
+    assert done.returncode == 2 and "benchmark" in done.stdout
+
+
+def test_a_model_or_a_key_needs_no_advice(cwm):
+    for variables in ({"CWM_MODEL": "openai/gpt-5"}, {"OPENAI_API_KEY": "k"}):
+        cwm.environment = variables
+        assert "models" not in told(cwm.inside())
+
+
+def test_a_finished_run_is_played_with_and_looked_at(cwm, begun):
+    begun("old", age=9, over=True)
+    begun("new one", age=1, over=True)
+    words = told(cwm.inside())
+    assert "cwm plan 'runs/new one'" in words and "cwm runs report 'runs/new one'" in words
+    assert "old" not in words and "synthesize" not in words
+
+
+def test_an_unfinished_run_goes_on_by_what_was_typed(cwm, begun):
+    begun("a", age=1, typed=("synthesize", "--env", "CartPole-v1", "-o", "a=b c"))
+    assert "cwm synthesize --env CartPole-v1 -o 'a=b c'  (runs/a is unfinished)" in told(
+        cwm.inside()
+    )
+
+
+def test_a_run_that_a_process_works_on_is_not_continued(cwm, begun):
+    folder = begun("a", age=1, typed=("synthesize",))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = told(cwm.inside())
+    assert "at work" in words and "unfinished" not in words
+
+
+def test_what_is_no_run_or_hostile_does_no_harm(cwm, begun):
+    for name, text in {"list": "[]", "text": "no", "empty": "", "deep": "[" * 10_000}.items():
+        (begun(name, age=3) / "run.json").write_text(text)
+    header = begun("hostile", age=1, over=True) / "run.json"
+    header.write_text(
+        json.dumps({"kind": "search\x1b[2J", "config": {"env": "\x07"}, "command": 3})
+    )
+    (begun("numbers", age=2) / "run.json").write_text('{"kind": 1, "config": 3}')
+    done = cwm.inside()
+    assert done.returncode == 2
+    assert "\x1b[2J" not in done.stdout and "\x07" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_knows_what_was_typed_to_begin_it(cwm):
+    cwm("synthesize", "--env", "CartPole-v1", "--budget", "1", "--run", "runs/a", "--quiet")
+    (cwm.folder / "runs" / "a" / "result.json").unlink()
+    assert "cwm synthesize --env CartPole-v1 --budget 1 --run runs/a" in told(cwm())
