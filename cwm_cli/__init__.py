@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.errors import CwmError
+    from cwm_cli.export.plugins import new_plugin
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
     from cwm_cli.views.page import report
@@ -54,6 +55,7 @@ __all__ = [
     "import_transitions",
     "learn",
     "load",
+    "new_plugin",
     "plan",
     "play",
     "report",
@@ -69,6 +71,7 @@ _HOMES = {
     "bench_speed": "bench.speed",
     "benchmark": "bench.benchmarking",
     "load": "runs.listing",
+    "new_plugin": "export.plugins",
     "calibrate": "agents.calibrating",
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",

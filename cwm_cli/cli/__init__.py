@@ -83,12 +83,12 @@ COMMANDS = (
     benchmark,
     options,
     doctor,
-    plugins,
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
+app.add_typer(plugins, name="plugins")
 
 
 def _version(asked: bool) -> None:

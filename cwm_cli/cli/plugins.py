@@ -1,18 +1,29 @@
-"""`cwm plugins`: list what is installed."""
+"""`cwm plugins`: list what is installed, and write a new plugin."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
-from cwm_cli.cli.shared import JsonOption
+import typer
+
+from cwm_cli.cli.shared import JsonOption, guarded
+
+plugins = typer.Typer(invoke_without_command=True)
 
 
-def plugins(json: JsonOption = False) -> None:
+@plugins.callback()
+@guarded
+def list_(context: typer.Context, json: JsonOption = False) -> None:
     """List what can be named in commands, and the package that each comes from.
 
     Example: cwm plugins
     """
+    if context.invoked_subcommand:
+        return
     import json as jsonlib
 
-    import typer
     from rich.table import Table
     from rich.text import Text
 
@@ -29,11 +40,51 @@ def plugins(json: JsonOption = False) -> None:
     console(json=False).print(table)
 
 
+@plugins.command("new")
+@guarded
+def new(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Name of the package, such as cwm-maze.", show_default=False)
+    ],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            help="environment, backend, strategy, planner, world-model, policy or command.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: the name."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the package of a plugin: it works as it is, and says where your own code goes.
+
+    Example: cwm plugins new cwm-maze --kind environment
+    """
+    from cwm_cli.cli.shared import emit_json
+    from cwm_cli.errors import CwmError
+    from cwm_cli.export.plugins import PLUGIN_KINDS, PluginNames, new_plugin
+    from cwm_cli.text import clean
+
+    known = getattr(context.find_root().command, "commands", ())
+    if kind == "command" and (taken := PluginNames.of(name, kind).short) in known:
+        raise CwmError(f"there is a command {taken!r} already: choose another name")
+    made = new_plugin(name, kind, out=out)
+    if json:
+        emit_json(made.as_json())
+        return
+    typer.echo(f"written  {clean(str(made.folder))}: {PLUGIN_KINDS[kind].about}")
+    for label, command in zip(("install", "test", "use"), made.commands, strict=True):
+        typer.echo(f"{label:<7}  {clean(command)}")
+
+
 def _rows() -> Iterator[tuple[str, str, list[str]]]:
     """Yield what the core and each plugin provide."""
     from inspect import signature
-
-    import typer
 
     from cwm_cli import registry
     from cwm_cli.cli import shared

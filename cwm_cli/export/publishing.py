@@ -44,10 +44,13 @@ def template(name: str, package: str = __package__) -> Template:
     return Template(file.read_text(encoding="utf-8"))
 
 
-def publish(export: Export, folder: Path) -> None:
-    """Write the files of an export; a folder that holds something else is refused."""
+def publish(export: Export, folder: Path, *, replaces: bool = True) -> None:
+    """Write the files of an export; a folder that holds something else is refused.
+
+    Unless it `replaces` an earlier export, a folder that holds anything is.
+    """
     folder = folder.resolve()
-    _check_place(folder, {Path(name).parts[0] for name in export.files})
+    _check_place(folder, {Path(name).parts[0] for name in export.files}, replaces=replaces)
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("part", "old"))
     rmtree(partial, ignore_errors=True)  # of an export that was killed
     try:
@@ -60,8 +63,8 @@ def publish(export: Export, folder: Path) -> None:
         rmtree(partial, ignore_errors=True)
 
 
-def _check_place(folder: Path, own: set[str]) -> None:
-    """Refuse to write over anything but an earlier export."""
+def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
+    """Refuse to write over anything but an earlier export, or over anything at all."""
     if not folder.exists():
         return
     hint = "--out names another place"
@@ -69,7 +72,11 @@ def _check_place(folder: Path, own: set[str]) -> None:
         raise CwmError(f"{folder} is a file: {hint}")
     names = sorted(path.name for path in folder.iterdir())
     readme = folder / "README.md"
-    is_export = readme.is_file() and MARK in readme.read_text(encoding="utf-8", errors="replace")
+    is_export = (
+        replaces
+        and readme.is_file()
+        and MARK in readme.read_text(encoding="utf-8", errors="replace")
+    )
     others = [name for name in names if not any(fnmatch(name, each) for each in (*OWN, *own))]
     if names and (others or not is_export):
         raise CwmError(f"{folder} holds something else ({(others or names)[0]}): {hint}")

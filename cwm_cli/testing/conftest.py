@@ -103,6 +103,11 @@ class Material:
     statistician: Statistician
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marks, which are unknown where other packages are tested."""
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
 @pytest.fixture(scope="session")
 def recorded() -> tuple[EnvironmentSpec, Dataset]:
     """Record a few short random episodes."""
