@@ -448,7 +448,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return value
     if type(None) in kinds and value.lower() in ("none", "null"):
         return None
-    if kinds & {str, Path}:
+    if kinds & {str, Path} and get_origin(hint) is not dict:
         return value
     try:
         read = read_value(value)
@@ -467,6 +467,8 @@ def _type_words(hint: Any) -> str:
         return _type_words(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) is dict:
+        return "JSON"
     if get_args(hint) and not isinstance(hint, type):
         return " | ".join(_type_words(part) for part in get_args(hint))
     return getattr(hint, "__name__", str(hint))

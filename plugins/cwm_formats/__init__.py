@@ -1,6 +1,7 @@
 """Transitions in the formats that others read and write.
 
-`minari_datasets` imports and exports Minari's datasets.
+`minari_datasets` are those of Minari, `tables` and `table_files` CSV and Parquet. `columns` makes
+datasets of their arrays.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,19 @@ from cwm_cli import hookimpl
 
 @hookimpl
 def cwm_importers() -> Mapping[str, str]:
-    """Offer Minari's datasets."""
-    return {"minari": "cwm_formats.minari_datasets:MinariImporter"}
+    """Offer what is read."""
+    return {
+        "minari": "cwm_formats.minari_datasets:MinariImporter",
+        "csv": "cwm_formats.table_files:CsvImporter",
+        "parquet": "cwm_formats.table_files:ParquetImporter",
+    }
 
 
 @hookimpl
 def cwm_exporters() -> Mapping[str, str]:
-    """Offer Minari's datasets."""
-    return {"minari": "cwm_formats.minari_datasets:MinariExporter"}
+    """Offer what is written."""
+    return {
+        "minari": "cwm_formats.minari_datasets:MinariExporter",
+        "csv": "cwm_formats.table_files:CsvExporter",
+        "parquet": "cwm_formats.table_files:ParquetExporter",
+    }

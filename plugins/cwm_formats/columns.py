@@ -47,7 +47,8 @@ def fitted(space: Space, values: Any) -> np.ndarray:
     if column.dtype.kind != wanted.kind:
         cast = column.astype(wanted)
         if wanted.kind != "f":
-            _refuse(cast != column, column, "{} is no whole number, or too large")
+            _refuse(column != np.rint(column), column, "{} is no whole number")
+            _refuse(cast != column, column, f"{{}} is no number of {wanted}")
         column = cast
     if space.kind != "box":
         low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))

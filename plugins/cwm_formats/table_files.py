@@ -1,0 +1,335 @@
+"""Tables in files: CSV, which may be packed with gzip, and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tomllib
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cwm_cli.agents.exporting import Exporter, written_whole
+from cwm_cli.agents.importing import Importer, Origin, TransitionShape
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_bytes, read_json, read_text
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import Observer
+from cwm_formats.columns import beyond, too_many
+from cwm_formats.tables import Cells, TransitionTable, choose, recorded_rows, written_columns
+
+LARGEST_CSV = 1 << 28
+"""Bytes of the largest CSV, unpacked: as lists of texts they take some ten times as many."""
+
+MOST_CELLS = 100_000_000
+"""Cells of the largest table."""
+
+SAMPLE = 1 << 16
+"""Characters from which the mark between two cells is guessed."""
+
+KEY = b"cwm"
+"""The key of a Parquet file's own metadata with those of the dataset."""
+
+
+@dataclass
+class TableImporter(Importer):
+    """Reads a table with a row for each transition; `read_table` reads its format."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Which columns are what, as JSON: '{"observation": ["x", "v"], "action": "a"}'. The parts are
+    observation, next_observation, action, reward, terminated, truncated, done, episode, step,
+    split and valid_action."""
+
+    map: Path | None = None
+    """The same in a file, TOML or JSON."""
+
+    def read_table(self, file: Path) -> TransitionTable:
+        """Read the cells of a file."""
+        raise NotImplementedError
+
+    def read(
+        self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
+    ) -> Dataset:
+        """Read the rows, and say what of them was left out."""
+        columns = _mapped(self.map) | self.columns if self.map else self.columns
+        shape = TransitionShape.of(spec, env_args)
+        table = self.read_table(file)
+        if too_many(table.rows, shape):
+            raise CwmError(f"{file} has too many rows ({table.rows:,}): import a part of it")
+        chosen = choose(table, shape, columns, spec.id)
+        rows = recorded_rows(table, chosen, shape, spec.id, observer)
+        about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
+        dataset = rows.dataset(shape, {**self.told(file, spec.id), **about})
+        beyond(dataset, observer)
+        return dataset
+
+    def told(self, file: Path, env: str) -> Mapping[str, Any]:
+        """Return the metadata of a dataset of an environment, where the file keeps them."""
+        return {}
+
+
+def _mapped(file: Path) -> dict[str, Any]:
+    """Read a map of columns."""
+    if file.suffix == ".toml":
+        try:
+            found: Any = tomllib.loads(read_text(file))
+        except tomllib.TOMLDecodeError as error:
+            raise CwmError(f"{file} is no TOML ({error}): correct it") from error
+    else:
+        found = read_json(file)
+    found = found.get("columns", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict):
+        raise CwmError(f"{file} holds no map of columns: write observation = [...], and so on")
+    return found
+
+
+@dataclass
+class CsvImporter(TableImporter):
+    """Reads a CSV with a header; marks between cells are commas, semicolons, tabs or bars."""
+
+    def reads(self, file: Path) -> bool:
+        """Say whether its name ends like one."""
+        return file.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
+
+    def title(self, file: Path) -> str:
+        """Return the name without both endings."""
+        return Path(file.stem).stem if file.suffix == ".gz" else file.stem
+
+    def read_table(self, file: Path) -> TransitionTable:
+        """Read all cells as texts, with the line that each row begins on."""
+        text = _text(file)
+        mark = _mark(text)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+        rows, lines, header = [], [], None
+        before = 0
+        try:
+            for row in reader:
+                begun, before = before + 1, reader.line_num
+                if not row or row == [""]:
+                    continue
+                if header is None:
+                    header = _header(row, file)
+                elif len(row) != len(header):
+                    raise CwmError(
+                        f"{file}, line {begun}: {len(row)} cells are there and not {len(header)}; "
+                        "correct it there"
+                    )
+                else:
+                    rows.append(row)
+                    lines.append(begun)
+        except csv.Error as error:
+            raise CwmError(f"{file}, line {reader.line_num}: {error}; correct it there") from error
+        if header is None or not rows:
+            what = "is empty" if header is None else "has a header and no rows"
+            raise CwmError(f"{file} {what}: there is nothing to import")
+        cells: dict[str, Cells] = dict(zip(header, zip(*rows, strict=True), strict=True))
+        return TransitionTable(
+            str(file), cells, len(rows), lambda row: f"line {lines[row]}", comma=mark == ";"
+        )
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file, unpacked if need be."""
+    try:
+        data = read_bytes(file, LARGEST_CSV)
+    except UnreadableError as error:
+        if error.is_missing:
+            raise CwmError(f"there is no {file}: name a table") from error
+        raise
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(LARGEST_CSV + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise CwmError(f"{file} is packed and damaged: restore it") from error
+        if len(data) > LARGEST_CSV:
+            raise CwmError(f"{file} has more than {LARGEST_CSV:,} bytes: import a part of it")
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise CwmError(f"{file} is no text in UTF-8: save it as such") from error
+    if "\0" in text:
+        raise CwmError(f"{file} is no text: name a table")
+    return text
+
+
+def _mark(text: str) -> str:
+    """Guess what stands between two cells."""
+    try:
+        return csv.Sniffer().sniff(text[:SAMPLE], delimiters=",;\t|").delimiter
+    except csv.Error:
+        return ","  # of one column, or of very few rows
+
+
+def _header(row: list[str], file: Path) -> list[str]:
+    """Return the names of columns, each once."""
+    names = [name.strip() for name in row]
+    _refuse_twice(names, file)
+    return names
+
+
+def _refuse_twice(names: list[str], file: Path) -> None:
+    """Refuse names that stand for two columns."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        words = ", ".join(repr(name) for name in twice[:5])
+        raise CwmError(f"{file} has two columns called {words}: rename one")
+
+
+@dataclass
+class ParquetImporter(TableImporter):
+    """Reads a Parquet file; a column of lists of one length is one for each of their elements."""
+
+    def reads(self, file: Path) -> bool:
+        """Say whether its name ends like one."""
+        return file.suffix.lower() in (".parquet", ".pq")
+
+    def origin(self, file: Path) -> Origin | None:
+        """Return the environment that an export of ours keeps."""
+        about = _kept(file)
+        return Origin(about["env"], about.get("env_args", {})) if about else None
+
+    def told(self, file: Path, env: str) -> Mapping[str, Any]:
+        """Return what an export of ours keeps."""
+        about = _kept(file)
+        return about if about.get("env") == env else {}
+
+    def read_table(self, file: Path) -> TransitionTable:
+        """Read all columns."""
+        with _opened(file) as source:
+            rows = source.metadata.num_rows
+            if rows * max(1, source.metadata.num_columns) > MOST_CELLS:
+                raise CwmError(f"{file} has too many rows ({rows:,}): import a part of it")
+            names = list(source.schema_arrow.names)
+            _refuse_twice(names, file)
+            try:
+                found = source.read()
+            except Exception as error:
+                raise _unreadable(file, error) from error
+        if not rows:
+            raise CwmError(f"{file} has columns and no rows: there is nothing to import")
+        cells: dict[str, Cells] = {}
+        for name in names:
+            cells |= _cells(name, found.column(name), file)
+        return TransitionTable(str(file), cells, rows, lambda row: f"row {row}")
+
+
+def _arrow() -> Any:
+    """Import what reads and writes Parquet, which comes with an extra."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise CwmError("Parquet needs pyarrow: pip install 'cwm-cli[parquet]'") from error
+    return pyarrow
+
+
+def _opened(file: Path) -> Any:
+    """Open a Parquet file, of which only the end was read so far."""
+    arrow = _arrow()
+    if not file.is_file():
+        raise CwmError(f"there is no file {file}: name a table")
+    try:
+        return arrow.parquet.ParquetFile(file)
+    except Exception as error:  # whatever pyarrow makes of a damaged file
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> CwmError:
+    reason = " ".join(str(error).split())[:120]
+    return CwmError(f"{file} is no Parquet file, or a damaged one ({reason}): restore it")
+
+
+def _kept(file: Path) -> dict[str, Any]:
+    """Return the metadata of a dataset that a file keeps, if they name an environment."""
+    with _opened(file) as source:
+        kept = (source.schema_arrow.metadata or {}).get(KEY)
+    try:
+        about = json.loads(kept) if kept else {}
+    except (ValueError, RecursionError):
+        about = {}
+    kinds = {"env": str, "env_args": dict, "note": str}
+    if not isinstance(about, dict) or "env" not in about:
+        return {}
+    right = all(isinstance(about.get(name, kind()), kind) for name, kind in kinds.items())
+    return about if right else {}
+
+
+def _cells(name: str, column: Any, file: Path) -> dict[str, Cells]:
+    """Return a column, or those of the elements of its lists; missing cells are empty texts."""
+    arrow = _arrow()
+    kind = column.type
+    if arrow.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if (
+        arrow.types.is_list(kind)
+        or arrow.types.is_large_list(kind)
+        or (arrow.types.is_fixed_size_list(kind))
+    ):
+        lists = column.to_pylist()
+        lengths = {len(each) if each is not None else -1 for each in lists}
+        if len(lengths) != 1 or -1 in lengths:
+            raise CwmError(f"{file}, column {name}: its lists have several lengths; name others")
+        parts = [np.array([each[n] for each in lists]) for n in range(lengths.pop())]
+        return {f"{name}_{n}": part for n, part in enumerate(parts)}
+    is_number = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
+    if (is_number or arrow.types.is_boolean(kind)) and not column.null_count:
+        return {name: column.to_numpy()}
+    return {name: ["" if each is None else str(each) for each in column.to_pylist()]}
+
+
+@dataclass
+class CsvExporter(Exporter):
+    """Writes a CSV with a header, which pandas, DuckDB and spreadsheets read.
+
+    A name that ends with .gz is packed. A CSV has no place for spaces and metadata: to import it
+    again, `--env` names the environment.
+    """
+
+    suffix: ClassVar[str] = ".csv"
+
+    def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
+        """Write a line for each row; numbers have as many digits as tell them apart."""
+        columns = dict(written_columns(dataset))
+        texts = [_digits(column) for column in columns.values()]
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*texts, strict=True))
+        data = text.getvalue().encode()
+        if target.suffix == ".gz":
+            data = gzip.compress(data, mtime=0)  # without a date: equal rows give equal bytes
+        with written_whole(target) as partial:
+            partial.write_bytes(data)
+
+
+def _digits(column: np.ndarray) -> list[str]:
+    """Write values so that they are read back as they were."""
+    if column.dtype.kind == "b":
+        return ["true" if value else "false" for value in column.tolist()]
+    texts: list[str] = column.astype(np.str_).tolist()
+    return texts
+
+
+@dataclass
+class ParquetExporter(Exporter):
+    """Writes a Parquet file, with the metadata of the dataset: an import needs no `--env`."""
+
+    suffix: ClassVar[str] = ".parquet"
+
+    def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
+        """Write all columns in their types."""
+        arrow = _arrow()
+        columns = {name: arrow.array(column) for name, column in written_columns(dataset)}
+        metadata = {KEY: json.dumps(dataset.metadata)}
+        with written_whole(target) as partial:
+            arrow.parquet.write_table(
+                arrow.table(columns).replace_schema_metadata(metadata), partial
+            )

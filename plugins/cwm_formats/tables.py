@@ -1,0 +1,521 @@
+"""Tables of transitions, a row each: which column is what, and how cells become values.
+
+An export names the columns `observation_0`, `action`, `next_observation_0`, `reward`, `terminated`,
+`truncated`, `episode`, `step` and `split`; the components of `observations.box` are
+`observation.box_0` and so on. An import knows these, other usual names and those of the
+documentation, and takes a map for any others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.importing import TransitionShape
+from cwm_cli.data.dataset import DONE, VALID, Dataset
+from cwm_cli.data.spaces import Columns, Kind, Leaf, Space
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.runs.observer import Observer
+from cwm_formats.columns import Ends, RecordedRows, UnfitError, ends_of, fitted, split_of
+
+MOST_COLUMNS = 10_000
+"""Columns of the widest table: pictures belong into other formats."""
+
+Cells = Sequence[str] | np.ndarray
+"""Texts as they were typed, or numbers where the format has types."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "observation": ("observation", "observations", "obs", "state"),
+    "next_observation": (
+        "next_observation",
+        "next_observations",
+        "next_obs",
+        "next_state",
+        "obs_next",
+        "observation_next",
+        "next",
+    ),
+    "action": ("action", "actions", "act"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "terminations", "termination", "terminal"),
+    "truncated": ("truncated", "truncations", "truncation", "timeout", "timeouts"),
+    "done": ("done", "dones"),
+    "episode": ("episode", "episodes", "episode_id", "trajectory", "traj"),
+    "step": ("step", "steps", "timestep", "t"),
+    "split": ("split",),
+    "valid_action": ("valid_action", "valid_actions", "action_mask"),
+}
+"""What each role is usually called; the first is how an export calls it."""
+
+SPLITS = {"train": 0, "test": 1}
+
+TRUE, FALSE = ("true", "1", "1.0", "yes", "t"), ("false", "0", "0.0", "no", "f", "")
+REAL = Space("box", "float64")
+WHOLE = Space("box", "int64")
+
+
+@dataclass(frozen=True)
+class TransitionTable:
+    """The columns of a file, all of the same length.
+
+    `place` names a row as people count it, such as line 7. `comma` says that numbers may have a
+    comma for the point.
+    """
+
+    name: str
+    columns: Mapping[str, Cells]
+    rows: int
+    place: Callable[[int], str]
+    comma: bool = False
+
+    def refuse(self, row: int, column: str, reason: str) -> CwmError:
+        """Complain of a cell."""
+        place = self.place(row)
+        return CwmError(f"{self.name}, {place}, column {column}: {reason}; correct it there")
+
+
+class Chosen(NamedTuple):
+    """Which columns are the components of each leaf, and which have the other roles."""
+
+    components: Mapping[str, tuple[str, ...]]
+    roles: Mapping[str, str]
+    valid: tuple[str, ...]
+
+    @property
+    def has_next(self) -> bool:
+        """Whether what was observed next stands in columns of its own."""
+        return any(name.startswith("next_") for name in self.components)
+
+
+def normal(name: str) -> str:
+    """Return a name as others may write it, too: `Obs[0]`, `obs.0`, `obs0` and `obs_0` are one."""
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)", "_", name)
+    return re.sub(r"\W+|_+", "_", parted).strip("_").lower()
+
+
+def leaves_of(shape: TransitionShape) -> list[Leaf]:
+    """Return the leaves that a table may have columns for."""
+    observed = [*shape.observations.leaves("observation")]
+    following = [Leaf(f"next_{leaf.name}", leaf.space) for leaf in observed]
+    return [*observed, *shape.actions.leaves("action"), *following]
+
+
+def component_names(leaf: Leaf) -> list[str]:
+    """Return how an export calls the components of a leaf."""
+    if not leaf.space.shape:
+        return [leaf.name]
+    places = np.ndindex(*leaf.space.shape)
+    return [f"{leaf.name}_{'_'.join(map(str, place))}" for place in places]
+
+
+def choose(
+    table: TransitionTable, shape: TransitionShape, columns: Mapping[str, Any], env: str
+) -> Chosen:
+    """Find the columns of a table, by a map from roles to names and by the names themselves."""
+    for role in columns:
+        if role not in NAMES:
+            raise UnknownNameError("part of a map of columns", role, NAMES)
+    known: dict[str, str] = {}
+    for name in table.columns:
+        known.setdefault(normal(name), name)
+    missing: list[str] = []
+    components: dict[str, tuple[str, ...]] = {}
+    for leaf in leaves_of(shape):
+        role = leaf.name.partition(".")[0]
+        given = _given(columns.get(role), leaf.name.removeprefix(role).strip("."))
+        if given is None:
+            found = _usual(leaf, role, shape, known)
+        else:
+            found = given
+            if len(given) != leaf.space.size:
+                raise CwmError(
+                    f"{leaf.name} of {env} has {leaf.space.size} components, and the map of "
+                    f"columns names {len(given)}: name as many"
+                )
+        lacking = [name for name in found if name not in table.columns]
+        if not lacking:
+            components[leaf.name] = tuple(found)
+        elif role != "next_observation" or given is not None:
+            missing += lacking
+    if not _all_or_none(components, shape):
+        components = {k: v for k, v in components.items() if not k.startswith("next_")}
+    roles = _roles(table, columns, known, missing)
+    if "terminated" not in roles and "done" not in roles and "terminated" not in missing:
+        missing.append("terminated")
+    valid = _valid_columns(shape, columns, known)
+    if missing:
+        raise CwmError(_missing(table, missing))
+    return Chosen(components, roles, valid)
+
+
+def _all_or_none(components: Mapping[str, Any], shape: TransitionShape) -> bool:
+    """Whether all parts of what was observed next have columns."""
+    wanted = {f"next_{leaf.name}" for leaf in shape.observations.leaves("observation")}
+    return wanted <= components.keys()
+
+
+def _given(value: Any, part: str) -> list[str] | None:
+    """Return the columns that a map names for a leaf: a name, a list, or these by part."""
+    if isinstance(value, Mapping):
+        value = value.get(part)
+    if value is None:
+        return None
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise CwmError(f"a map of columns has {value!r}: write the name of a column, or a list")
+    return list(names)
+
+
+def _usual(leaf: Leaf, role: str, shape: TransitionShape, known: Mapping[str, str]) -> list[str]:
+    """Return the columns of a leaf by their usual names; one that is not there as we call it."""
+    ours = component_names(leaf)
+    part = leaf.name.removeprefix(role)
+    documented = shape.names if part == "" and role != "action" else ()
+    found = []
+    for number, name in enumerate(ours):
+        ending = name.removeprefix(role)
+        tried = [f"{prefix}{ending}" for prefix in NAMES[role]]
+        if documented:
+            tried += [f"{prefix}_{documented[number]}" for prefix in NAMES[role]]
+            tried += [documented[number]] if role == "observation" else []
+        if role == "action" and leaf.space.size == 1:
+            tried += [*NAMES[role], *(f"{prefix}_0" for prefix in NAMES[role])]
+        if role != "action" and leaf.space.size == 1 and not part:
+            tried += NAMES[role]
+        found.append(next((known[n] for n in map(normal, tried) if n in known), name))
+    if any(name not in known.values() for name in found) and not part:
+        return _in_order(leaf, role, known) or found
+    return found
+
+
+def _in_order(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
+    """Return the columns that begin like a role, such as obs.x and obs.v, if they are as many."""
+    for prefix in NAMES[role]:
+        named = [name for normed, name in known.items() if normed.startswith(f"{prefix}_")]
+        if len(named) == leaf.space.size:
+            return named
+    return []
+
+
+def _roles(
+    table: TransitionTable, columns: Mapping[str, Any], known: Mapping[str, str], missing: list[str]
+) -> dict[str, str]:
+    """Return the columns of the other roles, and note those that are missing."""
+    roles: dict[str, str] = {}
+    for role in ("reward", "terminated", "truncated", "done", "episode", "step", "split"):
+        given = _given(columns.get(role), "")
+        usual = [known[n] for n in map(normal, NAMES[role]) if n in known]
+        if given is not None and (len(given) != 1 or given[0] not in table.columns):
+            missing += [name for name in given if name not in table.columns] or [role]
+        elif given or usual:
+            roles[role] = (given or usual)[0]
+        elif role == "reward":
+            missing.append(role)
+    return roles
+
+
+def _valid_columns(
+    shape: TransitionShape, columns: Mapping[str, Any], known: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the columns that say of each action whether it is allowed, or nothing."""
+    if not shape.valid:
+        return ()
+    given = _given(columns.get("valid_action"), "")
+    if given is not None:
+        return tuple(given)
+    for prefix in NAMES["valid_action"]:
+        names = [normal(f"{prefix}_{number}") for number in range(shape.actions.count)]
+        if all(name in known for name in names):
+            return tuple(known[name] for name in names)
+    return ()
+
+
+def _missing(table: TransitionTable, missing: Sequence[str]) -> str:
+    """Name all columns that are missing, those that there are, and the nearest."""
+    there = list(table.columns)
+    shown = ", ".join(there[:40]) + (", ..." if len(there) > 40 else "")
+    near = {name: get_close_matches(name, there, n=1) for name in missing[:40]}
+    hints = ", ".join(f"{close[0]} for {name}" for name, close in near.items() if close)
+    words = ", ".join(missing[:40]) + (", ..." if len(missing) > 40 else "")
+    return (
+        f"{table.name} lacks {words}; it has {shown}: name them with -o columns=... or -o map=FILE"
+        + (f" (perhaps {hints})" if hints else "")
+    )
+
+
+def recorded_rows(
+    table: TransitionTable, chosen: Chosen, shape: TransitionShape, env: str, observer: Observer
+) -> RecordedRows:
+    """Read the rows of a table as transitions of an environment, and say what was left out."""
+    order, episodes, marks = _order(table, chosen, observer)
+    kept, columns = _seen(table, chosen, shape, (order, episodes), observer)
+    if not len(kept):
+        raise CwmError(
+            f"{table.name} has no two rows of one episode: name columns with what was observed next"
+        )
+    if not chosen.has_next and marks[~np.isin(order, kept)].any():
+        count = int(marks[~np.isin(order, kept)].sum())
+        observer.note(
+            f"{count} of them ended an episode: name columns with what was observed next to keep it"
+        )
+    for leaf in shape.actions.leaves("action"):
+        columns[f"actions{leaf.name.removeprefix('action')}"] = _leaf(table, chosen, leaf, kept)
+    rewards = _numbers(table, chosen.roles["reward"], kept, REAL)
+    numbers = episodes[np.isin(order, kept)]
+    split = split_of(numbers, observer) if "split" not in chosen.roles else None
+    valid = [_marks(table, name, kept) for name in chosen.valid]
+    if shape.valid and not valid:
+        raise CwmError(
+            f"{table.name} does not say which actions {env} allows: it needs columns "
+            f"valid_action_0 to valid_action_{shape.actions.count - 1}"
+        )
+    return RecordedRows(
+        columns,
+        rewards,
+        _ends(table, chosen, kept, numbers, shape.limit, observer),
+        numbers,
+        _splits(table, chosen.roles["split"], kept) if split is None else split,
+        np.stack(valid, axis=1) if valid else None,
+    )
+
+
+def _order(
+    table: TransitionTable, chosen: Chosen, observer: Observer
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows in their order in time, the episode of each, and whether one ended there."""
+    rows = np.arange(table.rows)
+    marks = np.zeros(table.rows, np.bool_)
+    for role in ("terminated", "truncated", "done"):
+        if role in chosen.roles:
+            marks |= _marks(table, chosen.roles[role], rows)
+    if "episode" not in chosen.roles:
+        observer.note("there is no column episode: one begins after each row that ended one")
+        return rows, np.append(0, np.cumsum(marks[:-1])), marks
+    episodes = _numbers_or_names(table, chosen.roles["episode"])
+    if chosen.has_next or "step" not in chosen.roles:
+        return rows, episodes, marks
+    steps = _numbers(table, chosen.roles["step"], rows, REAL)
+    _, first, place = np.unique(episodes, return_index=True, return_inverse=True)
+    order = np.lexsort((rows, steps, first[place.reshape(-1)]))
+    return order, episodes[order], marks[order]
+
+
+def _numbers_or_names(table: TransitionTable, column: str) -> np.ndarray:
+    """Return the numbers of episodes, which others may have given names."""
+    rows = np.arange(table.rows)
+    try:
+        return _numbers(table, column, rows, WHOLE)
+    except CwmError:
+        cells = table.columns[column]
+        if not all(isinstance(cell, str) and cell.strip() for cell in cells):
+            raise
+        _, first, place = np.unique(np.array(cells), return_index=True, return_inverse=True)
+        ranks = np.argsort(np.argsort(first))
+        names: np.ndarray = ranks[place.reshape(-1)]
+        return names
+
+
+def _seen(
+    table: TransitionTable,
+    chosen: Chosen,
+    shape: TransitionShape,
+    placed: tuple[np.ndarray, np.ndarray],
+    observer: Observer,
+) -> tuple[np.ndarray, Columns]:
+    """Return the rows that are kept and their columns of observations.
+
+    Without columns of what was observed next, that is what the next row of the episode shows.
+    """
+    order, episodes = placed
+    columns: Columns = {}
+    if chosen.has_next:
+        for leaf in leaves_of(shape):
+            if not leaf.name.startswith("action"):
+                role, dot, part = leaf.name.partition(".")
+                columns[f"{role}s{dot}{part}"] = _leaf(table, chosen, leaf, order)
+        return order, columns
+    goes_on = np.append(episodes[1:] == episodes[:-1], False)
+    for leaf in shape.observations.leaves("observation"):
+        seen = _leaf(table, chosen, leaf, order)
+        name = f"observations{leaf.name.removeprefix('observation')}"
+        columns |= {name: seen[goes_on], f"next_{name}": seen[1:][goes_on[:-1]]}
+    dropped = int((~goes_on).sum())
+    observer.note(
+        f"what was observed next is taken from the next row: the last row of each of {dropped} "
+        "episodes is left out"
+    )
+    return order[goes_on], columns
+
+
+def _ends(
+    table: TransitionTable,
+    chosen: Chosen,
+    kept: np.ndarray,
+    episodes: np.ndarray,
+    limit: int | None,
+    observer: Observer,
+) -> Ends:
+    """Return how episodes ended, by two marks or by one that may stand at limits of time."""
+    found = {
+        role: _marks(table, chosen.roles[role], kept)
+        for role in ("terminated", "truncated", "done")
+        if role in chosen.roles
+    }
+    none = np.zeros(len(kept), np.bool_)
+    if "terminated" in found:
+        dones = found.get("done")
+        return Ends(found["terminated"], found.get("truncated", none), dones)
+    if "truncated" in found:
+        return Ends(found["done"] & ~found["truncated"], found["truncated"])
+    ends = ends_of(found["done"], episodes, limit)
+    if ends.dones is not None:
+        observer.note(
+            f"{int(ends.truncated.sum())} rows end an episode just at the time limit: read as "
+            "truncated, not terminated"
+        )
+    return ends
+
+
+def _splits(table: TransitionTable, column: str, kept: np.ndarray) -> np.ndarray:
+    """Return which rows are held out, in words or as 0 and 1."""
+    cells = table.columns[column]
+    found = np.empty(len(kept), np.int8)
+    for place, row in enumerate(kept.tolist()):
+        word = str(cells[row]).strip().lower()
+        if word not in SPLITS and word not in ("0", "1"):
+            raise table.refuse(row, column, f"{word!r:.40} is neither train nor test")
+        found[place] = SPLITS[word] if word in SPLITS else int(word)
+    return found
+
+
+def _leaf(table: TransitionTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) -> np.ndarray:
+    """Return the column of a leaf, of its components in their order."""
+    names = chosen.components[leaf.name]
+    if leaf.space.kind == "text":
+        cells = table.columns[names[0]]
+        texts = [cells[row] for row in kept.tolist()]
+        try:
+            return fitted(leaf.space, texts)
+        except UnfitError as error:
+            raise table.refuse(int(kept[error.row]), names[0], error.reason) from error
+    bounds = zip(leaf.space.low, leaf.space.high, strict=True)
+    kind: Kind = "box" if leaf.space.kind == "box" else "multidiscrete"
+    parts = [
+        _numbers(table, name, kept, Space(kind, leaf.space.dtype, (), (low,), (high,)))
+        for name, (low, high) in zip(names, bounds, strict=True)
+    ]
+    column = np.stack(parts, axis=1) if leaf.space.shape else parts[0]
+    return column.reshape(len(kept), *leaf.space.shape)
+
+
+def _numbers(table: TransitionTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
+    """Return cells as numbers of a space, or name the first cell that is none."""
+    cells = table.columns[column]
+    typed = isinstance(cells, np.ndarray)
+    values = cells[kept] if isinstance(cells, np.ndarray) else _parsed(table, column, kept, space)
+    try:
+        found = fitted(space, values)
+    except UnfitError as error:
+        raise table.refuse(int(kept[error.row]), column, error.reason) from error
+    except ValueError as error:
+        raise table.refuse(int(kept[0]), column, str(error)) from error
+    return found if typed else _narrowed(found, np.dtype(space.dtype))
+
+
+def _parsed(table: TransitionTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
+    """Read texts as whole numbers where these are wanted, else as real ones."""
+    cells = table.columns[column]
+    texts = [str(cells[row]).strip() for row in kept.tolist()]
+    if table.comma:
+        texts = [text.replace(",", ".") for text in texts]
+    if np.dtype(space.dtype).kind in "iu":
+        try:
+            return np.array([int(text) for text in texts], np.dtype(space.dtype))
+        except (ValueError, OverflowError):
+            pass  # such as 1.0, or no number at all
+    try:
+        return np.array(texts, np.float64)
+    except ValueError:
+        for row, text in zip(kept.tolist(), texts, strict=True):
+            try:
+                float(text)
+            except ValueError:
+                reason = f"{text!r:.40} is no number" if text else "it is empty"
+                raise table.refuse(row, column, reason) from None
+        raise
+
+
+def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
+    """Return numbers in the type of their space, if they were written with no more digits."""
+    if column.dtype == wanted or wanted.kind != "f":
+        return column
+    with np.errstate(over="ignore"):
+        narrow = column.astype(wanted)
+    exact = narrow.astype(np.float64) == column
+    written = narrow[~exact].astype(np.str_).astype(np.float64) == column[~exact]
+    return narrow if written.all() else column
+
+
+def _marks(table: TransitionTable, column: str, kept: np.ndarray) -> np.ndarray:
+    """Read cells as true or false; an empty one is false."""
+    cells = table.columns[column]
+    if isinstance(cells, np.ndarray):
+        numbers = _numbers(table, column, kept, Space("discrete", low=(0,), high=(1,)))
+        return numbers.astype(np.bool_)
+    found = np.zeros(len(kept), np.bool_)
+    for place, row in enumerate(kept.tolist()):
+        word = str(cells[row]).strip().lower()
+        if word not in TRUE and word not in FALSE:
+            raise table.refuse(row, column, f"{word!r:.40} is neither true nor false")
+        found[place] = word in TRUE
+    return found
+
+
+def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns of a table, with their names: one for each component."""
+    spaces = {
+        "observation": dataset.observation_space,
+        "action": dataset.action_space,
+        "next_observation": dataset.observation_space,
+    }
+    leaves = [
+        (leaf, dataset.columns[f"{role}s{leaf.name.removeprefix(role)}"])
+        for role, space in spaces.items()
+        for leaf in space.leaves(role)
+    ]
+    width = sum(leaf.space.size for leaf, _ in leaves)
+    if width > MOST_COLUMNS or any(leaf.space.is_picture for leaf, _ in leaves):
+        raise CwmError("observations are pictures, which no table holds: --to minari does")
+    for leaf, column in leaves:
+        parts = column.reshape(len(dataset), -1)
+        for number, name in enumerate(component_names(leaf)):
+            yield name, parts[:, number]
+    columns = dataset.columns
+    yield "reward", columns["rewards"]
+    yield "terminated", columns["terminations"]
+    yield "truncated", columns["truncations"]
+    if DONE in columns:
+        yield "done", columns[DONE]
+    if VALID in columns:
+        for number in range(dataset.action_space.count):
+            yield f"valid_action_{number}", columns[VALID][:, number]
+    episodes = columns["episodes"]
+    yield "episode", episodes
+    yield "step", _steps(episodes)
+    words = {number: word for word, number in SPLITS.items()}
+    yield "split", np.array([words.get(int(n), str(n)) for n in columns["split"]])
+
+
+def _steps(episodes: np.ndarray) -> np.ndarray:
+    """Count the rows of each episode, from 0."""
+    order = np.argsort(episodes, kind="stable")
+    firsts = np.flatnonzero(np.append(True, np.diff(episodes[order]) != 0))
+    begun = np.repeat(firsts, np.diff(np.append(firsts, len(order))))
+    steps = np.empty(len(order), np.int64)
+    steps[order] = np.arange(len(order)) - begun
+    return steps

@@ -1,0 +1,301 @@
+"""Transitions in CSV and Parquet: round trips, tables of others, and what is wrong in them."""
+
+import gzip
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cwm_cli import export_transitions, import_transitions
+from cwm_cli.agents.recording import record
+from cwm_cli.cli import app
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.runs.observer import Observer
+
+parquet = pytest.importorskip("pyarrow.parquet")
+import pyarrow  # noqa: E402
+
+POLE = ("--env", "CartPole-v1")
+
+
+class Said(Observer):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, words, kind="Note"):
+        """Keep it."""
+        self.lines.append(words)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def recorded(env, **options):
+    options = {"policy": "random", "episodes": 3, "test_episodes": 2, "max_steps": 15} | options
+    return record(environment(env), **options)
+
+
+@pytest.mark.parametrize("name", ["it.csv", "it.csv.gz", "it.parquet"])
+@pytest.mark.parametrize(
+    "env",
+    ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "RTFM-v0", "Pendulum-v1", "HalfCheetah-v5"],
+)
+def test_what_is_exported_is_imported_as_it_was(env, name):
+    rows = recorded(env)
+    export_transitions(rows, name.split(".")[1], out=name)
+    back = import_transitions(name, env, out="back.npz").dataset
+    assert back.digest == rows.digest
+    if name.endswith("parquet"):
+        assert import_transitions(name, out="again.npz").dataset.digest == rows.digest
+        assert back.metadata["policy"] == "random"
+
+
+def test_equal_rows_give_equal_bytes(folder):
+    rows = recorded("CartPole-v1")
+    for name in ("one.csv.gz", "two.csv.gz"):
+        export_transitions(rows, "csv", out=name)
+    assert (folder / "one.csv.gz").read_bytes() == (folder / "two.csv.gz").read_bytes()
+
+
+def test_a_table_is_what_others_read(folder):
+    rows = recorded("CartPole-v1")
+    export_transitions(rows, "parquet", out="it.parquet")
+    table = parquet.read_table("it.parquet")
+    assert table.column_names[:5] == [*(f"observation_{n}" for n in range(4)), "action"]
+    np.testing.assert_array_equal(table["reward"].to_numpy(), rows.columns["rewards"])
+    assert table["split"].to_pylist() == ["test" if s else "train" for s in rows.columns["split"]]
+    export_transitions(rows, "csv", out="it.csv")
+    header, first, *_ = (folder / "it.csv").read_text().splitlines()
+    row = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (row["episode"], row["step"], row["terminated"], row["split"]) == (
+        "0",
+        "0",
+        "false",
+        "train",
+    )
+
+
+def logged(*, episodes=6, seed=0):
+    """Play CartPole as somebody else logs it: a line per step, without what was seen next."""
+    lines = []
+    with gymnasium.make("CartPole-v1") as env:
+        env.action_space.seed(seed)
+        for episode in range(episodes):
+            seen, over = env.reset(seed=episode)[0], False
+            step = 0
+            while not over:
+                action = env.action_space.sample()
+                after, reward, terminated, truncated, _ = env.step(action)
+                over = terminated or truncated
+                lines.append([*map(float, seen), int(action), reward, over, episode, step])
+                seen, step = after, step + 1
+    return lines
+
+
+HEADS = ["x", "x_dot", "theta", "theta_dot", "push", "r", "over", "ep", "n"]
+MAP = {
+    "observation": HEADS[:4],
+    "action": "push",
+    "reward": "r",
+    "done": "over",
+    "episode": "ep",
+    "step": "n",
+}
+
+
+def write(file, heads, lines, mark=","):
+    words = [mark.join(map(str, line)) for line in [heads, *lines]]
+    file.write_text("\n".join(words) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("how", ["json", "toml", "option", "shuffled"])
+def test_a_map_names_the_columns_of_any_table(folder, how):
+    lines, said = logged(), Said()
+    if how == "shuffled":
+        lines = [lines[n] for n in np.random.default_rng(0).permutation(len(lines))]
+    file = write(folder / "log.csv", HEADS, lines)
+    (folder / "map.json").write_text(json.dumps(MAP))
+    (folder / "map.toml").write_text("\n".join(f"{k} = {json.dumps(v)}" for k, v in MAP.items()))
+    options = [f"map=map.{how}"] if how in ("json", "toml") else [f"columns={json.dumps(MAP)}"]
+    rows = import_transitions(file, "CartPole-v1", options=options, observer=said).dataset
+    assert len(rows) == len(lines) - 6
+    assert rows.columns["observations"].dtype == np.float32
+    same = rows.columns["episodes"][1:] == rows.columns["episodes"][:-1]
+    if how != "shuffled":
+        seen, after = rows.columns["observations"], rows.columns["next_observations"]
+        np.testing.assert_array_equal(seen[1:][same], after[:-1][same])
+    assert said.lines == [
+        "what was observed next is taken from the next row: the last row of each of 6 episodes is "
+        "left out",
+        "6 of them ended an episode: name columns with what was observed next to keep it",
+    ]
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        ["obs_0", "obs_1", "obs_2", "obs_3", "action"],
+        ["Obs[0]", "Obs[1]", "Obs[2]", "Obs[3]", "Action"],
+        ["obs.x", "obs.v", "obs.angle", "obs.spin", "act"],
+        ["state0", "state1", "state2", "state3", "actions_0"],
+        ["Cart Position", "cart_velocity", "Pole Angle", "Pole Angular Velocity", "action"],
+    ],
+)
+def test_usual_names_of_columns_are_known(folder, heads):
+    file = write(folder / "log.csv", [*heads, "reward", "done", "episode", "step"], logged())
+    rows = import_transitions(file, "CartPole-v1").dataset
+    assert rows.columns["observations"].shape[1:] == (4,)
+
+
+def test_episodes_are_told_apart_by_their_ends_where_nothing_numbers_them(folder):
+    lines, said = [line[:7] for line in logged()], Said()
+    heads = ["obs_0", "obs_1", "obs_2", "obs_3", "action", "reward", "done"]
+    file = write(folder / "log.csv", heads, lines)
+    rows = import_transitions(file, "CartPole-v1", observer=said).dataset
+    assert sorted(set(rows.columns["episodes"].tolist())) == list(range(6))
+    assert said.lines[0] == "there is no column episode: one begins after each row that ended one"
+
+
+def changed(folder, change, name="bad.csv", env="CartPole-v1"):
+    """Export a table, change its text, and return the refusal of it."""
+    rows = recorded(env)
+    export_transitions(rows, "csv", out="good.csv", force=True)
+    lines = (folder / "good.csv").read_text().splitlines()
+    (folder / name).write_text(change(lines), encoding="utf-8")
+    with pytest.raises(CwmError) as refused:
+        import_transitions(name, env)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def cell(line, column, value):
+    """Change one cell of a line."""
+
+    def change(lines):
+        words = lines[line - 1].split(",")
+        words[lines[0].split(",").index(column)] = value
+        return "\n".join([*lines[: line - 1], ",".join(words), *lines[line:]])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "line, column, value, reason",
+    [
+        (7, "reward", "lots", "'lots' is no number"),
+        (2, "reward", "", "it is empty"),
+        (3, "observation_1", "nan", "nan is no finite number"),
+        (4, "action", "5", "5 is none of 0 to 1"),
+        (4, "action", "0.5", "0.5 is no whole number"),
+        (5, "terminated", "maybe", "'maybe' is neither true nor false"),
+        (6, "split", "dev", "'dev' is neither train nor test"),
+        (6, "episode", "", "it is empty"),
+    ],
+)
+def test_a_bad_cell_is_named_by_line_and_column(folder, line, column, value, reason):
+    said = changed(folder, cell(line, column, value))
+    assert said == f"bad.csv, line {line}, column {column}: {reason}; correct it there"
+
+
+def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder):
+    def change(lines):
+        return "\n".join([lines[0].replace("reward", "rewrad").replace("action", "a"), *lines[1:]])
+
+    said = changed(folder, change)
+    assert "bad.csv lacks action, reward; it has observation_0, " in said
+    assert "(perhaps rewrad for reward)" in said
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda lines: "", "is empty"),
+        (lambda lines: lines[0], "has a header and no rows"),
+        (lambda lines: lines[0].replace("reward", "action"), "two columns called 'action'"),
+        (lambda lines: "\n".join([*lines[:2], lines[2] + ",1"]), "line 3: 16 cells are there"),
+        (lambda lines: "PK\0\1", "is no text"),
+    ],
+)
+def test_what_is_no_table_of_transitions_is_refused_in_one_line(folder, change, reason):
+    assert reason in changed(folder, change)
+
+
+def test_tables_are_read_as_spreadsheets_write_them(folder):
+    rows = recorded("Pendulum-v1")
+    export_transitions(rows, "csv", out="it.csv")
+    text = (folder / "it.csv").read_text()
+    german = text.replace(",", ";").replace(".", ",")
+    for name, content in {
+        "bom.csv": b"\xef\xbb\xbf" + text.encode(),
+        "wide.csv": text.encode("utf-16"),
+        "german.csv": german.encode(),
+        "tabs.tsv": text.replace(",", "\t").encode(),
+        "lines.csv": text.replace("\n", "\r\n\r\n").encode(),
+        "packed.csv.gz": gzip.compress(text.encode()),
+    }.items():
+        (folder / name).write_bytes(content)
+        assert import_transitions(name, "Pendulum-v1").dataset.digest == rows.digest, name
+
+
+def test_lists_in_parquet_are_components(folder):
+    rows = recorded("CartPole-v1")
+    lists = {
+        "observation": rows.columns["observations"].tolist(),
+        "next_observation": rows.columns["next_observations"].tolist(),
+        "action": rows.columns["actions"],
+        "reward": rows.columns["rewards"],
+        "terminated": rows.columns["terminations"],
+        "episode": [f"run {n}" for n in rows.columns["episodes"]],
+    }
+    parquet.write_table(pyarrow.table(lists), "lists.parquet")
+    found = import_transitions("lists.parquet", "CartPole-v1").dataset
+    np.testing.assert_array_equal(found.columns["observations"], rows.columns["observations"])
+    np.testing.assert_array_equal(found.columns["episodes"], rows.columns["episodes"])
+
+
+def test_files_that_hold_no_table_are_refused(folder):
+    (folder / "bad.parquet").write_bytes(b"PAR1 and nothing else PAR1")
+    (folder / "bad.csv.gz").write_bytes(b"\x1f\x8b\x08\0")
+    for name, reason in {
+        "bad.parquet": "is no Parquet file, or a damaged one",
+        "bad.csv.gz": "is packed and damaged",
+        "none.csv": "there is no none.csv",
+        "none.parquet": "there is no file none.parquet",
+    }.items():
+        with pytest.raises(CwmError, match=reason):
+            import_transitions(name, "CartPole-v1")
+    with pytest.raises(CwmError, match="does not say which environment it is of: name it with --e"):
+        import_transitions("it.csv")
+    with pytest.raises(CwmError, match="unknown part of a map of columns 'rewards': did you mean"):
+        export_transitions(recorded("CartPole-v1"), "csv", out="it.csv")
+        import_transitions("it.csv", "CartPole-v1", options={"columns": {"rewards": "r"}})
+
+
+def test_pictures_are_no_columns_of_a_table(folder):
+    with pytest.raises(CwmError, match="observations are pictures, which no table holds"):
+        export_transitions(recorded("Catch-v0", max_steps=3), "csv")
+    assert list(folder.iterdir()) == []
+
+
+def test_the_commands_write_and_read_a_table(folder):
+    recorded("CartPole-v1").save(folder / "pole.npz")
+
+    def run(*words, code=0):
+        answer = CliRunner().invoke(app, ["data", *words])
+        assert answer.exit_code == code, answer.output
+        return answer
+
+    digest = json.loads(run("show", "pole.npz", "--json").stdout)["digest"]
+    assert "pole.csv" in run("export", "pole.npz", "--to", "csv").stdout
+    found = run("import", "pole.csv", *POLE, "--out", "back.npz", "--json")
+    assert json.loads(found.stdout)["digest"] == digest
+    assert "name it with --env" in run("import", "pole.csv", code=1).stderr
