@@ -1,7 +1,7 @@
 """Transitions in the formats that others read and write.
 
-`minari_datasets` are those of Minari, `tables` and `table_files` CSV and Parquet. `columns` makes
-datasets of their arrays.
+`minari_datasets` are those of Minari, `tables` and `table_files` CSV and Parquet, and
+`replay_buffers` those of Stable-Baselines3. `columns` makes datasets of their arrays.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ def cwm_importers() -> Mapping[str, str]:
         "minari": "cwm_formats.minari_datasets:MinariImporter",
         "csv": "cwm_formats.table_files:CsvImporter",
         "parquet": "cwm_formats.table_files:ParquetImporter",
+        "stable-baselines3": "cwm_formats.replay_buffers:StableBaselines3Buffer",
     }
 
 

@@ -24,7 +24,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 from cwm_formats.columns import beyond, too_many
-from cwm_formats.tables import Cells, TransitionTable, choose, recorded_rows, written_columns
+from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
 
 LARGEST_CSV = 1 << 28
 """Bytes of the largest CSV, unpacked: as lists of texts they take some ten times as many."""
@@ -51,7 +51,7 @@ class TableImporter(Importer):
     map: Path | None = None
     """The same in a file, TOML or JSON."""
 
-    def read_table(self, file: Path) -> TransitionTable:
+    def read_table(self, file: Path) -> ReadTable:
         """Read the cells of a file."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ class CsvImporter(TableImporter):
         """Return the name without both endings."""
         return Path(file.stem).stem if file.suffix == ".gz" else file.stem
 
-    def read_table(self, file: Path) -> TransitionTable:
+    def read_table(self, file: Path) -> ReadTable:
         """Read all cells as texts, with the line that each row begins on."""
         text = _text(file)
         mark = _mark(text)
@@ -131,7 +131,7 @@ class CsvImporter(TableImporter):
             what = "is empty" if header is None else "has a header and no rows"
             raise CwmError(f"{file} {what}: there is nothing to import")
         cells: dict[str, Cells] = dict(zip(header, zip(*rows, strict=True), strict=True))
-        return TransitionTable(
+        return ReadTable(
             str(file), cells, len(rows), lambda row: f"line {lines[row]}", comma=mark == ";"
         )
 
@@ -202,7 +202,7 @@ class ParquetImporter(TableImporter):
         about = _kept(file)
         return about if about.get("env") == env else {}
 
-    def read_table(self, file: Path) -> TransitionTable:
+    def read_table(self, file: Path) -> ReadTable:
         """Read all columns."""
         with _opened(file) as source:
             rows = source.metadata.num_rows
@@ -219,7 +219,7 @@ class ParquetImporter(TableImporter):
         cells: dict[str, Cells] = {}
         for name in names:
             cells |= _cells(name, found.column(name), file)
-        return TransitionTable(str(file), cells, rows, lambda row: f"row {row}")
+        return ReadTable(str(file), cells, rows, lambda row: f"row {row}")
 
 
 def _arrow() -> Any:

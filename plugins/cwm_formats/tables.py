@@ -60,7 +60,7 @@ WHOLE = Space("box", "int64")
 
 
 @dataclass(frozen=True)
-class TransitionTable:
+class ReadTable:
     """The columns of a file, all of the same length.
 
     `place` names a row as people count it, such as line 7. `comma` says that numbers may have a
@@ -114,7 +114,7 @@ def component_names(leaf: Leaf) -> list[str]:
 
 
 def choose(
-    table: TransitionTable, shape: TransitionShape, columns: Mapping[str, Any], env: str
+    table: ReadTable, shape: TransitionShape, columns: Mapping[str, Any], env: str
 ) -> Chosen:
     """Find the columns of a table, by a map from roles to names and by the names themselves."""
     for role in columns:
@@ -203,7 +203,7 @@ def _in_order(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _roles(
-    table: TransitionTable, columns: Mapping[str, Any], known: Mapping[str, str], missing: list[str]
+    table: ReadTable, columns: Mapping[str, Any], known: Mapping[str, str], missing: list[str]
 ) -> dict[str, str]:
     """Return the columns of the other roles, and note those that are missing."""
     roles: dict[str, str] = {}
@@ -235,7 +235,7 @@ def _valid_columns(
     return ()
 
 
-def _missing(table: TransitionTable, missing: Sequence[str]) -> str:
+def _missing(table: ReadTable, missing: Sequence[str]) -> str:
     """Name all columns that are missing, those that there are, and the nearest."""
     there = list(table.columns)
     shown = ", ".join(there[:40]) + (", ..." if len(there) > 40 else "")
@@ -249,7 +249,7 @@ def _missing(table: TransitionTable, missing: Sequence[str]) -> str:
 
 
 def recorded_rows(
-    table: TransitionTable, chosen: Chosen, shape: TransitionShape, env: str, observer: Observer
+    table: ReadTable, chosen: Chosen, shape: TransitionShape, env: str, observer: Observer
 ) -> RecordedRows:
     """Read the rows of a table as transitions of an environment, and say what was left out."""
     order, episodes, marks = _order(table, chosen, observer)
@@ -285,7 +285,7 @@ def recorded_rows(
 
 
 def _order(
-    table: TransitionTable, chosen: Chosen, observer: Observer
+    table: ReadTable, chosen: Chosen, observer: Observer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows in their order in time, the episode of each, and whether one ended there."""
     rows = np.arange(table.rows)
@@ -305,7 +305,7 @@ def _order(
     return order, episodes[order], marks[order]
 
 
-def _numbers_or_names(table: TransitionTable, column: str) -> np.ndarray:
+def _numbers_or_names(table: ReadTable, column: str) -> np.ndarray:
     """Return the numbers of episodes, which others may have given names."""
     rows = np.arange(table.rows)
     try:
@@ -321,7 +321,7 @@ def _numbers_or_names(table: TransitionTable, column: str) -> np.ndarray:
 
 
 def _seen(
-    table: TransitionTable,
+    table: ReadTable,
     chosen: Chosen,
     shape: TransitionShape,
     placed: tuple[np.ndarray, np.ndarray],
@@ -353,7 +353,7 @@ def _seen(
 
 
 def _ends(
-    table: TransitionTable,
+    table: ReadTable,
     chosen: Chosen,
     kept: np.ndarray,
     episodes: np.ndarray,
@@ -381,7 +381,7 @@ def _ends(
     return ends
 
 
-def _splits(table: TransitionTable, column: str, kept: np.ndarray) -> np.ndarray:
+def _splits(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     """Return which rows are held out, in words or as 0 and 1."""
     cells = table.columns[column]
     found = np.empty(len(kept), np.int8)
@@ -393,7 +393,7 @@ def _splits(table: TransitionTable, column: str, kept: np.ndarray) -> np.ndarray
     return found
 
 
-def _leaf(table: TransitionTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) -> np.ndarray:
+def _leaf(table: ReadTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) -> np.ndarray:
     """Return the column of a leaf, of its components in their order."""
     names = chosen.components[leaf.name]
     if leaf.space.kind == "text":
@@ -413,7 +413,7 @@ def _leaf(table: TransitionTable, chosen: Chosen, leaf: Leaf, kept: np.ndarray) 
     return column.reshape(len(kept), *leaf.space.shape)
 
 
-def _numbers(table: TransitionTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
+def _numbers(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
     """Return cells as numbers of a space, or name the first cell that is none."""
     cells = table.columns[column]
     typed = isinstance(cells, np.ndarray)
@@ -427,7 +427,7 @@ def _numbers(table: TransitionTable, column: str, kept: np.ndarray, space: Space
     return found if typed else _narrowed(found, np.dtype(space.dtype))
 
 
-def _parsed(table: TransitionTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
+def _parsed(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np.ndarray:
     """Read texts as whole numbers where these are wanted, else as real ones."""
     cells = table.columns[column]
     texts = [str(cells[row]).strip() for row in kept.tolist()]
@@ -461,7 +461,7 @@ def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
     return narrow if written.all() else column
 
 
-def _marks(table: TransitionTable, column: str, kept: np.ndarray) -> np.ndarray:
+def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     """Read cells as true or false; an empty one is false."""
     cells = table.columns[column]
     if isinstance(cells, np.ndarray):

@@ -9,11 +9,15 @@ from typing import Any
 from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.importing import Importer
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, opened
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 from cwm_published.buffer import Buffer, read_buffer
 from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
+
+HEAD = 1000
+"""Bytes in which the pickle of an object names the library of its class."""
 
 MOST_VERSIONS = 10
 """Versions of an environment that are tried, from 0, when a file fits none that was named."""
@@ -27,8 +31,14 @@ class PublishedBuffer(Importer):
     """Leave out the first row of each episode, which may not follow from its observation."""
 
     def reads(self, file: Path) -> bool:
-        """Say whether it has the ending of a pickle."""
-        return file.suffix in (".pkl", ".pickle")
+        """Say whether it has the ending of a pickle, and is none that a library of others wrote."""
+        if file.suffix not in (".pkl", ".pickle"):
+            return False
+        try:
+            with opened(file) as stream:
+                return b"stable_baselines3" not in stream.read(HEAD)
+        except UnreadableError:
+            return True  # to say why
 
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer

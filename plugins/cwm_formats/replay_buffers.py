@@ -1,0 +1,303 @@
+"""Replay buffers of Stable-Baselines3 (`model.save_replay_buffer`), read as data alone.
+
+A buffer has rows in a ring, each with a step of every environment that was played in beside each
+other. Neither Stable-Baselines3 nor torch is needed, and nothing that the pickle names is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.agents.importing import Importer, TransitionShape
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.pickles import Inert, load, plain
+from cwm_cli.data.reading import UnreadableError, opened, read_bytes
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import Observer
+from cwm_formats.columns import (
+    Ends,
+    RecordedRows,
+    beyond,
+    ends_of,
+    fitted,
+    flattened,
+    split_of,
+    too_many,
+)
+
+LIBRARY = b"stable_baselines3"
+"""What the beginning of the pickle of a buffer names."""
+
+HEAD = 1000
+"""Bytes of that beginning."""
+
+
+class ReplayBuffer(NamedTuple):
+    """The arrays of a buffer, (rows, environments, ...): by key where observations are a dict.
+
+    `following` is None where memory was saved: what was seen next is the next row then.
+    `timeouts` is None where the marks for an end stand at limits of time, too.
+    """
+
+    observations: Any
+    following: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    dones: np.ndarray
+    timeouts: np.ndarray | None
+    position: int
+    full: bool
+
+    def order(self) -> np.ndarray:
+        """Return the rows that are filled, the oldest first."""
+        size = len(self.rewards)
+        if not self.full:
+            return np.arange(self.position)
+        rows: np.ndarray = (self.position + np.arange(size)) % size
+        return rows if self.following is not None else rows[1:]  # the oldest was written over
+
+
+@dataclass
+class StableBaselines3Buffer(Importer):
+    """Reads a replay buffer of Stable-Baselines3; nothing in it is run."""
+
+    scaled_actions: bool | None = None
+    """Whether actions were kept between -1 and 1, as the algorithms keep them, and are to be
+    scaled back to the bounds of their space. none: where all of them are."""
+
+    def reads(self, file: Path) -> bool:
+        """Say whether it is a pickle that begins like one."""
+        if file.suffix not in (".pkl", ".pickle"):
+            return False
+        try:
+            with opened(file) as stream:
+                return LIBRARY in stream.read(HEAD)
+        except UnreadableError:
+            return False
+
+    def read(
+        self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
+    ) -> Dataset:
+        """Read the rows, the oldest first, of one environment after the other."""
+        data = _content(file)
+        try:
+            buffer = _buffer(load(data))
+        except ValueError as error:
+            raise _refused(file, " ".join(str(error).split())[:120]) from error
+        except Exception as error:  # a stranger's pickle may be wrong in any way
+            raise _refused(file, "it is no pickle, or a damaged one") from error
+        shape = TransitionShape.of(spec, env_args)
+        if shape.valid:
+            raise CwmError(
+                f"{file} does not say which actions {spec.id} allows: record it with cwm collect"
+            )
+        count = buffer.rewards.shape[1]
+        if too_many(len(buffer.order()) * count, shape):
+            raise CwmError(f"{file} has too many rows: import a part of it")
+        try:
+            rows = self._rows(buffer, shape, observer)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            hint = "name the environment it was recorded in, with --env and --env-arg"
+            raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
+        about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
+        dataset = rows.dataset(shape, about | {"sha256": sha256(data).hexdigest()})
+        beyond(dataset, observer)
+        return dataset
+
+    def _rows(
+        self, buffer: ReplayBuffer, shape: TransitionShape, observer: Observer
+    ) -> RecordedRows:
+        """Put the rows of all environments together; what does not fit is a `ValueError`."""
+        order, count = buffer.order(), buffer.rewards.shape[1]
+        if not len(order):
+            raise ValueError("it holds no transitions")
+        rows, players = np.tile(order, count), np.repeat(np.arange(count), len(order))
+        size = len(buffer.rewards)
+        after = buffer.observations if buffer.following is None else buffer.following
+        shift = 1 if buffer.following is None else 0
+        seen = _observations(shape.observations, buffer.observations, rows, players)
+        following = _observations(shape.observations, after, (rows + shift) % size, players)
+        columns: Columns = flattened(shape.observations, "observations", seen)
+        columns |= flattened(shape.observations, "next_observations", following)
+        columns |= self._actions(buffer.actions[rows, players], shape.actions, observer)
+        dones = fitted(MARK, buffer.dones[rows, players]) != 0
+        last = np.tile(order == order[-1], count)
+        episodes = _episodes(columns, dones, last)
+        ends = _ends(buffer, dones, (rows, players), episodes, shape.limit)
+        rewards = fitted(REAL, buffer.rewards[rows, players])
+        kept = np.ones(len(rows), np.bool_)
+        if buffer.following is None:
+            kept = ~dones | last  # the next episode's first observation stands in the place
+            _tell_left_out(int((~kept).sum()), observer)
+        if ends.dones is not None:
+            observer.note(
+                f"{int(ends.truncated.sum())} rows end an episode just at the time limit: read as "
+                "truncated, not terminated"
+            )
+        return RecordedRows(
+            {name: column[kept] for name, column in columns.items()},
+            rewards[kept],
+            Ends(*(None if mark is None else mark[kept] for mark in ends)),  # type: ignore[arg-type]
+            episodes[kept],
+            split_of(episodes[kept], observer),
+        )
+
+    def _actions(self, values: np.ndarray, space: Space, observer: Observer) -> Columns:
+        """Return the columns of actions, as the environment took them.
+
+        Algorithms keep those of a Box between -1 and 1, which are the bounds of few spaces; the
+        same sum as theirs gives the same action back.
+        """
+        if values.ndim == 2 and values.shape[1] == space.size:
+            values = values.reshape(len(values), *space.shape)
+        bounded = space.kind == "box" and bool(np.isfinite([*space.low, *space.high]).all())
+        scaled = self.scaled_actions
+        if scaled is None:
+            scaled = bounded and values.dtype.kind == "f" and bool((abs(values) <= 1).all())
+        if not scaled or not bounded or values.shape[1:] != space.shape:
+            return flattened(space, "actions", values)
+        low, high = (
+            np.reshape(np.array(bound, values.dtype), space.shape)
+            for bound in (space.low, space.high)
+        )
+        if not ((low == -1) & (high == 1)).all():
+            values = low + (0.5 * (values + 1.0) * (high - low))
+            observer.note(
+                "actions were kept between -1 and 1, and are scaled back to the bounds of their "
+                "space: -o scaled_actions=false leaves them"
+            )
+        return flattened(space, "actions", values)
+
+
+REAL, MARK = Space("box", "float64"), Space("discrete", low=(0,), high=(1,))
+
+
+def _content(file: Path) -> bytes:
+    """Return the bytes of a file that may be a pickle."""
+    try:
+        return read_bytes(file)
+    except UnreadableError as error:
+        if error.is_missing:
+            raise CwmError(f"there is no file {file}: name a replay buffer") from error
+        raise _refused(file, error.reason) from error
+
+
+def _refused(file: Path, reason: str) -> CwmError:
+    hint = "name a file of model.save_replay_buffer"
+    return CwmError(f"{file} is no replay buffer of Stable-Baselines3 ({reason}): {hint}")
+
+
+def _buffer(root: Any) -> ReplayBuffer:
+    """Read the arrays of the object that a pickle describes."""
+    fields = root.state if isinstance(root, Inert) else None
+    if not isinstance(fields, dict):
+        raise ValueError("it holds no object with a state")
+    if "returns" in fields and "next_observations" not in fields:
+        raise ValueError("a rollout buffer does not say what was observed next")
+    needed = ("observations", "actions", "rewards", "dones", "pos", "full")
+    if missing := [name for name in needed if name not in fields]:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    position, full = plain(fields["pos"]), plain(fields["full"])
+    position = position.item() if isinstance(position, np.generic) else position
+    rewards = _array(fields["rewards"], "rewards")
+    if rewards.ndim != 2 or type(position) is not int or not 0 <= position <= len(rewards):
+        raise ValueError("its rows are not counted")
+    has_timeouts = bool(plain(fields.get("handle_timeout_termination"))) and "timeouts" in fields
+    following = fields.get("next_observations")
+    buffer = ReplayBuffer(
+        _arrays(fields["observations"], "observations"),
+        None if following is None else _arrays(following, "next_observations"),
+        _array(fields["actions"], "actions"),
+        rewards,
+        _array(fields["dones"], "dones"),
+        _array(fields["timeouts"], "timeouts") if has_timeouts else None,
+        position,
+        bool(full),
+    )
+    parts = [buffer.actions, buffer.dones, *_parts(buffer.observations), *_parts(buffer.following)]
+    parts += [] if buffer.timeouts is None else [buffer.timeouts]
+    if any(part.shape[:2] != rewards.shape for part in parts):
+        raise ValueError("its arrays have several lengths")
+    return buffer
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    """Return an array of numbers."""
+    array = plain(value)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} are no numbers")
+    return array
+
+
+def _arrays(value: Any, name: str) -> Any:
+    """Return an array, or a dict of them."""
+    if isinstance(value, Inert) and value.arguments is not None and value.items:
+        value = value.items  # an OrderedDict
+    if isinstance(value, dict):
+        return {key: _array(part, f"{name} {key}") for key, part in value.items()}
+    return _array(value, name)
+
+
+def _parts(value: Any) -> list[np.ndarray]:
+    """Return the arrays of observations."""
+    if value is None:
+        return []
+    return list(value.values()) if isinstance(value, dict) else [value]
+
+
+def _observations(space: Space, value: Any, rows: np.ndarray, players: np.ndarray) -> Any:
+    """Return what was observed in some rows, pictures with their layers last as they were seen."""
+    if isinstance(value, dict):
+        spaces = dict(zip(space.keys, space.children, strict=False))
+        return {
+            key: _observations(spaces.get(key, space), part, rows, players)
+            for key, part in value.items()
+        }
+    found = value[rows, players]
+    height_width = space.shape[:2]
+    if space.is_picture and found.ndim == 4 and found.shape[1:] == (space.shape[2], *height_width):
+        return np.moveaxis(found, 1, -1)
+    return found
+
+
+def _episodes(columns: Columns, dones: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Count the episodes, each over at its mark or where the next row begins elsewhere."""
+    over = dones | last
+    for name, after in columns.items():
+        if name.startswith("next_"):
+            differs = after[:-1] != columns[name.removeprefix("next_")][1:]
+            over[:-1] |= differs.any(axis=tuple(range(1, differs.ndim)))
+    return np.append(0, np.cumsum(over[:-1]))
+
+
+def _ends(
+    buffer: ReplayBuffer,
+    dones: np.ndarray,
+    places: tuple[np.ndarray, np.ndarray],
+    episodes: np.ndarray,
+    limit: int | None,
+) -> Ends:
+    """Return how episodes ended, from the marks of time where they were kept."""
+    if buffer.timeouts is None:
+        return ends_of(dones, episodes, limit)
+    timed = fitted(MARK, buffer.timeouts[places]) != 0
+    return Ends(dones & ~timed, dones & timed)
+
+
+def _tell_left_out(count: int, observer: Observer) -> None:
+    """Say how many ends of episodes a buffer that saves memory does not show."""
+    if count:
+        rows = "row ends" if count == 1 else "rows end"
+        observer.note(
+            f"{count} {rows} an episode and are left out: to save memory, what was observed then "
+            "was not kept (optimize_memory_usage)"
+        )
