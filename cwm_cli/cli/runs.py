@@ -15,6 +15,7 @@ from cwm_cli.views.lines import complain
 if TYPE_CHECKING:
     from cwm_cli.export import Export
     from cwm_cli.runs.report import RunReport, RunSummary
+    from cwm_cli.runs.store import Run
 
 
 def export(
@@ -127,10 +128,23 @@ def _about(run: RunSummary) -> str:
 
 @runs.command("show")
 @guarded
-def show(folder: FolderArgument, json: JsonOption = False) -> None:
+def show(
+    folder: FolderArgument,
+    node: Annotated[
+        int | None,
+        typer.Option(
+            "--node",
+            metavar="N",
+            min=0,
+            help="Show a node of a search: prompt, completion, program, verdict, difference.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
     """Say what a run is and what came of it; of a search, draw the tree.
 
-    Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
     """
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import load, summary_of
@@ -139,6 +153,9 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
     from cwm_cli.views.tables import GridTable
 
     run = load(folder)
+    if node is not None:
+        _show_node(run, node, json=json)
+        return
     summary = summary_of(run)
     if summary.damage:
         complain(summary.damage, kind="Warning")
@@ -162,6 +179,26 @@ def show(folder: FolderArgument, json: JsonOption = False) -> None:
             out.print(f"unseen  {gap}", highlight=False, markup=False, soft_wrap=True)
     for grid in run.grids():
         out.print(GridTable(grid))
+
+
+def _show_node(run: Run[Any, Any], number: int, *, json: bool) -> None:
+    """Print a node of a search."""
+    from cwm_cli.cli.shared import console
+    from cwm_cli.errors import CwmError
+    from cwm_cli.runs.nodes import find_node
+    from cwm_cli.runs.searches import SearchRun
+    from cwm_cli.views.nodes import node_parts
+
+    if not isinstance(run, SearchRun):
+        words = f"{run.folder} is a run of kind {run.kind!r}, which has no nodes"
+        raise CwmError(f"{words}: name one of `cwm synthesize`")
+    found = find_node(run, number)
+    if json:
+        emit_json(found.as_json())
+        return
+    out = console(json=False)
+    for part in node_parts(found):
+        out.print(part, soft_wrap=True)
 
 
 class ReportCommand(TyperCommand):

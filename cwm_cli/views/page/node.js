@@ -79,7 +79,15 @@
       "aria-labelledby": "drawer-title" },
     element("header", {}, title, close), element("div", { class: "inside" }, about, tabs, body));
     document.body.append(panel);
-    const self = { open, close: shut, isOpen: () => !panel.hidden, onclose: () => {} };
+    const self = { open, close: shut, isOpen: () => !panel.hidden, beside,
+      onclose: () => {} };
+
+    /* How much of the width of something the drawer leaves to be seen; all, where that is little. */
+    function beside(other) {
+      const { left, width } = other.getBoundingClientRect();
+      const free = panel.hidden ? width : panel.getBoundingClientRect().left - left;
+      return free > 240 ? Math.min(width, free) : width;
+    }
 
     function hash(value) {
       try { history.replaceState(null, "", value || location.pathname); } catch { /* not allowed */ }

@@ -108,7 +108,7 @@
   }
 
   /* Where the drawing is, and how large: moved by dragging, wheel, two fingers, buttons, keys. */
-  function camera(canvas, world, size) {
+  function camera(canvas, world, size, uncovered) {
     const at = { x: MARGIN, y: MARGIN, scale: 1 };
     function apply() {
       world.setAttribute("transform", `translate(${at.x} ${at.y}) scale(${at.scale})`);
@@ -135,7 +135,7 @@
     function reveal({ x, y }, centre) {
       const left = at.x + x * at.scale, top = at.y + y * at.scale;
       const right = left + (WIDTH + 30) * at.scale, bottom = top + HEIGHT * at.scale;
-      const { clientWidth: width, clientHeight: height } = canvas;
+      const { clientHeight: height } = canvas, width = uncovered();
       if (!centre && left >= 0 && top >= 0 && right <= width && bottom <= height) return;
       at.x = within(at.x + width / 2 - (left + right) / 2, width, size().width);
       at.y = within(at.y + height / 2 - (top + bottom) / 2, height, size().height);
@@ -205,7 +205,7 @@
     const view = camera(canvas, world, () => ({
       width: Math.max(...[...places.values()].map(one => one.x)) + WIDTH + 30,
       height: Math.max(...[...places.values()].map(one => one.y)) + HEIGHT,
-    }));
+    }), () => drawer.beside(canvas));
     const button = (text, name, action, kind) =>
       element("button", { type: "button", "aria-label": name, title: name, class: kind || null,
         onclick: action }, text);
@@ -260,11 +260,15 @@
     }
     function focus(centre) {
       mark();
+      if (drawer.isOpen()) open();
       if (!asList) view.reveal(places.get(current.id), centre);
       markOf(current).focus({ preventScroll: !asList });
-      if (drawer.isOpen()) open();
     }
-    function open() { drawer.open(current); mark(); }
+    function open() {
+      drawer.open(current);
+      mark();
+      if (!asList) view.reveal(places.get(current.id));
+    }
     function fold(node) {
       if (!trees.children.get(node.id).length) return;
       if (!trees.folded.delete(node.id)) trees.folded.add(node.id);
