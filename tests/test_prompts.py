@@ -120,3 +120,13 @@ def test_a_tree_holds_each_text_once(tmp_path: Path) -> None:
     for number, node in enumerate(data["nodes"]):
         assert "".join(texts[place] for place in node["prompt"][1][1]) == asked(number)[1].content
         assert "".join(texts[place] for place in node["program"]) == f"a = {number}\nb = 2\n"
+
+
+def test_a_search_goes_on_where_prompts_cannot_be_kept(tmp_path: Path) -> None:
+    run = started(tmp_path / "run", 1)
+    (run.folder / PROMPTS).unlink()
+    (run.folder / PROMPTS).mkdir()
+    with SearchRun.load(run.folder) as again:
+        again.learn(found(1, 0))
+    assert "the prompt of node 1 is not kept" in (run.folder / "log.txt").read_text()
+    assert [one.node.id for one in node_details(again)] == [0, 1]

@@ -147,12 +147,12 @@ def show(
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
     """
     from cwm_cli.cli.shared import console
-    from cwm_cli.runs.listing import load, summary_of
+    from cwm_cli.runs.listing import load_readable, summary_of
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.search import finished_tree
     from cwm_cli.views.tables import GridTable
 
-    run = load(folder)
+    run = load_readable(folder)
     if node is not None:
         _show_node(run, node, json=json)
         return

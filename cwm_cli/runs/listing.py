@@ -57,6 +57,20 @@ def load(folder: Path | str) -> Run[Any, Any]:
     return of_kind.load(folder)
 
 
+def load_readable(folder: Path) -> Run[Any, Any]:
+    """Return the run of a folder; one that another version wrote as far as it can be read.
+
+    What cannot is said by the run (`foreign`). To continue a run, or to use what it found, it has
+    to be read whole: `load`.
+    """
+    try:
+        return load(folder)
+    except CwmError as error:
+        from cwm_cli.runs.foreign import read_foreign
+
+        return read_foreign(folder, error)
+
+
 def run_folders(*places: Path) -> Iterator[Path]:
     """Yield the folders of runs below some places, the newest first.
 
@@ -80,14 +94,14 @@ def list_runs(*places: Path) -> Iterator[RunSummary | UnreadableRun]:
     """Say what every run below some places is, and how far it is, the newest first."""
     for folder in run_folders(*places):
         try:
-            yield summary_of(load(folder))
+            yield summary_of(load_readable(folder))
         except CwmError as error:
             yield UnreadableRun(str(folder), str(error))
 
 
 def summary_of(run: Run[Any, Any]) -> RunSummary:
     """Say what a run is, how far it is, and what of it cannot be read."""
-    return replace(run.summary(), damage=run.recorded().damage)
+    return replace(run.summary(), damage=run.damage)
 
 
 def report_on(folders: Sequence[Path]) -> RunReport:
@@ -97,7 +111,7 @@ def report_on(folders: Sequence[Path]) -> RunReport:
 
 def load_alike(folders: Sequence[Path]) -> list[Run[Any, Any]]:
     """Return the runs of some folders, which have to be of one kind."""
-    runs = [load(folder) for folder in dict.fromkeys(folders)]
+    runs = [load_readable(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
         raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
@@ -107,7 +121,7 @@ def load_alike(folders: Sequence[Path]) -> list[Run[Any, Any]]:
 def report_of(runs: Sequence[Run[Any, Any]]) -> RunReport:
     """Return what runs of one kind came to, and what of them cannot be read."""
     report = type(runs[0]).report(runs)
-    damage = list(filter(None, (run.recorded().damage for run in runs)))
+    damage = list(filter(None, (run.damage for run in runs)))
     if not damage:
         return report
     return replace(report, notes=[*report.notes, *damage], facts={**report.facts, "damage": damage})

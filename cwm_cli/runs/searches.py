@@ -1,6 +1,7 @@
 """The run of a search: every node of the tree, the answers that it came from, the best program."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,7 +142,11 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     def learn(self, found: Record | Remark) -> None:
         """Write a node or a remark down for good, and before it what was asked."""
         if isinstance(found, Record) and found.messages:
-            self.prompts.keep(found.node.prompt, found.messages)
+            try:
+                self.prompts.keep(found.node.prompt, found.messages)
+            except (OSError, UnreadableError) as error:  # a search can do without
+                with suppress(OSError):
+                    self.log(f"the prompt of node {found.node.id} is not kept: {error}")
         line = (
             found if isinstance(found, Remark) else SearchRecord(node=found.node, text=found.text)
         )

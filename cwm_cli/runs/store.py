@@ -35,6 +35,7 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cwm_cli import __version__
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
@@ -48,6 +49,9 @@ RUNS = Path("runs")
 
 HEADER, RESULT, DATASET, LOG, LOCK = "run.json", "result.json", "dataset.npz", "log.txt", "lock"
 CLOCK = "clock.json"
+
+WRITER = "cwm"
+"""By what name the version of cwm that wrote a run stands among the versions of its header."""
 
 LONGEST_VALUE = 40
 """Characters of a setting that are told where two runs differ: digests are long."""
@@ -193,6 +197,8 @@ class Run(Generic[H, R]):
     header: H
     mended: str = field(default="", init=False, repr=False, compare=False)
     """What was left out of the journal when the run was opened for writing, in a line."""
+    foreign: str = field(default="", init=False, repr=False, compare=False)
+    """What of a run that another version wrote cannot be read here, in a line."""
     _is_whole: bool = field(default=False, init=False, repr=False, compare=False)
     _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
@@ -218,6 +224,8 @@ class Run(Generic[H, R]):
         """Make a run folder with everything that the run depends on; the header comes last."""
         files = files or {}
         check_free(folder, files)
+        versions = {WRITER: __version__, **header.versions}
+        header = header.model_copy(update={"versions": versions})
         places = (folder, *folder.parents)
         started = _Started(tuple(files), [place for place in places if not place.exists()])
         try:
@@ -401,6 +409,11 @@ class Run(Generic[H, R]):
         if rows.digest != event.digest:
             raise CwmError(f"{self.folder / event.file} was changed: restore it")
         return rows
+
+    @property
+    def damage(self) -> str:
+        """Say in a line what of the run cannot be read here, empty if nothing is."""
+        return "; ".join(filter(None, (self.foreign, self.recorded().damage)))
 
     def grids(self) -> Sequence[Grid]:
         """Return the tables that `cwm runs show` prints: by default those of the report."""

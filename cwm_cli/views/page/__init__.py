@@ -18,9 +18,11 @@ from typing import Any
 from zlib import compress
 
 from cwm_cli import __version__
+from cwm_cli.data.reading import UnreadableError
 from cwm_cli.runs.files import replace
 from cwm_cli.runs.listing import load_alike, report_of
-from cwm_cli.runs.report import RunReport
+from cwm_cli.runs.programs import ProgramRun
+from cwm_cli.runs.report import RunReport, Section
 from cwm_cli.runs.store import Run
 
 PAGE = "report.html"
@@ -46,20 +48,31 @@ def report(*folders: Path | str, html: Path | str | None = None) -> RunReport:
 def write_page(folders: Sequence[Path], file: Path) -> None:
     """Write the page of a run, or of several that belong together, whatever state they are in."""
     runs = load_alike(folders)
-    told = report_of(runs)
-    sections = [
-        {**section._asdict(), "data": _packed(section.data)}
-        for section in type(runs[0]).sections(runs)
-    ]
+    title, found = _found(runs)
+    sections = [{**section._asdict(), "data": _packed(section.data)} for section in found]
     facts = [[name, value] for run in runs for name, value in _header(run)]
     page = {
-        "title": told.title,
+        "title": title,
         "facts": facts,
-        "damage": told.facts.get("damage", []),
+        "damage": [run.damage for run in runs if run.damage],
         "sections": sections,
         "written": f"cwm {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M}",
     }
-    replace(file, _document(told.title, page))
+    replace(file, _document(title, page))
+
+
+def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, Sequence[Section]]:
+    """Return the title of a page and its parts; where a file cannot be read, what it lacks."""
+    kind = type(runs[0])
+    try:
+        return kind.report(runs).title, kind.sections(runs)
+    except UnreadableError as error:
+        lines = [str(error)]
+    parts = [Section("notes", "Not shown", {"lines": lines})]
+    for run in runs:
+        if isinstance(run, ProgramRun):
+            parts += run.program_sections()
+    return f"{runs[0].kind} run, {runs[0].folder}", parts
 
 
 def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
