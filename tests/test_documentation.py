@@ -1,5 +1,6 @@
 """What the documentation and the README show is what happens, and nothing in them leads nowhere."""
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -8,12 +9,22 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from benchmarks.documentation import reference
 from benchmarks.documentation.comparing import cut, matches
-from benchmarks.documentation.pages import ROOT, Page, PageError, pages, runs
+from benchmarks.documentation.pages import ROOT, Block, Page, PageError, Step, pages, runs
 from benchmarks.documentation.running import Session, checked
 
 PAGES = pages()
 MARKS = {"quick": (), "slow": pytest.mark.slow, "long": pytest.mark.long}
+
+HOLDS = {
+    "README.md": """
+assert found.solved and found.scores.test.exact == 1.0
+assert scores.scores.test == found.scores.test and len(scores.rollouts) > 0
+assert played.mean > played.sides["random"].mean.mean
+"""
+}
+"""What has to hold besides, once all blocks of a page have run, in the words of its Python."""
 
 
 @pytest.mark.parametrize(
@@ -22,6 +33,8 @@ MARKS = {"quick": (), "slow": pytest.mark.slow, "long": pytest.mark.long}
 def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page, tmp_path):
     with Session(page, tmp_path) as session:
         wrong = list(checked(page, session))
+        if page.name in HOLDS:
+            session.do(Step(Block("python", {}, HOLDS[page.name], 0, (0, 0)), None))
     assert not wrong, "\n".join(wrong)
 
 
@@ -132,7 +145,7 @@ def dead_links(site: Path) -> list[str]:
 def site(tmp_path_factory):
     pytest.importorskip("material", reason="the extra `docs` builds the site")
     folder = tmp_path_factory.mktemp("site").resolve()
-    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
@@ -155,3 +168,51 @@ def test_pages_fetch_nothing_from_elsewhere(site):
     for path in site.rglob("*.css"):
         foreign += [path.name] * path.read_text(encoding="utf-8").count("url(http")
     assert foreign == []
+
+
+@pytest.mark.slow
+def test_every_message_of_the_code_is_on_the_page_of_errors(site):
+    class Words(HTMLParser):
+        def __init__(self, html):
+            super().__init__()
+            self.said = []
+            self.feed(html)
+
+        def handle_data(self, data):
+            self.said.append(data)
+
+    page = (site / "reference" / "errors.html").read_text(encoding="utf-8")
+    told = " ".join("".join(Words(page).said).split())
+    known = {" ".join(message.words.replace("`", "").split()) for message in reference.messages()}
+    assert len(known) > 300
+    assert [words for words in known if words not in told and words.strip("…: ")] == []
+
+
+def test_no_error_for_users_escapes_the_collection_and_all_have_a_subject():
+    raised = [
+        (path.relative_to(ROOT).as_posix(), number)
+        for root in ("cwm_cli", "plugins")
+        for path in (ROOT / root).rglob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"raise (CwmError|UnknownNameError|UnreadableError|BusyError)\(", line)
+    ]
+    found = {(message.module, message.line) for message in reference.messages()}
+    assert len(raised) > 300
+    assert [place for place in raised if place not in found] == []
+    assert {reference.subject(message) for message in reference.messages()} <= {*reference.SUBJECTS}
+
+
+def test_messages_that_have_a_cause_and_a_cure_by_hand_are_those_of_the_code():
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    by_hand = page.partition("## The ones")[2].partition("## Every")[0]
+    cells = re.findall(r"^\| (`.+?`+) \| ", by_hand, flags=re.MULTILINE)
+    named = [cell[2:-2].strip() if cell.startswith("``") else cell[1:-1] for cell in cells]
+    words = {message.words for message in reference.messages()}
+    assert len(named) >= 30
+    assert [name for name in named if name not in words] == []
+
+
+def test_every_command_has_a_section_of_its_own():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"<!-- generated: command (.+?) -->", page))
+    assert named == {command.path for command in reference.all_commands()}

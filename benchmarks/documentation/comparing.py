@@ -21,6 +21,9 @@ VARYING = (
 )
 """What another machine or another day changes, and what stands for it."""
 
+PASSING = re.compile(r"about [\d:.]+ ?\w* left$")
+"""A line that is printed every half minute, where something takes that long."""
+
 NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?%?")  # noqa: RUF001  the minus is printed
 RULES = re.compile(r"[─━═│┃║┄┆╌╎┈┊╭╮╯╰┌┐└┘├┤┬┴┼╞╡╪┏┓┗┛┡┩╇┳┻╋╈╔╗╚╝╠╣╦╩╬|+-]{2,}|[│┃|]")
 CUT = "..."
@@ -61,7 +64,7 @@ def _near(one: str, other: str) -> bool:
 def matches(shown: str, printed: str, *, loose: bool = False) -> bool:
     """Return whether the lines shown are those printed, where `...` stands for any."""
     want = [line for line in shown.splitlines() if masked(line) or line.strip() == CUT]
-    have = [line for line in printed.splitlines() if masked(line)]
+    have = [x for x in printed.splitlines() if masked(x) and not PASSING.search(x.rstrip())]
     return _match(want, have, loose)
 
 
@@ -83,6 +86,7 @@ def _match(want: Sequence[str], have: Sequence[str], loose: bool) -> bool:
 def cut(printed: str, *, head: int | None = None, tail: int | None = None) -> str:
     """Return what is printed as a page shows it: its first and last lines, if so many are more."""
     lines = [line.rstrip() for line in re.sub(VARYING[0][0], "", printed).splitlines()]
+    lines = [line for line in lines if not PASSING.search(line)]
     while lines and not lines[-1]:
         lines.pop()
     while lines and not lines[0]:

@@ -35,7 +35,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     from benchmarks.documentation import reference
 
     def made(match: re.Match[str]) -> str:
-        return reference.GENERATED[match[1]]()
+        return reference.GENERATED[match[1]](*filter(None, match.groups()[1:]))
 
-    markdown = re.sub(r"<!-- generated: ([a-z-]+) -->", made, markdown)
+    markdown = re.sub(r"<!-- generated: ([a-z-]+)(?: (.+?))? -->", made, markdown)
     return without_attributes(markdown)

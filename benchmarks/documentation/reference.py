@@ -3,9 +3,11 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,33 +77,35 @@ def all_commands() -> list[Command]:
     return found
 
 
-def commands() -> str:
-    """Return a section for each command: what it does, its arguments, its options."""
-    return "\n".join(_command(each) for each in all_commands())
+def command_list() -> str:
+    """Return a table of the commands, each with the first sentence of its help."""
+    rows = [
+        (f"[`cwm {name}`](#{name.replace(' ', '-')})", prose(parsed.help.partition("\n\n")[0]))
+        for name, parsed in all_commands()
+    ]
+    return table(("command", "what it does"), rows)
 
 
-def command_pieces(name: str) -> str:
-    """Return the section of one command."""
-    return _command(next(each for each in all_commands() if each.path == name))
-
-
-def _command(command: Command) -> str:
-    about, _, example = (command.parsed.help or "").partition("Example:")
-    params = [p for p in command.parsed.params if not getattr(p, "hidden", False)]
+def command(name: str) -> str:
+    """Return the section of a command: what it does, its arguments, its options, folded."""
+    parsed = next(each.parsed for each in all_commands() if each.path == name)
+    about, _, example = (parsed.help or "").partition("Example:")
+    params = [p for p in parsed.params if not getattr(p, "hidden", False)]
     arguments = [p for p in params if p.param_type_name == "argument"]
     flags = [p for p in params if p.param_type_name == "option" and "--help" not in p.opts]
-    usage = " ".join(["cwm", command.path, *map(_argument, arguments), "[OPTIONS]"])
-    parts = [
-        f"### cwm {command.path} {{ #{command.path.replace(' ', '-')} }}\n",
-        f"{prose(about.strip())}\n",
-    ]
-    parts.append(f"```text\n{usage}\n```\n")
-    if example:
-        parts.append(f"Example: {code(' '.join(example.split()))}\n")
+    usage = " ".join(["cwm", name, *map(_argument, arguments), "[OPTIONS]"])
     rows = [(code(_argument(p)), prose(p.help or ""), "") for p in arguments]
     rows += [(_flag(p), prose(p.help or ""), _default(p)) for p in flags]
-    parts.append(table(("option", "meaning", "default"), rows))
-    return "\n".join(parts)
+    drawn = table(("option", "meaning", "default"), rows)
+    folded = f'??? info "Options of `cwm {name}`"\n\n' + re.sub("^", "    ", drawn, flags=re.M)
+    parts = [
+        f"### cwm {name} {{ #{name.replace(' ', '-')} }}",
+        prose(about.strip()),
+        f"Example: {code(' '.join(example.split()))}" if example else "",
+        f"```text\n{usage}\n```",
+        folded,
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _argument(param: Any) -> str:
@@ -202,10 +206,32 @@ def messages() -> tuple[Message, ...]:
 
 
 def _messages(path: Path) -> Iterator[Message]:
-    relative = path.relative_to(ROOT)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and _called(node) in _error_names() and node.args:
-            yield Message(_words(node), relative.as_posix(), node.lineno)
+    relative = path.relative_to(ROOT).as_posix()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.FunctionDef):
+            known = _words_by_name(scope)
+            for node in _own(scope):
+                if isinstance(node, ast.Call) and _called(node) in _error_names() and node.args:
+                    yield Message(_words(node, known), relative, node.lineno)
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a scope and in no function within it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, ast.FunctionDef):
+            yield child
+            yield from _own(child)
+
+
+def _words_by_name(scope: ast.AST) -> dict[str, ast.expr]:
+    """Return what names stand for that are given words just once in a scope."""
+    given: dict[str, list[ast.expr]] = {}
+    for node in _own(scope):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given.setdefault(node.targets[0].id, []).append(node.value)
+    wordy = (ast.Constant, ast.JoinedStr, ast.BinOp)
+    return {n: v[0] for n, v in given.items() if len(v) == 1 and isinstance(v[0], wordy)}
 
 
 @cache
@@ -227,20 +253,29 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
 
 
-def _words(node: ast.Call) -> str:
+def _words(node: ast.Call, known: Mapping[str, ast.expr]) -> str:
+    """Return the message that a call makes; two classes put theirs together from arguments."""
+    said = [_text(argument, known) for argument in node.args]
     if _called(node) == "UnknownNameError":
-        return f"unknown {_text(node.args[0])} {HOLE}: {HOLE}"
-    return " ".join(_text(node.args[0]).split())
+        return f"unknown {said[0]} {HOLE}: {HOLE}"
+    if _called(node) == "UnreadableError" and len(said) > 1:
+        hint = said[2] if said[2:] else "restore it or name another"
+        return f"{HOLE} cannot be read ({said[1]}): {hint}"
+    return " ".join(said[0].split())
 
 
-def _text(node: ast.expr) -> str:
+def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
     """Return the words of an expression, with a hole for each part that is not known before."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return re.sub(f"{HOLE}+", HOLE, "".join(_text(value) for value in node.values))
+        return re.sub(f"{HOLE}+", HOLE, "".join(_text(value, known) for value in node.values))
+    if isinstance(node, ast.FormattedValue):
+        return _text(node.value, known) if isinstance(node.value, ast.Name) else HOLE
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left) + _text(node.right)
+        return _text(node.left, known) + _text(node.right, known)
+    if isinstance(node, ast.Name) and node.id in known:
+        return _text(known[node.id], {})
     return HOLE
 
 
@@ -347,12 +382,102 @@ def errors() -> str:
 # Run folders
 
 
-def run_kinds() -> Mapping[str, Any]:
-    """Return every kind of run, by name."""
+def run_kinds() -> str:
+    """Return a section for each kind of run: its header, its choices, the lines of its journal."""
     from cwm_cli import registry
 
-    return {name: registry.find("run kind", name) for name in registry.names("run kind")}
+    parts = []
+    for name in registry.names("run kind"):
+        kind = registry.find("run kind", name)
+        header = kind.header_type
+        records = typing.get_args(kind.record_type) or (kind.record_type,)
+        parts.append(f"### {name} {{ #kind-{name} }}\n\n{_about(kind)}\n")
+        parts.append(_fields("`run.json`", header))
+        parts.append(_fields("`config`, the identity", header.model_fields["config"].annotation))
+        parts += [_fields("a line of the journal", record) for record in records]
+    return "\n".join(parts)
 
 
-GENERATED = {"commands": commands, "options": options, "errors": errors}
+def run_parts() -> str:
+    """Return what the headers and lines of all kinds are made of, each once."""
+    from cwm_cli import registry
+
+    known: dict[str, Any] = {}
+    for name in registry.names("run kind"):
+        kind = registry.find("run kind", name)
+        records = typing.get_args(kind.record_type) or (kind.record_type,)
+        config = kind.header_type.model_fields["config"].annotation
+        for made in (kind.header_type, config, *records):
+            _collect(made, known, inner=False)
+    return "\n".join(_fields("part", known[name]) for name in sorted(known))
+
+
+def _collect(hint: Any, known: dict[str, Any], *, inner: bool = True) -> None:
+    """Add the classes of this project that a type is made of."""
+    for argument in typing.get_args(hint):
+        _collect(argument, known)
+    is_ours = isinstance(hint, type) and hint.__module__.startswith("cwm_")
+    if not is_ours or hint.__name__ in known or not _hints(hint):
+        return
+    if inner and not hint.__name__.endswith("Config"):
+        known[hint.__name__] = hint
+    for each in _hints(hint).values():
+        _collect(each, known)
+
+
+def _about(made: type) -> str:
+    return prose(" ".join((inspect.getdoc(made) or "").split("\n\n")[0].split()))
+
+
+def _fields(where: str, made: Any) -> str:
+    """Return what a model holds, folded: its docstring and a table of its fields."""
+    meanings = _field_docstrings(made)
+    rows = [
+        (code(name), code(_type_name(hint)), prose(meanings.get(name, "")))
+        for name, hint in _hints(made).items()
+    ]
+    said = "\n\n".join(
+        " ".join(each.split()) for each in (inspect.getdoc(made) or "").split("\n\n")
+    )
+    heads = ("field", "type", "meaning")
+    if not any(meaning for *_, meaning in rows):  # the docstring above says it
+        heads, rows = heads[:2], [row[:2] for row in rows]
+    body = f"{prose(said)}\n\n{table(heads, rows)}"
+    folded = re.sub("^(?=.)", "    ", body, flags=re.MULTILINE)
+    return f'??? info "{where}: {made.__name__}"\n\n{folded}'
+
+
+def _hints(made: Any) -> dict[str, Any]:
+    if hasattr(made, "model_fields"):
+        return {name: field.annotation for name, field in made.model_fields.items()}
+    return typing.get_type_hints(made)
+
+
+def _field_docstrings(made: type) -> dict[str, str]:
+    """Return the strings that stand under the fields of a class, and of those it derives from."""
+    found: dict[str, str] = {}
+    for each in reversed(made.__mro__):
+        if not each.__module__.startswith("cwm_") or "[" in each.__name__:
+            continue
+        [definition] = ast.parse(inspect.cleandoc("\n" + inspect.getsource(each))).body
+        body = getattr(definition, "body", [])
+        for field, after in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                found[ast.unparse(field.target)] = str(getattr(after.value, "value", ""))
+    return found
+
+
+def _type_name(hint: Any) -> str:
+    text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    return re.sub(r"\b(?:[a-z_]\w*\.)+", "", text)
+
+
+GENERATED: Mapping[str, Callable[..., str]] = {
+    "command-list": command_list,
+    "command": command,
+    "options": options,
+    "errors": errors,
+    "run-kinds": run_kinds,
+    "run-parts": run_parts,
+}
 """What may stand for `<!-- generated: NAME -->` in a page."""

@@ -209,16 +209,25 @@ def as_shown(block: Block, printed: str) -> str:
 
 
 def recorded(page: Page, session: Session) -> str:
-    """Run a page and return its text with the outputs as they are now."""
-    changes = []
+    """Run a page, as far as that goes, and write the outputs in it as they are now.
+
+    Returns what went wrong, empty if nothing did.
+    """
+    changes, failure = [], ""
     for step in page.steps():
-        printed = session.do(step)
+        try:
+            printed = session.do(step)
+        except AssertionError as error:
+            failure = str(error)
+            break
         if step.output is not None and told(step, printed):
             changes.append((step.output.shown, as_shown(step.output, printed)))
     text = page.text
     for (start, end), new in reversed(changes):
         text = text[:start] + new + text[end:]
-    return text
+    if changes:
+        page.path.write_text(text, encoding="utf-8")
+    return failure
 
 
 def checked(page: Page, session: Session) -> Iterator[str]:
