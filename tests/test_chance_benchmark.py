@@ -12,7 +12,7 @@ from benchmarks.chance.items import ITEMS, Measure, familiar_rows
 from benchmarks.chance.optimum import planned, share, true_dynamics
 from cwm_cli.sandbox.abilities import abilities_of
 
-PAGE = (Path(__file__).parent.parent / "docs" / "chance.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "tutorials" / "chance-and-memory.md").read_text(encoding="utf-8")
 
 
 def test_the_optimum_is_that_of_value_iteration_in_the_true_probabilities():
@@ -49,7 +49,7 @@ def test_programs_of_the_page_keep_the_contract_that_they_show():
     assert contracts == ["plain", "chance", "chance", "memory"]
     for block in blocks:
         names = {}
-        exec(compile(block, "chance.md", "exec"), names)
+        exec(compile(block, "chance-and-memory.md", "exec"), names)
         world = names["Environment"]()
         world.rng = np.random.default_rng(0)
         observation = [0.5] if "level" in block or "speed" in block else 3

@@ -162,7 +162,7 @@ def test_each_kind_passes_by_the_rules_that_let_it(
 
 
 def test_the_page_on_what_was_published_names_just_these_kinds() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "published.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "published.md").read_text()
     _, alone, ours = page.split("rules alone:\n")
     for text, kinds in ((alone, PUBLISHED_ALONE), (ours, OURS_ALONE)):
         rows = [line.split("|")[1].strip() for line in text.splitlines() if line[:1] == "|"]

@@ -76,7 +76,7 @@ def apps(
         typer.Option(
             "--judge",
             help="By which rules programs are judged: ours (default), or as the published "
-            "evaluator does, for comparison (docs/published.md says how they differ).",
+            "evaluator does, for comparison (docs/reference/published.md says how they differ).",
             show_default=False,
         ),
     ] = None,

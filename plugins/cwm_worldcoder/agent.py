@@ -2,8 +2,8 @@
 
 After Tang, Key and Ellis (2024). A world has to fit what was seen (phi 1), and to say how the
 mission can be reached from every start (phi 2), so that one in which nothing pays is wrong before
-anything was paid: what it then invents is tried, and comes true or is refuted. `docs/published.md`
-says where the published code is done right instead of as it is.
+anything was paid: what it then invents is tried, and comes true or is refuted.
+`docs/reference/published.md` says where the published code is done right instead of as it is.
 """
 
 from __future__ import annotations
