@@ -45,7 +45,7 @@ TASKS = (
 PROPOSER = Owner("backend", Simulated)
 ROWS = 150
 LIMITS = Limits(stall_seconds=0.3, memory_mb=256)
-PICTURE = Path(__file__).parent / "laboratory.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "laboratory.svg"
 TITLE = "Simulated proposals, not a language model"
 SHOWN = (1, 2, 5, 10, 15, 20, 30, 50, 100)
 """After how many completions the table says how good the best program is."""

@@ -12,7 +12,9 @@ from benchmarks.chance.items import ITEMS, Measure, familiar_rows
 from benchmarks.chance.optimum import planned, share, true_dynamics
 from cwm_cli.sandbox.abilities import abilities_of
 
-PAGE = (Path(__file__).parent.parent / "docs" / "tutorials" / "chance-and-memory.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "tutorials" / "chance-and-memory.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_optimum_is_that_of_value_iteration_in_the_true_probabilities():
