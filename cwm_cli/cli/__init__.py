@@ -15,6 +15,7 @@ from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.calibrate import calibrate
 from cwm_cli.cli.collect import collect
+from cwm_cli.cli.completion import complete, for_shell, is_asked
 from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
@@ -143,9 +144,12 @@ def command_line() -> typer.Typer:
     from cwm_cli.registry import plugins as load
 
     found = load()
+    found.manager.hook.cwm_commands(app=app, api=shared)
+    if is_asked():
+        complete(app)
+        return app
     for warning in found.warnings:
         complain(warning, kind="Warning")
-    found.manager.hook.cwm_commands(app=app, api=shared)
     return app
 
 
@@ -155,7 +159,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
             stream.reconfigure(errors="replace")
     try:
-        with boundary():
+        with boundary(), for_shell():
             command_line()()
     except typer.Exit as end:  # of what went wrong before there was a command
         sys.exit(end.exit_code)

@@ -33,6 +33,7 @@ class RunHere(NamedTuple):
     folder: Path
     kind: str
     environment: str
+    model: str
     command: str
     is_over: bool
     is_busy: bool
@@ -103,6 +104,7 @@ def _run(folder: Path, header: dict[str, Any]) -> RunHere:
         folder,
         str(header["kind"]),
         str(config.get("env", "")),
+        str(config.get("model", "") or ""),
         shlex.join(["cwm", *typed]) if typed else "",
         (folder / "result.json").exists(),
         _is_busy(folder / "lock"),

@@ -58,8 +58,8 @@ def options(
     _draw(found)
 
 
-def named_owners(name: str | None) -> Iterator[NamedOwner]:
-    """Yield what is called by a name, or all that has options."""
+def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwner]:
+    """Yield what is called by a name, or all that has options, or all of a kind."""
     from cwm_cli import registry
     from cwm_cli.agents.training.runs import CheckpointChoice
     from cwm_cli.agents.training.train import Schedule
@@ -68,7 +68,7 @@ def named_owners(name: str | None) -> Iterator[NamedOwner]:
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt
 
-    known = {kind: registry.names(kind) for kind in registry.OPTION_KINDS}
+    known = {each: registry.names(each) for each in registry.OPTION_KINDS if kind in (None, each)}
     others = {
         "planning": Doubt,
         "sandbox": Limits,
@@ -76,9 +76,10 @@ def named_owners(name: str | None) -> Iterator[NamedOwner]:
         "training": Schedule,
         "checkpoint": CheckpointChoice,
     }
-    wanted = [(kind, n) for kind, names in known.items() for n in names if name in (None, n)]
-    for kind, one in wanted:
-        yield NamedOwner(kind, one, registry.Owner(kind, registry.find(kind, one)))
+    others = {one: factory for one, factory in others.items() if kind in (None, one)}
+    wanted = [(each, n) for each, names in known.items() for n in names if name in (None, n)]
+    for each, one in wanted:
+        yield NamedOwner(each, one, registry.Owner(each, registry.find(each, one)))
     for one, factory in others.items():
         if name in (None, one):
             yield NamedOwner(one, one, registry.Owner(one, factory))
