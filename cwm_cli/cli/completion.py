@@ -164,6 +164,12 @@ def fixed(*words: str) -> Offers:
     return lambda ctx, incomplete: map(Offer, words)
 
 
+def _starts() -> list[str]:
+    from cwm_cli.registry import default
+
+    return [default("backend"), "none"]
+
+
 def _names(kind: Kind) -> list[str]:
     from cwm_cli import registry
 
@@ -196,8 +202,7 @@ def datasets(ctx: typer.Context, incomplete: str) -> Iterator[Offer]:
 
 def starts(ctx: typer.Context, incomplete: str) -> Iterator[Offer]:
     """Offer what a search may begin with."""
-    yield Offer("induction", "from data alone")
-    yield Offer("none")
+    yield from (Offer(name) for name in _remembered("starts", _starts))
     yield from runs(ctx, incomplete)
 
 
