@@ -13,7 +13,15 @@ from cwm_cli.agents.synthesizing import Scores
 from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation import Evaluation, Metric, Rollout, failed, rollouts
+from cwm_cli.evaluation import (
+    Evaluation,
+    Metric,
+    Rollout,
+    Trajectory,
+    failed,
+    rollouts,
+    trajectories,
+)
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
 from cwm_cli.evaluation.ranking import RankSummary
@@ -30,6 +38,9 @@ from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.theory import Theory
 
+DRAWS = 40
+"""Episodes that a model of chance imagines beside each recorded one: enough for their quantiles."""
+
 Part = Literal["train", "test"]
 """A part of the recorded transitions: what a search may see, and what is held out."""
 
@@ -42,7 +53,8 @@ class EvaluationResult:
     rows, or not asked for), `failure` why it could not be judged. `rows` and `found` hold, for
     each part, the transitions and what the
     program predicts for them; `metric` is what they were scored by. Of rules `ranks` say where
-    what followed stands among all that might have.
+    what followed stands among all that might have. `trajectories` are recorded episodes beside what
+    the program makes of them when it lives on its own predictions.
     """
 
     scores: Scores
@@ -52,6 +64,7 @@ class EvaluationResult:
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
     ranks: Mapping[Part, RankSummary] = field(default_factory=dict, repr=False)
+    trajectories: Sequence[Trajectory] = field(default=(), repr=False)
 
     @property
     def wrong(self) -> Part | None:
@@ -109,6 +122,7 @@ def evaluate(
     split: Part | None = None,
     metric: str | None = None,
     rollout_count: int = 0,
+    trajectory_count: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
     tools: Sequence[str] = (),
     allow_gap: Sequence[str] = (),
@@ -118,9 +132,10 @@ def evaluate(
     """Score a program of `env`, or what a run came to, which knows its environment.
 
     It is asked for the transitions of the run, those of `dataset`, or the default ones of the
-    environment. With a `rollout_count` it is also rolled out so many times, on held-out rows
-    where some were scored. Where no `metric` is named, a program of chance or memory is scored
-    by its skill, and any other by its accuracy; rules by that of what they hold to be likeliest.
+    environment. With a `rollout_count` it is also rolled out so many times, and with a
+    `trajectory_count` it follows so many recorded episodes, on held-out rows where some were
+    scored. Where no `metric` is named, a program of chance or memory is scored by its skill, and
+    any other by its accuracy; rules by that of what they hold to be likeliest.
     """
     run = _run(subject, env)
     about = find_subject(
@@ -157,13 +172,26 @@ def evaluate(
                 found[part] = score(model, rows, measure, seed=seed)
             failure = failure or found[part].failure
         rolled: list[Rollout] = []
-        if rollout_count and chosen and not failure:
-            rows = chosen.get("test", next(iter(chosen.values())))
-            rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=bounds.wall_seconds)
+        followed: list[Trajectory] = []
+        if chosen and not failure:
+            part = "test" if "test" in chosen else "train"
+            rows, seconds = chosen[part], bounds.wall_seconds
+            if rollout_count:
+                rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=seconds)
+            answers = found[part].answers
+            draws = 1 if answers is None or answers.shape == "certain" else DRAWS
+            followed = trajectories(
+                model,
+                rows,
+                trajectory_count,
+                known=data.train if len(data.train) else rows,
+                draws=draws,
+                seconds=seconds,
+            )
     train, test = (found[part].score if part in found else None for part in parts)
     scores = Scores(train, test, None)
     ranks = _ranks(model, chosen)
-    return EvaluationResult(scores, failure, rolled, measure, chosen, found, ranks)
+    return EvaluationResult(scores, failure, rolled, measure, chosen, found, ranks, followed)
 
 
 def _ranks(model: WorldModel, rows: Mapping[Part, Dataset]) -> dict[Part, RankSummary]:

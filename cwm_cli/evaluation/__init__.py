@@ -23,6 +23,7 @@ from cwm_cli.evaluation.metric import (
     unseen,
 )
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
+from cwm_cli.evaluation.trajectories import Trajectory, trajectories
 
 __all__ = [
     "METRICS",
@@ -34,6 +35,7 @@ __all__ = [
     "PaperMetric",
     "Rollout",
     "Score",
+    "Trajectory",
     "close",
     "components",
     "evaluate",
@@ -41,6 +43,7 @@ __all__ = [
     "log_error",
     "match",
     "rollouts",
+    "trajectories",
     "unseen",
 ]
 

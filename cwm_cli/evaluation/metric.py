@@ -395,14 +395,18 @@ class AccuracyMetric(Metric):
         return self._score_of(Matches(nothing, nothing, nothing, valid), rows)
 
     def floor(self, rows: Dataset) -> float:
-        """Return the score of: nothing changes, the most common reward, never terminated."""
+        """Return the score of what is usual."""
+        losses = match(self.commonest(rows), rows).losses(rows.columns["terminations"])
+        return _share(losses, self.weights(rows))
+
+    def commonest(self, rows: Dataset) -> Columns:
+        """Predict that nothing changes, the most common reward, and never an end."""
         columns = {f"next_{name}": column for name, column in rows.select("observations").items()}
         columns["rewards"] = np.full(len(rows), self.most_common_reward)
         columns["terminations"] = np.zeros(len(rows), dtype=np.bool_)
         if rows.has_valid_actions:
             columns[VALID] = np.broadcast_to(np.array(self.valid), rows.columns[VALID].shape)
-        losses = match(columns, rows).losses(rows.columns["terminations"])
-        return _share(losses, self.weights(rows))
+        return columns
 
     def _score_of(self, matches: Matches, rows: Dataset) -> Score:
         """Put a score together."""

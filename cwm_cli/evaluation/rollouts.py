@@ -55,7 +55,7 @@ def rollouts(
     Rollouts that begin near each other are never asked for together: the start of one would
     tell where another one that began before it should be.
     """
-    lasting = _lasting(dataset)
+    lasting = lasting_steps(dataset)
     starts = _starts(dataset, count, np.random.default_rng([seed, count]))
     reached = [steps for steps in sorted(horizons) if (lasting[starts] >= steps).any()]
     deadline = time.monotonic() + seconds
@@ -166,7 +166,7 @@ def _waves(dataset: Dataset, starts: np.ndarray) -> list[np.ndarray]:
     return [np.array(wave) for wave in waves]
 
 
-def _lasting(dataset: Dataset) -> np.ndarray:
+def lasting_steps(dataset: Dataset) -> np.ndarray:
     """Return for each row how many recorded steps follow on from it, itself included."""
     episodes = dataset.columns["episodes"]
     follows = episodes[1:] == episodes[:-1]

@@ -9,13 +9,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, opened, parsed
-from cwm_cli.evaluation import Score
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import AccuracyMetric, Score
 from cwm_cli.evaluation.finding import ContractName, Finding
+from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.programs import ProgramRun
+from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
-from cwm_cli.runs.store import RESULT, RowsAdded, RunHeader, read_journal
+from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark
 from cwm_cli.text import UNKNOWN, share
 
@@ -198,15 +202,40 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
 
     @classmethod
     def sections(cls, runs: Sequence["SearchRun"]) -> list[Section]:
-        """Return the parts of the page of a search: scores, the tree, the best program."""
+        """Return the parts of the page of a search: scores, how it went, the tree, the program."""
         from cwm_cli.runs.nodes import node_details, tree_data
 
-        run, report = runs[0], cls.report(runs)
-        scores = [
-            part._replace(title="Scores") for part in report.sections() if part.kind == "table"
-        ]
+        run = runs[0]
         tree = Section("tree", "Search tree", tree_data(node_details(run)), TREE_WORDS)
-        return [*scores, tree, *run.program_sections()]
+        return [
+            *run.score_sections(),
+            *score_curves(nodes := list(run.nodes())),
+            tree,
+            *spending_sections(nodes),
+            *run.program_sections(),
+        ]
+
+    def score_sections(self) -> Iterator[Section]:
+        """Yield the parts of the score that the search came to, and all figures of it."""
+        if known := self.scores():
+            scores = {title: known[part] for part, title in PARTS.items() if part in known}
+            yield Section("bars", "Parts of the score", score_parts(scores, self.floors()))
+            folded = "All figures of the score"
+            yield Section("table", "", table_of(score_grid(scores), folded=folded))
+
+    def floors(self) -> dict[str, Score]:
+        """Score what is usual on the rows of the run, by the titles of the parts."""
+        try:
+            rows = Dataset.load(self.folder / DATASET)
+            metric = AccuracyMetric.of(rows.train)
+        except CwmError:
+            return {}
+        some = {"train": rows.train, "held-out": rows.test}
+        return {
+            title: metric.score(metric.commonest(part), part)
+            for title, part in some.items()
+            if len(part)
+        }
 
 
 @dataclass

@@ -24,6 +24,7 @@ from cwm_cli.runs.listing import load_alike, report_of
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import RunReport, Section
 from cwm_cli.runs.store import Run
+from cwm_cli.views.page.measured import measured_sections
 
 PAGE = "report.html"
 """The name of the page in the folder of a run."""
@@ -65,7 +66,8 @@ def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, Sequence[Section]]:
     """Return the title of a page and its parts; where a file cannot be read, what it lacks."""
     kind = type(runs[0])
     try:
-        return kind.report(runs).title, kind.sections(runs)
+        measured = measured_sections(runs[0]) if len(runs) == 1 else []
+        return kind.report(runs).title, [*kind.sections(runs), *measured]
     except UnreadableError as error:
         lines = [str(error)]
     parts = [Section("notes", "Not shown", {"lines": lines})]
@@ -97,14 +99,15 @@ def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
 def _document(title: str, page: dict[str, Any]) -> str:
     """Return the whole file."""
     folder = resources(__name__)
-    names = sorted(one.name for one in folder.iterdir() if one.name.endswith(".js"))
-    names = [FIRST, *(name for name in names if name != FIRST)]
+    names = sorted(one.name for one in folder.iterdir())
+    styles = [folder.joinpath(n).read_text("utf-8") for n in names if n.endswith(".css")]
+    names = [FIRST, *(name for name in names if name.endswith(".js") and name != FIRST)]
     scripts = [folder.joinpath(name).read_text("utf-8") for name in names]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return Template(folder.joinpath("page.html").read_text("utf-8")).substitute(
         title=_escaped(title),
         hashes=hashes,
-        style=folder.joinpath("page.css").read_text("utf-8"),
+        style="\n".join(styles),
         data=embedded(page),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )

@@ -1,0 +1,252 @@
+"""How a search went: scores over completions, what these took, and the parts of the best score."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from cwm_cli.evaluation import Score
+from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table
+from cwm_cli.runs.report import Section
+from cwm_cli.search.contracts import Node, total
+from cwm_cli.text import money, share
+
+COMPLETIONS = "completions"
+SCORE = "score"
+
+FAILING, MADE, ASKED = "fails, or no answer", "made without a completion", "a program that runs"
+"""What a dot of the curve is: a node that is no program that runs, one that nobody asked a
+language model for, and any other."""
+
+
+class BestSoFar(NamedTuple):
+    """The best score after each number of completions at which one was learned."""
+
+    completions: list[int]
+    scores: list[float]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "BestSoFar":
+        """Return the curve of a search; what cost no completion counts with the one before it."""
+        found: dict[int, float] = {}
+        best = 0.0
+        for asked, node in zip(_asked(nodes), nodes, strict=True):
+            best = max(best, node.verdict.score)
+            found[asked] = best
+        return cls([*found], [*found.values()])
+
+
+def _asked(nodes: Sequence[Node]) -> Iterator[int]:
+    """Yield how many completions had come in with each node."""
+    return accumulate(int(node.asked) for node in nodes)
+
+
+def score_curves(nodes: Sequence[Node]) -> Iterator[Section]:
+    """Yield the curve of the scores of a search, unless there is a single one."""
+    if len(nodes) > 1:
+        yield Section("chart", "Score over completions", score_curve(nodes), _about(nodes))
+
+
+def spending_sections(nodes: Sequence[Node]) -> Iterator[Section]:
+    """Yield what the completions of a search took, and what kinds of move gave."""
+    if sum(node.asked for node in nodes) == 1:
+        yield Section("facts", "What the completion took", _facts(nodes))
+    elif spent := _spent(nodes):
+        about = "Summed up over the search."
+        yield Section("panels", "What completions took", {"sections": spent}, about)
+    if len({node.action for node in nodes}) > 1:
+        yield Section("table", "What each kind of move came to", _moves(nodes))
+
+
+def _about(nodes: Sequence[Node]) -> str:
+    """Say in a sentence what the search came to, and after how many completions."""
+    best = max(nodes, key=lambda node: node.verdict.score)
+    at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
+    times = "one completion" if at == 1 else f"{at} completions"
+    return f"The best score, {share(best.verdict.score)}, was there after {times} (node {best.id})."
+
+
+def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the chart with the score of every node, and of the best one so far."""
+    dots = defaultdict[str, list[tuple[int, Node]]](list)
+    for asked, node in zip(_asked(nodes), nodes, strict=True):
+        dots[_kind(node)].append((asked, node))
+    tones: dict[str, int | str] = {ASKED: "quiet", MADE: 2, FAILING: "bad"}
+    clouds = [
+        ChartLine(
+            kind,
+            [asked for asked, _ in dots[kind]],
+            [node.verdict.score for _, node in dots[kind]],
+            loose=True,
+            tone=tone,
+            tips=[
+                f"node {node.id}: {node.action}, {share(node.verdict.score)}"
+                for _, node in dots[kind]
+            ],
+        )
+        for kind, tone in tones.items()
+        if dots[kind]
+    ]
+    best = BestSoFar.of(nodes)
+    floor = max(nodes, key=lambda node: node.verdict.score).verdict.floor
+    return LineChart(
+        COMPLETIONS,
+        SCORE,
+        [*clouds, ChartLine("best so far", best.completions, best.scores, tone=0)],
+        staircase=True,
+        y_range=(0.0, 1.0),
+        rules={"floor: nothing changes": floor or None},
+    ).data()
+
+
+def _kind(node: Node) -> str:
+    """Say what a node is."""
+    if node.verdict.is_bug:
+        return FAILING
+    return ASKED if node.asked else MADE
+
+
+def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
+    """Return charts of tokens, cost and seconds, summed up; none of what nothing was spent of."""
+    asked = [node for node in nodes if node.asked]
+    places = list(range(1, len(asked) + 1))
+    found = list[list[Any]]()
+    if any(node.usage.tokens for node in asked):
+        lines = [
+            ChartLine(words, places, list(accumulate(getattr(node.usage, name) for node in asked)))
+            for words, name in {"prompts": "prompt_tokens", "answers": "completion_tokens"}.items()
+        ]
+        found.append(["Tokens", "chart", LineChart(COMPLETIONS, "tokens", lines).data()])
+    costs = [node.usage.cost for node in asked]
+    if any(cost is None or cost > 0 for cost in costs):
+        found.append(["Cost", "chart", _cost(costs)])
+    seconds = list(accumulate(node.usage.seconds for node in asked))
+    if seconds and seconds[-1] > 0:
+        line = ChartLine("", places, seconds)
+        found.append(
+            ["Time of answering", "chart", LineChart(COMPLETIONS, "seconds", [line]).data()]
+        )
+    return found
+
+
+def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return what all completions took."""
+    spent = total([node.usage for node in nodes])
+    rows = [
+        ["tokens", spent.tokens],
+        ["cost", money(spent.cost)],
+        ["seconds", rounded(spent.seconds)],
+    ]
+    return {"rows": rows}
+
+
+def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
+    """Return the chart of the cost, up to the first completion whose cost is unknown."""
+    unknown = sum(cost is None for cost in costs)
+    known = next((n for n, cost in enumerate(costs) if cost is None), len(costs))
+    sums: list[float | None] = list(accumulate(cost or 0.0 for cost in costs[:known]))
+    sums += [None] * (len(costs) - known)
+    note = ""
+    if unknown:
+        where = f"the sum is known up to completion {known}" if known else "there is no sum"
+        note = f"The cost of {unknown:,} of {len(costs):,} completions is unknown: {where}."
+    line = ChartLine("", list(range(1, len(costs) + 1)), sums)
+    return LineChart(COMPLETIONS, "US dollars", [line], note=note).data()
+
+
+def _moves(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return a table with a line for each kind of move."""
+    kinds = Counter(node.action for node in nodes)
+    best, rows = 0.0, list[list[Any]]()
+    gains = Counter[str]()
+    for node in nodes:
+        gains[node.action] += node.verdict.score > best
+        best = max(best, node.verdict.score)
+    for action, count in kinds.most_common():
+        some = [node for node in nodes if node.action == action]
+        scores = [node.verdict.score for node in some]
+        failed = sum(node.verdict.is_bug for node in some)
+        mean = sum(scores) / count
+        tokens = sum(node.usage.tokens for node in some)
+        rows.append([action, count, failed, mean, max(scores), gains[action], tokens])
+    heads = ["move", "nodes", "failing", "mean score", "best score", "new bests", "tokens"]
+    return table(heads, rows)
+
+
+WEIGHED = {
+    "observation": "observation",
+    "reward": "reward",
+    "terminated": "end of an episode",
+    "valid_actions": "valid actions",
+}
+"""The parts of a transition that a score has parts for, in words."""
+
+TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
+
+LEGEND = (
+    "A mark is the floor: what a program gets that says that nothing changes, the most common "
+    f"reward and no end. Over the parts, right {TIMES} weight adds up to the accuracy."
+)
+
+
+def score_parts(
+    scores: Mapping[str, Score], floors: Mapping[str, Score] | None = None
+) -> dict[str, Any]:
+    """Return bars of the parts of scores, a column for each, beside what knowing nothing gets.
+
+    `floors` are the scores of saying what is most common; where there are none only the
+    accuracy has a floor. Each part says what it is right in as rows weigh it, times its weight.
+    """
+    known = floors or {}
+    rows = [_bar("accuracy", scores, lambda score: score.accuracy, lambda score: score.floor)]
+    if any(score.skill is not None for score in scores.values()):
+        rows.insert(
+            0, _bar("skill", scores, lambda score: score.skill) | {"words": _skills(scores)}
+        )
+    for row in rows:
+        row["strong"] = True
+    for part, name in WEIGHED.items():
+        weighed = [(score.weighed or {}).get(part) for score in scores.values()]
+        if any(weighed):
+            marks = [_right(known.get(title), part) for title in scores]
+            words = [
+                f"{share(each.right)} {TIMES} {share(each.weight)}" if each else ""
+                for each in weighed
+            ]
+            values = [each.right if each else None for each in weighed]
+            rows.append({"name": name, "values": values, "marks": marks, "words": words})
+    marks = [known[title].exact if title in known else None for title in scores]
+    rows.append(_bar("right in every part", scores, lambda score: score.exact) | {"marks": marks})
+    return {
+        "heads": [f"{name}, {score.transitions:,} rows" for name, score in scores.items()],
+        "rows": rows,
+        "mark": "floor",
+        "legend": LEGEND,
+    }
+
+
+def _bar(
+    name: str,
+    scores: Mapping[str, Score],
+    value: Callable[[Score], float | None],
+    mark: Callable[[Score], float | None] = lambda score: None,
+) -> dict[str, Any]:
+    """Return a line of bars, one for each score."""
+    values = [value(score) for score in scores.values()]
+    marks = [mark(score) for score in scores.values()]
+    return {"name": name, "values": values, "marks": marks, "words": [share(v) for v in values]}
+
+
+def _right(score: Score | None, part: str) -> float | None:
+    """Return how right a part is, if that is known."""
+    weighed = ((score.weighed if score else None) or {}).get(part)
+    return weighed.right if weighed else None
+
+
+def _skills(scores: Mapping[str, Score]) -> list[str]:
+    """Write skills with their standard errors."""
+    return [
+        share(score.skill)
+        + ("" if score.skill_stderr is None else f" {PLUS_MINUS} {share(score.skill_stderr)}")
+        for score in scores.values()
+    ]
