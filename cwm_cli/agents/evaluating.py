@@ -15,9 +15,9 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
     Evaluation,
+    FollowedEpisode,
     Metric,
     Rollout,
-    Trajectory,
     failed,
     rollouts,
     trajectories,
@@ -64,7 +64,7 @@ class EvaluationResult:
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
     ranks: Mapping[Part, RankSummary] = field(default_factory=dict, repr=False)
-    trajectories: Sequence[Trajectory] = field(default=(), repr=False)
+    trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
 
     @property
     def wrong(self) -> Part | None:
@@ -172,7 +172,7 @@ def evaluate(
                 found[part] = score(model, rows, measure, seed=seed)
             failure = failure or found[part].failure
         rolled: list[Rollout] = []
-        followed: list[Trajectory] = []
+        followed: list[FollowedEpisode] = []
         if chosen and not failure:
             part = "test" if "test" in chosen else "train"
             rows, seconds = chosen[part], bounds.wall_seconds

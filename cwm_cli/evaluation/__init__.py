@@ -23,19 +23,19 @@ from cwm_cli.evaluation.metric import (
     unseen,
 )
 from cwm_cli.evaluation.rollouts import Rollout, rollouts
-from cwm_cli.evaluation.trajectories import Trajectory, trajectories
+from cwm_cli.evaluation.trajectories import FollowedEpisode, trajectories
 
 __all__ = [
     "METRICS",
     "AccuracyMetric",
     "Ceiling",
     "Evaluation",
+    "FollowedEpisode",
     "Matches",
     "Metric",
     "PaperMetric",
     "Rollout",
     "Score",
-    "Trajectory",
     "close",
     "components",
     "evaluate",

@@ -25,7 +25,7 @@ STEPS = 100
 TOO_LONG = "it took too long"
 
 
-class Trajectory(NamedTuple):
+class FollowedEpisode(NamedTuple):
     """A recorded episode, and what a model says from its first observation and its actions.
 
     `rows` are the recorded steps that were followed. Of the model there are `draws` episodes side
@@ -60,7 +60,7 @@ def trajectories(
     known: Dataset,
     draws: int = 1,
     seconds: float = inf,
-) -> list[Trajectory]:
+) -> list[FollowedEpisode]:
     """Follow `count` recorded episodes of a dataset, or as many as it has, spread evenly.
 
     A model gets the first observation and then only the recorded actions, one after the other.
@@ -71,7 +71,7 @@ def trajectories(
     firsts = np.sort(np.unique(episodes, return_index=True)[1])
     chosen = np.unique(np.linspace(0, len(firsts) - 1, min(count, len(firsts))).astype(int))
     lasting, deadline = lasting_steps(dataset), time.monotonic() + seconds
-    found = list[Trajectory]()
+    found = list[FollowedEpisode]()
     for first in firsts[chosen].tolist():
         if time.monotonic() > deadline:
             break
@@ -82,7 +82,7 @@ def trajectories(
 
 def _followed(
     model: "WorldModel", rows: Dataset, known: Dataset, draws: int, deadline: float
-) -> Trajectory:
+) -> FollowedEpisode:
     """Follow one episode."""
     start = EpisodeHistory((rows.row(0).observation,), (), ())
     names = [leaf.name for leaf in rows.observation_space.leaves("observations")]
@@ -104,4 +104,4 @@ def _followed(
     columns = (
         {name: np.stack([step[name] for step in steps]) for name in steps[0]} if steps else empty
     )
-    return Trajectory(rows, draws, columns, failure)
+    return FollowedEpisode(rows, draws, columns, failure)

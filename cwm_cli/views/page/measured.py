@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import Score, Trajectory
+from cwm_cli.evaluation import FollowedEpisode, Score
 from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.problems.feedback.diagnosis import ComparedQuantities
@@ -163,7 +163,7 @@ class _Leaf(NamedTuple):
     is_real: bool
 
 
-def _episode(trajectory: Trajectory, names: Sequence[str]) -> dict[str, Any]:
+def _episode(trajectory: FollowedEpisode, names: Sequence[str]) -> dict[str, Any]:
     """Return the panels of an episode: a chart for each component, or its cells."""
     rows = trajectory.rows
     leaves = [leaf.space for leaf in rows.observation_space.leaves("observations")]
@@ -179,7 +179,7 @@ def _episode(trajectory: Trajectory, names: Sequence[str]) -> dict[str, Any]:
     return {"title": title, "about": _told(trajectory), "sections": panels}
 
 
-def _components(trajectory: Trajectory, names: Sequence[str]) -> Iterator[_Leaf]:
+def _components(trajectory: FollowedEpisode, names: Sequence[str]) -> Iterator[_Leaf]:
     """Yield each number of an observation along an episode, from its start on."""
     rows, steps, place = trajectory.rows, trajectory.steps, 0
     alive = trajectory.alive
@@ -245,7 +245,7 @@ def _numbers(values: np.ndarray) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _rewards(trajectory: Trajectory) -> Iterator[list[Any]]:
+def _rewards(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
     """Yield the chart of the rewards along an episode, unless they are all one and the same."""
     recorded = trajectory.rows.columns["rewards"]
     said = np.where(trajectory.alive, trajectory.columns["rewards"], np.nan)
@@ -257,7 +257,7 @@ def _rewards(trajectory: Trajectory) -> Iterator[list[Any]]:
     yield ["reward", "chart", LineChart("step", "", lines, staircase=True, legend=False).data()]
 
 
-def _told(trajectory: Trajectory) -> str:
+def _told(trajectory: FollowedEpisode) -> str:
     """Say when an episode ended, where the model says otherwise, and why it stopped."""
     ends = trajectory.columns["ends"]
     alive, words = trajectory.alive, list[str]()
@@ -278,7 +278,7 @@ def _told(trajectory: Trajectory) -> str:
     return " ".join(words)
 
 
-def _cells(trajectory: Trajectory) -> Iterator[list[Any]]:
+def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
     """Yield the cells of an episode step by step, and how many differ."""
     rows = trajectory.rows
     leaves = list(rows.observation_space.leaves("observations"))
@@ -305,7 +305,7 @@ def _columns(rows: Dataset) -> list[str] | None:
     return ["class", *(each["name"] for each in schema["fields"])]
 
 
-def _frame(trajectory: Trajectory, step: int) -> dict[str, Any]:
+def _frame(trajectory: FollowedEpisode, step: int) -> dict[str, Any]:
     """Return what was recorded and predicted after a step, line by line."""
     rows, lines = trajectory.rows, list[dict[str, Any]]()
     alive = bool(trajectory.alive[step, 0])
