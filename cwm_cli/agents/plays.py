@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_cli.agents.comparison import Side, SideName
+from cwm_cli.agents.comparison import Side, SideName, relative_return
 from cwm_cli.agents.episodes import Episode
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
-from cwm_cli.runs.report import RunSummary
+from cwm_cli.runs.charts import ChartLine, LineChart, table
+from cwm_cli.runs.report import RunSummary, Section
 from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.worlds.model import PlannedWith
 
@@ -208,7 +209,84 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
             created=self.header.created,
         )
 
+    @classmethod
+    def sections(cls, runs: Sequence["PlayRun"]) -> list[Section]:
+        """Return the returns of every episode by side, their means and R, and mismatches."""
+        if len(runs) > 1:
+            return super().sections(runs)
+        run = runs[0]
+        run.summary()  # which reads what was played
+        counts = Counter(side for side, _ in run.known)
+        if not counts:
+            return [Section("notes", "Episodes", {"lines": ["No episode is over yet."]})]
+        sides = {name: run.side(name, _episodes(run, name)) for name in SIDES if name in counts}
+        lines = [
+            ChartLine(
+                SIDES[name],
+                [each.number for each in side.episodes],
+                side.returns,
+                loose=len(side.returns) > 1,
+                tips=[f"{each.length} steps" for each in side.episodes],
+            )
+            for name, side in sides.items()
+        ]
+        means = {f"mean of {SIDES[name]}": side.mean.mean for name, side in sides.items()}
+        drawn = LineChart("episode", "return", lines, rules=means).data()
+        return [
+            Section("chart", "Return of each episode", drawn, _relative(sides)),
+            Section("table", "Sides", _sides(sides)),
+        ]
+
     @staticmethod
     def _key(record: PlayRecord) -> EpisodeKey:
         """Tell an episode from the others."""
         return EpisodeKey(record.side, record.episode.number)
+
+
+SIDES: Mapping[SideName, str] = {
+    "model": "plans in the model",
+    "oracle": "plans in the environment",
+    "random": "random actions",
+}
+"""The sides of a plan, in words."""
+
+
+def _episodes(run: PlayRun, name: SideName) -> int:
+    """Return the number of the last episode of a side, counted from 1."""
+    return max(number for side, number in run.known if side == name) + 1
+
+
+def _relative(sides: Mapping[SideName, Side]) -> str:
+    """Say what R is, where it can be said: of the episodes that all sides have played."""
+    if len(sides) < len(SIDES):
+        return "R needs plans in the environment: `cwm plan --oracle`."
+    count = min(len(side.episodes) for side in sides.values())
+    first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
+    found = relative_return(first["model"], first["oracle"], first["random"])
+    if found is None:
+        return "R has no meaning here: plans in the environment are no better than chance."
+    times = "one episode" if count == 1 else f"{count} episodes"
+    return f"R = {found:.3f} over {times}: 1 is as good as plans in the environment, 0 is chance."
+
+
+def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
+    """Return a table of the sides."""
+    rows = list[list[Any]]()
+    for name, side in sides.items():
+        cost, wrong = side.cost, side.mismatches
+        rows.append(
+            [
+                SIDES[name],
+                side.report.planner if side.report else None,
+                len(side.episodes),
+                side.mean.mean,
+                side.mean.stderr,
+                cost.decisions or None,
+                cost.failures if cost.decisions else None,
+                wrong.wrong if wrong else None,
+                wrong.steps if wrong else None,
+            ]
+        )
+    heads = ["side", "planner", "episodes", "mean return", "standard error", "decisions"]
+    heads += ["without a plan", "steps predicted otherwise", "of steps"]
+    return table(heads, rows, words=2)

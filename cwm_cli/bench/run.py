@@ -18,7 +18,7 @@ from cwm_cli.bench.configuration import (
 from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import read_found, write_object
-from cwm_cli.runs.report import RunReport, RunSummary
+from cwm_cli.runs.report import RunReport, RunSummary, Section
 from cwm_cli.runs.store import RESULT, Run
 
 AUTOMATIC = "auto"
@@ -247,6 +247,13 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         from cwm_cli.bench.tables import benchmark_report
 
         return super().report(runs) if len(runs) > 1 else benchmark_report(runs[0])
+
+    @classmethod
+    def sections(cls, runs: Sequence["BenchmarkRun"]) -> list[Section]:
+        """Return the curves and the table of all jobs, with filters, and groups."""
+        from cwm_cli.bench.tables import benchmark_sections
+
+        return super().sections(runs) if len(runs) > 1 else benchmark_sections(runs[0])
 
 
 def _some(names: Sequence[str]) -> str:

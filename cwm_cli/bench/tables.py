@@ -8,12 +8,17 @@ which reports both systems with one model.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cwm_cli.agents.comparison import Mean
 from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun
-from cwm_cli.runs.report import Grid, RunReport
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.charts import rounded, table, table_of
+from cwm_cli.runs.progress import BestSoFar
+from cwm_cli.runs.report import Grid, RunReport, Section
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.text import UNKNOWN, money, share, tokens
 
 ERROR = "\N{PLUS-MINUS SIGN}"
@@ -104,6 +109,91 @@ def benchmark_report(run: BenchmarkRun) -> RunReport:
         },
         rows=[line | {"note": caveat} for line in lines] if caveat else lines,
     )
+
+
+JOB_HEADS = ("environment", "strategy", "model", "seed", "state")
+"""The columns in front of the table of all jobs; rows are chosen by their values."""
+
+
+def benchmark_sections(run: BenchmarkRun) -> list[Section]:
+    """Return the parts of the page of a benchmark: jobs with their curves, groups, and notes."""
+    rows = rows_of(run)
+    groups = groups_of(rows)
+    found = [
+        Section("jobs", "All jobs", jobs_data(run, rows), "Choose rows: the curves follow."),
+        *(
+            Section("table", each.title.capitalize(), table_of(each))
+            for each in group_grids(groups)
+        ),
+    ]
+    if any(row.play for row in rows):
+        *_, played = job_grids(rows)
+        found.append(Section("table", played.title.capitalize(), table_of(played)))
+    return [*found, Section("notes", "Notes", {"lines": [*_notes(run, rows, groups)]})]
+
+
+def jobs_data(run: BenchmarkRun, rows: Sequence[TrialRow]) -> dict[str, Any]:
+    """Return all jobs as a table, and the curve of the best score of each."""
+    heads = [
+        *JOB_HEADS,
+        "completions",
+        "train",
+        "held-out",
+        "floor",
+        "R",
+        "tokens",
+        "cost",
+        "seconds",
+    ]
+    lines = [
+        [
+            *(str(getattr(row, name) or "") for name in JOB_HEADS[:3]),
+            str(row.seed),
+            "solved" if row.solved else row.state,
+            row.completions,
+            row.train.value if row.train else None,
+            row.test.value if row.test else None,
+            row.test.least if row.test else None,
+            row.play.R if row.play else None,
+            row.tokens,
+            row.cost if row.cost is not None or row.state != "finished" else "unknown",
+            row.seconds,
+        ]
+        for row in rows
+    ]
+    words, cells = len(JOB_HEADS), table(heads, lines)["rows"]
+    kept = [
+        place
+        for place in range(len(heads))
+        if place in (0, 1) or any(line[place] not in (None, "") for line in cells)
+    ]
+    cells = [[line[place] for place in kept] for line in cells]
+    front = sum(place < words for place in kept)
+    several = [n for n in range(front) if len({line[n] for line in cells}) > 1]
+    named = {heads[place]: n for n, place in enumerate(kept)}
+    groups = [named[name] for name in ("strategy", "model", "environment") if name in named]
+    return {
+        "heads": [heads[place] for place in kept],
+        "rows": cells,
+        "words": front,
+        "filters": several,
+        "groups": groups,
+        "x": "completions",
+        "y": "best score so far",
+        "y_range": [0.0, 1.0],
+        "curves": [_curve(run, row) for row in rows],
+    }
+
+
+def _curve(run: BenchmarkRun, row: TrialRow) -> dict[str, Any]:
+    """Return the best score of a job after each completion; empty where it has none."""
+    try:
+        nodes = list(SearchRun.load(Path(row.run)).nodes())
+    except CwmError:
+        nodes = []
+    best = BestSoFar.of(nodes)
+    scores = [rounded(score) for score in best.scores]
+    return {"x": best.completions, "y": scores, "over": row.state == "finished"}
 
 
 def _notes(

@@ -22,8 +22,9 @@ from cwm_cli import __version__
 from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
+from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
-from cwm_cli.runs.report import Grid, RunSummary
+from cwm_cli.runs.report import Grid, RunSummary, Section
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
 
@@ -261,6 +262,17 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         run_names = " ".join(str(run.folder) for run in runs)
         facts = {**report.facts, "unfinished": unfinished, "run": run_names}
         return dataclasses.replace(report, facts=facts)
+
+    @classmethod
+    def sections(cls, runs: Sequence["CodingRun"]) -> list[Section]:
+        """Return the tables by difficulty, and the problems with filters."""
+        report = cls.report(runs)
+        problems = table_of(problem_grid(report.outcomes), filters=(1, 2))
+        return [
+            *(Section("table", each.title.capitalize(), table_of(each)) for each in report.grids),
+            Section("table", "Problems", problems),
+            Section("notes", "Notes", {"lines": [*report.notes]}),
+        ]
 
     def grids(self) -> list[Grid]:
         """Return a table with a line per problem."""

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.collecting import find_environment
+from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.questions import RecordedQuestion
 from cwm_cli.agents.training.runs import task_of
@@ -21,8 +22,9 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs import files
+from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.programs import Options, ProgramRun
-from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import DATASET, RunHeader
 
 if TYPE_CHECKING:
@@ -255,6 +257,14 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             rows=[each.model_dump(mode="json", exclude={"kind"}) for each in run.episodes()],
         )
 
+    @classmethod
+    def sections(cls, runs: Sequence[LearnRun]) -> list[Section]:
+        """Return the curve of learning, what is certified, aims, questions, and programs."""
+        if len(runs) > 1:
+            raise CwmError("runs of learning cannot be merged: report them one by one")
+        run, records = runs[0], list(runs[0].records())
+        return [*_sections(records), *run.program_sections()]
+
 
 @dataclass(frozen=True)
 class LearningResult:
@@ -298,6 +308,92 @@ class LearningResult:
             "questions": [each.model_dump(mode="json") for each in self.questions],
             "gaps": list(self.gaps),
         }
+
+
+def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
+    """Yield the parts of a page that the journal of learning has."""
+    episodes = [each for each in records if isinstance(each, EpisodeRecord)]
+    programs = [each for each in records if isinstance(each, ProgramRecord)]
+    questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
+    certified = [each for each in records if isinstance(each, Certificate)]
+    if episodes:
+        about = "An episode that a budget cut off is left out."
+        yield Section("chart", "Return of each episode", return_curve(episodes), about)
+    if certified:
+        untried = [
+            f"Not covered, because it was never tried: {each}" for each in certified[-1].untried
+        ]
+        lines = [str(certified[-1]), *untried]
+    else:
+        lines = ["Nothing is certified: its own play did not agree with the world for long enough."]
+    yield Section("notes", "Certificate", {"lines": lines})
+    if episodes:
+        yield Section("panels", "Steps and mismatches", {"sections": list(_step_panels(episodes))})
+    if programs:
+        heads = ["program", "by", "steps", "rows", "lines", "unexplained", "wrong", "seconds"]
+        rows = (
+            [str(p.number), p.origin, p.steps, p.rows, p.lines, p.unexplained, p.wrong, p.seconds]
+            for p in programs
+        )
+        yield Section("table", "Programs over time", table(heads, rows, words=2, filters=(1,)))
+    if len(programs) > 1:
+        yield Section("panels", "", {"sections": list(_program_panels(programs))})
+    if questions:
+        asked = sorted(questions.values(), key=lambda each: (each.state != "open", -each.weight))
+        told = (
+            [each.state, each.text, each.answer, each.source, each.asked, each.weight]
+            for each in asked
+        )
+        heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
+        count = sum(each.state == "open" for each in asked)
+        about = f"{count} open, {len(asked) - count} answered; what plans depend on most is first."
+        data = table(heads, told, words=4, filters=(0, 3))
+        yield Section("table", "Questions", data, about)
+
+
+def return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """Return the chart of the returns, of play for the return and of play to learn apart."""
+    whole = [each for each in episodes if not each.is_cut]
+    kinds = {
+        "for the return": ([each for each in whole if each.aim in PLAY], 0),
+        "to learn": ([each for each in whole if each.aim not in PLAY], 1),
+    }
+    lines = [
+        ChartLine(
+            name,
+            [each.steps for each in some],
+            [each.returned for each in some],
+            loose=tone == 1,
+            tone=tone,
+            tips=[f"episode {each.number}: {each.aim}, {each.length} steps" for each in some],
+        )
+        for name, (some, tone) in kinds.items()
+        if some
+    ]
+    return LineChart("steps of the environment", "return", lines).data()
+
+
+def _step_panels(episodes: Sequence[EpisodeRecord]) -> Iterator[list[Any]]:
+    """Yield what steps were for, and how many mismatches there were, summed up over the steps."""
+    places = [each.steps for each in episodes]
+    aims = dict.fromkeys(aim for each in episodes for aim in each.aims)
+    lines = [
+        ChartLine(aim, places, np.cumsum([each.aims.get(aim, 0) for each in episodes]).tolist())
+        for aim in aims
+    ]
+    yield ["What steps were for", "chart", LineChart("steps", "steps for it so far", lines).data()]
+    wrong = np.cumsum([each.mismatched for each in episodes]).tolist()
+    line = ChartLine("", places, wrong, tone="bad")
+    drawn = LineChart("steps", "mismatches so far", [line], staircase=True).data()
+    yield ["Predictions that went wrong", "chart", drawn]
+
+
+def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:
+    """Yield how programs grew, and how many rows they left unexplained."""
+    measures = {"lines": "lines of the program", "unexplained": "rows that no rule gives"}
+    for name, words in measures.items():
+        line = ChartLine.of("", [(each.steps, getattr(each, name)) for each in programs])
+        yield ["", "chart", LineChart("steps", words, [line], staircase=True).data()]
 
 
 MOST_TOLD = 12

@@ -17,9 +17,10 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
+from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.searches import SearchRecord, connected_nodes
 from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
@@ -206,8 +207,54 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             rows=[each.model_dump(mode="json", exclude={"kind"}) for each in phases],
         )
 
+    @classmethod
+    def sections(cls, runs: Sequence[TheoryRun]) -> list[Section]:
+        """Return the likelihoods by phase, the best rules, how they changed, and what was found."""
+        if len(runs) > 1:
+            raise CwmError("runs of theorizing cannot be merged: report them one by one")
+        phases = runs[0].phases()
+        if not phases:
+            return [Section("notes", "Phases", {"lines": ["No phase is over yet."]})]
+        rules = {"lines": phases[-1].rules.splitlines() or ["There are none yet."]}
+        found = [
+            Section("panels", "Log-likelihood by phase", {"sections": likelihood_panels(phases)}),
+            Section("notes", "The best rules", rules),
+        ]
+        grids = (rules_grid(phases), found_grid(phases), every_phase(phases))
+        return found + [
+            Section("table", grid.title.capitalize(), table_of(grid))
+            for grid in grids
+            if grid.cells
+        ]
 
-def likelihood_grid(phases: Sequence[PhaseRecord]) -> Grid:
+
+def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
+    """Return charts of the log-likelihood (nats) by phase: in all, and by kind of change."""
+    places = [each.number for each in phases]
+    label = "nats, higher is better"
+    train = ChartLine(
+        "train, a row", places, [each.train / max(each.evidence, 1) for each in phases]
+    )
+    whole = ChartLine("", places, [each.held_out_total for each in phases], tone=0)
+    kinds = dict.fromkeys(kind for each in phases for kind in each.held_out)
+    by_kind = [ChartLine(k, places, [each.held_out.get(k) for each in phases]) for k in kinds]
+    panels = [
+        ["Held-out changes, all", "chart", LineChart("phase", label, [whole]).data()],
+        ["Evidence, mean of a row", "chart", LineChart("phase", label, [train]).data()],
+    ]
+    if len(by_kind) > 1:
+        panels.append(
+            ["Held-out changes, by kind", "chart", LineChart("phase", label, by_kind).data()]
+        )
+    return panels
+
+
+def every_phase(phases: Sequence[PhaseRecord]) -> Grid:
+    """Write what all phases came to."""
+    return likelihood_grid(phases, most=len(phases))
+
+
+def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MOST_TOLD) -> Grid:
     """Write what the last phases came to, the held-out rows by kind of change."""
     kinds = list(dict.fromkeys(kind for each in phases for kind in each.held_out))
     return Grid(
@@ -223,7 +270,7 @@ def likelihood_grid(phases: Sequence[PhaseRecord]) -> Grid:
                 f"{each.held_out_total:.2f}",
                 *(f"{each.held_out[k]:.2f}" if k in each.held_out else UNKNOWN for k in kinds),
             ]
-            for each in phases[-MOST_TOLD:]
+            for each in phases[-most:]
         ],
     )
 

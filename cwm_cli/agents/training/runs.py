@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,9 +19,10 @@ from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Trainer, Traini
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import WorldModel
@@ -305,6 +306,56 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
             facts=about.as_json() | (run.result() or {}),
             rows=[each.model_dump(mode="json", exclude={"kind", "episodes"}) for each in epochs],
         )
+
+    @classmethod
+    def sections(cls, runs: Sequence[TrainRun]) -> list[Section]:
+        """Return how training went: returns, losses and held-out measures over the steps."""
+        report = cls.report(runs)
+        notes = Section("notes", "About this training", {"lines": [*report.notes]})
+        return [*_sections(runs[0].epochs(), runs[0].played()), notes]
+
+
+def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Iterator[Section]:
+    """Yield the curves of training: returns, losses, and what new rows say."""
+    collected = [episode for each in epochs for episode in each.episodes]
+    tested = [each for each in played if each.number]
+    random = next((each for each in played if not each.number), None)
+    lines = []
+    if collected:
+        steps, returns = [e.steps for e in collected], [e.returned for e in collected]
+        tips = [f"{e.length} steps" for e in collected]
+        lines.append(ChartLine("collected", steps, returns, loose=True, tone="quiet", tips=tips))
+    if tested:
+        errors = [each.stderr or 0.0 for each in tested]
+        lines.append(
+            ChartLine(
+                "tested in the true environment",
+                [each.steps for each in tested],
+                [each.mean for each in tested],
+                [each.mean - error for each, error in zip(tested, errors, strict=True)],
+                [each.mean + error for each, error in zip(tested, errors, strict=True)],
+                tone=0,
+            )
+        )
+    if lines:
+        rules = {"random play": random.mean if random else None}
+        about = "The band is the standard error over test episodes." if tested else ""
+        drawn = LineChart("steps", "return of an episode", lines, rules=rules).data()
+        yield Section("chart", "Returns", drawn, about)
+    for title, part in {"Losses": "losses", "Rows not yet learned from": "held_out"}.items():
+        names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
+        panels = [[name, "chart", _measure_curve(epochs, part, name)] for name in names]
+        if panels:
+            yield Section("panels", title, {"sections": panels})
+    for grid in (number_grid("losses by epoch", epochs, "losses"), played_grid(played)):
+        if grid.cells:
+            yield Section("table", grid.title.capitalize(), table_of(grid))
+
+
+def _measure_curve(epochs: Sequence[EpochRecord], part: str, name: str) -> dict[str, Any]:
+    """Return the chart of a loss or a measure over the steps; a gap is where it is missing."""
+    points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
+    return LineChart("steps", "", [ChartLine.of("", points)]).data()
 
 
 CHECKPOINT = Owner("checkpoint", CheckpointChoice)

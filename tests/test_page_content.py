@@ -1,0 +1,200 @@
+"""What pages of runs show: the figures of the commands, charts and tables that can be read."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cwm_cli as cwm
+from browser import Browser, browser  # noqa: F401  # a fixture
+from cwm_cli.agents.synthesizing import SynthesisResult
+from cwm_cli.problems.feedback.separation import Quantity
+from cwm_cli.runs.charts import MOST_POINTS, ChartLine, LineChart, rounded, table, thinned
+from cwm_cli.runs.listing import load
+from cwm_cli.runs.progress import BestSoFar, score_curve, spending_sections
+from cwm_cli.search.contracts import Node, Usage, Verdict
+from cwm_cli.views.page import _document
+from cwm_cli.views.page.measured import measured_sections, told_apart
+
+
+def node(number: int, score: float, *, asked: bool = True, cost: float | None = 0.5) -> Node:
+    usage = Usage(prompt_tokens=10, completion_tokens=5, cost=cost, seconds=1.0)
+    verdict = Verdict(score=score, floor=0.2)
+    return Node(number, number, number - 1, "improve", "", verdict, "", usage, asked=asked)
+
+
+def test_a_line_that_is_thinned_keeps_its_ends_and_says_so() -> None:
+    assert thinned(3, 5) == [0, 1, 2]
+    kept = thinned(10_000, 500)
+    assert (len(kept), kept[0], kept[-1]) == (500, 0, 9_999)
+    line = ChartLine("a", list(range(2_000)), [0.0] * 2_000)
+    data = LineChart("x", "y", [line]).data()
+    assert len(data["series"][0]["x"]) == MOST_POINTS
+    assert data["note"] == f"Drawn are {MOST_POINTS} of 2,000 points, evenly spread."
+
+
+def test_numbers_that_are_none_become_gaps() -> None:
+    assert [rounded(value) for value in (float("nan"), float("inf"), None, 2.0, 1 / 3)] == [
+        None,
+        None,
+        None,
+        2,
+        0.333333,
+    ]
+    assert table(["a", "b"], [[True, float("nan")]])["rows"] == [["yes", None]]
+
+
+def test_the_best_so_far_never_falls_and_counts_completions_only() -> None:
+    nodes = [node(0, 0.5), node(1, 0.7, asked=False), node(2, 0.1), node(3, 0.9)]
+    assert BestSoFar.of(nodes) == BestSoFar([1, 2, 3], [0.7, 0.7, 0.9])
+    curve = score_curve(nodes)
+    assert [len(one["x"]) for one in curve["series"]] == [3, 1, 3]
+    assert curve["rules"][0]["y"] == 0.2
+
+
+def test_a_cost_that_is_unknown_is_said_and_never_counted_as_nothing() -> None:
+    nodes = [node(0, 0.1), node(1, 0.2, cost=None), node(2, 0.3)]
+    (section,) = spending_sections(nodes)
+    cost = next(data for title, _, data in section.data["sections"] if title == "Cost")
+    assert cost["series"][0]["y"] == [0.5, None, None]
+    assert "1 of 3 completions is unknown" in cost["note"]
+
+
+def test_the_two_numbers_of_a_map_are_those_that_tell_wrong_rows_from_right_ones() -> None:
+    rng = np.random.default_rng(0)
+    x, y, noise = rng.normal(size=(3, 600))
+    wrong = (x > 0.5) & (y < 0)
+    named = {
+        name: Quantity(name, values) for name, values in zip("xyn", (x, y, noise), strict=True)
+    }
+    bits = {
+        pair: told_apart(wrong, *(named[name] for name in pair))
+        for pair in ("xy", "xn", "yn", "nn")
+    }
+    assert max(bits, key=lambda pair: bits[pair]) == "xy"
+    assert bits["nn"] < 0.05
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> SynthesisResult:
+    folder = tmp_path_factory.mktemp("page") / "poles"
+    return cwm.synthesize("CartPole-v1", budget=1, run=folder)
+
+
+@pytest.mark.slow
+def test_a_page_has_the_figures_of_evaluate_and_says_where_a_program_is_wrong(
+    found: SynthesisResult,
+) -> None:
+    run = load(found.run)
+    known = cwm.evaluate(found.run)
+    bars = next(part for part in type(run).sections([run]) if part.kind == "bars")
+    accuracy = next(row for row in bars.data["rows"] if row["name"] == "accuracy")
+    scores = known.scores.train, known.scores.test
+    assert accuracy["values"] == [score and score.accuracy for score in scores]
+    assert accuracy["marks"] == [score and score.floor for score in scores]
+    episodes = next(part for part in measured_sections(run) if part.kind == "groups")
+    panels = episodes.data["groups"][0]["sections"]
+    recorded, predicted = panels[0][2]["series"]
+    assert recorded["y"] == pytest.approx(predicted["y"], abs=1e-3)
+
+    program = found.run / "best.py"
+    text = program.read_text()
+    program.write_text(text + "\n_step = Environment.step\n" + WRONG)
+    sections = {part.title: part for part in measured_sections(load(found.run))}
+    program.write_text(text)
+    kinds = {line[0]: line[1] for line in sections["Mismatches by kind"].data["rows"]}
+    right = {line[0]: line[1] for line in wrong_rows(found)}
+    assert kinds["reward"] == right["reward"] > 0
+    assert kinds["observation"] == 0
+    assert "Cart Velocity" in str(sections["Where it is wrong"].data["rows"])
+    assert {"right", "wrong"} == {
+        one["name"] for one in sections["Map of right and wrong rows"].data["series"]
+    }
+
+
+WRONG = """
+def step(self, action, _step=_step):
+    seen, reward, ended = _step(self, action)
+    return seen, reward + float(seen[1] > 0.5), ended
+Environment.step = step
+"""
+
+
+def wrong_rows(found: SynthesisResult) -> list[list[Any]]:
+    """Count the train rows after which the cart is faster than 0.5."""
+    rows = load(found.run).dataset().train  # type: ignore[attr-defined]  # of a search
+    fast = rows.columns["next_observations"][:, 1] > 0.5
+    return [["reward", int(fast.sum())]]
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_run_is_said_in_a_line(found: SynthesisResult) -> None:
+    program = found.run / "best.py"
+    text = program.read_text()
+    program.write_text("raise ValueError('no')\n")
+    (section,) = measured_sections(load(found.run))
+    program.write_text(text)
+    assert section.kind == "notes"
+    assert "the program failed" in section.data["lines"][0]
+
+
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
+
+
+def drawn(tmp_path: Path, *sections: tuple[str, dict[str, Any]]) -> Path:
+    """Write a page with sections of some kinds."""
+    parts = [{"kind": kind, "title": kind, "data": data, "about": ""} for kind, data in sections]
+    page = {"title": "t", "facts": [], "damage": [], "sections": parts, "written": "now"}
+    file = tmp_path / "page.html"
+    file.write_text(_document("t", page), encoding="utf-8")
+    return file
+
+
+JOBS: dict[str, Any] = {
+    "heads": ["environment", "strategy", "score"],
+    "rows": [["A", "one", 0.5], ["A", "two", 1.0], ["B", "one", 0.2], [HOSTILE, "two", 0.1]],
+    "words": 2,
+    "filters": [0, 1],
+    "groups": [1],
+    "x": "completions",
+    "y": "best",
+    "curves": [{"x": [1, 2], "y": [0.1, y], "over": True} for y in (0.5, 1.0, 0.2, 0.1)],
+}
+
+
+@pytest.mark.slow
+def test_charts_have_a_line_for_each_series_and_filters_change_the_curves(
+    browser: Browser,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    lines = [ChartLine(name, [0, 1], [0, 1]) for name in ("a", "b", HOSTILE)]
+    cells = {"frames": [{"name": HOSTILE, "rows": [{"name": "r", "after": [1], "said": [2]}]}]}
+    file = drawn(
+        tmp_path, ("chart", LineChart("x", "y", lines).data()), ("jobs", JOBS), ("cells", cells)
+    )
+    browser.open(file, width=390)
+    count = "return document.querySelectorAll('{}').length"
+    assert browser.run(count.format("[data-kind=chart] .series .line")) == 3
+    assert browser.run(count.format("[data-kind=jobs] tbody tr")) == 4
+    assert browser.run(count.format("[data-kind=jobs] .series")) == 2
+    assert browser.run("return document.documentElement.scrollWidth") == 390
+    curve = "return document.querySelector('[data-kind=jobs] .line').getAttribute('d')"
+    before = browser.run(curve)
+    browser.run(
+        "const s = document.querySelector('[data-kind=jobs] select[data-column=\"0\"]');"
+        "s.value = [...s.options].find((o) => o.text === 'B').value;"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    assert browser.run(count.format("[data-kind=jobs] tbody tr")) == 1
+    assert browser.run(curve) != before
+    browser.run("document.querySelector('[data-kind=chart] .chart-key').click()")
+    assert browser.run(count.format("[data-kind=chart] .series")) == 2
+    browser.run(
+        "const c = document.querySelector('[data-kind=chart] .chart svg'); c.focus();"
+        "c.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    )
+    assert "x 0" in browser.run("return document.querySelector('.chart-tip').textContent")
+    assert browser.run("return document.querySelector('.differs').textContent") == "2 1"
+    assert browser.run("return window.hacked") is None
+    assert browser.heard() == []
