@@ -14,7 +14,7 @@ import numpy as np
 
 from cwm_cli.agents.evaluating import EvaluationResult, Part, evaluate
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.objects import OBJECTS
+from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import FollowedEpisode, Score
@@ -302,7 +302,7 @@ def _columns(rows: Dataset) -> list[str] | None:
     schema = rows.metadata.get("objects")
     if schema is None:
         return None
-    return ["class", *(each["name"] for each in schema["fields"])]
+    return [*ObjectSchema.from_json(schema).names]
 
 
 def _frame(trajectory: FollowedEpisode, step: int) -> dict[str, Any]:
@@ -336,8 +336,8 @@ def _values(line: np.ndarray, rows: Dataset, *, is_table: bool) -> list[Any]:
     values = [value if isinstance(value, str) else rounded(value) for value in line.tolist()]
     if not is_table:
         return values
-    schema = rows.metadata["objects"]
-    meant = [schema["classes"], *(each.get("values") or () for each in schema["fields"])]
+    schema = ObjectSchema.from_json(rows.metadata["objects"])
+    meant = [schema.classes, *(each.values for each in schema.fields)]
     return [
         known[value] if known and isinstance(value, int) and 0 <= value < len(known) else value
         for known, value in zip(meant, values, strict=False)
