@@ -74,11 +74,14 @@ class LineChart(NamedTuple):
                 left.append(f"{len(kept):,} of {len(line.x):,} points{name}")
             drawn.append(_line(line, kept))
         told = f"Drawn are {', '.join(left)}, evenly spread." if left else ""
-        known = {name: value for name, value in self.rules.items() if value is not None}
+        known: dict[float, list[str]] = {}
+        for name, value in self.rules.items():
+            if value is not None:
+                known.setdefault(value, []).append(name)  # of equal ones the names would overlap
         more = {
             "staircase": self.staircase,
             "y_range": list(self.y_range) if self.y_range else None,
-            "rules": [{"name": name, "y": rounded(value)} for name, value in known.items()],
+            "rules": [{"name": " and ".join(names), "y": rounded(y)} for y, names in known.items()],
             "note": " ".join(filter(None, [self.note, told])),
         }
         return (

@@ -251,7 +251,7 @@ def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
 
 def every_phase(phases: Sequence[PhaseRecord]) -> Grid:
     """Write what all phases came to."""
-    return likelihood_grid(phases, most=len(phases))
+    return likelihood_grid(phases, most=len(phases))._replace(title="all phases")
 
 
 def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MOST_TOLD) -> Grid:

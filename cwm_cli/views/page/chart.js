@@ -65,7 +65,7 @@
     }
     if (!range && !near && low > 0 && low < high / 2) low = 0;
     if (high - low < 1e-9 * Math.max(1, Math.abs(high))) {
-      const around = whole ? 1 : Math.max(Math.abs(high) * 0.1, 1e-6);
+      const around = whole || high === 0 ? 1 : Math.abs(high) * 0.1;
       [low, high] = [low - around, high + around];
     }
     let step = niceStep((high - low) / many);

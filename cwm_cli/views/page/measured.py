@@ -288,13 +288,33 @@ def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
         said = trajectory.columns[leaf.name][:, 0]
         wrong = (said != recorded).reshape(trajectory.steps, -1).sum(axis=1)
         differing += np.where(trajectory.alive[:, 0], wrong, 0)
-    line = ChartLine("", list(range(1, len(differing) + 1)), differing.tolist(), tone="bad")
-    yield ["", "chart", LineChart("step", "cells that differ", [line], staircase=True).data()]
+    if differing.any():
+        line = ChartLine("", list(range(1, len(differing) + 1)), differing.tolist(), tone="bad")
+        drawn = LineChart("step", "cells that differ", [line], staircase=True).data()
+        yield ["", "chart", drawn]
     if sum(leaf.space.size for leaf in leaves) <= MOST_CELLS and trajectory.steps:
         frames = [_frame(trajectory, step) for step in thinned(trajectory.steps, MOST_FRAMES)]
         columns = _columns(rows)
-        more = " (one of the draws)" if trajectory.draws > 1 else ""
+        more = " of what changes" if columns else ""
+        more += " (one of the draws)" if trajectory.draws > 1 else ""
+        frames = _moving(frames)
         yield [f"Step by step{more}", "cells", {"columns": columns, "frames": frames}]
+
+
+def _moving(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the lines of many that stay as they are, and are predicted so, in all frames."""
+    if len(frames[0]["rows"]) <= FEW_CELLS:
+        return [*frames]
+    moving = {
+        line["name"]
+        for frame in frames
+        for line in frame["rows"]
+        if line["before"] != line["after"] or line.get("said", line["after"]) != line["after"]
+    }
+    return [
+        frame | {"rows": [line for line in frame["rows"] if line["name"] in moving]}
+        for frame in frames
+    ]
 
 
 def _columns(rows: Dataset) -> list[str] | None:
