@@ -101,6 +101,10 @@ class Hooks(Protocol):
         """Offer agents for `cwm train --agent`: `agents.training.trainer.AgentTrainer`."""
 
     @hookspec
+    def cwm_trackers(self) -> Mapping[str, Callable[..., object] | str]:
+        """Offer where numbers of runs are kept (`--tracker`): `agents.tracking.Tracker`."""
+
+    @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
 

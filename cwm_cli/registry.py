@@ -56,6 +56,7 @@ Kind = Literal[
     "learning strategy",
     "trainer",
     "agent",
+    "tracker",
 ]
 Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method", "trainer"]
 """Where something is taken without being named: see the hook `cwm_defaults`."""
@@ -78,6 +79,7 @@ HOOKS: Mapping[Kind, str] = {
     "learning strategy": "cwm_learning_strategies",
     "trainer": "cwm_trainers",
     "agent": "cwm_agents",
+    "tracker": "cwm_trackers",
 }
 BASES: Mapping[Kind, str] = {
     "backend": "cwm_cli.search.contracts:Backend",
@@ -96,6 +98,7 @@ BASES: Mapping[Kind, str] = {
     "learning strategy": "cwm_cli.agents.learning.strategy:LearningStrategy",
     "trainer": "cwm_cli.agents.training.trainer:Trainer",
     "agent": "cwm_cli.agents.training.trainer:AgentTrainer",
+    "tracker": "cwm_cli.agents.tracking:Tracker",
 }
 """The base class of each kind; what a plugin gives has to be a subclass, or a function."""
 
@@ -134,6 +137,10 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "agent": {
         "planner": "cwm_cli.agents.training.acting:PlannerTrainer",
         "random": "cwm_cli.agents.training.acting:RandomTrainer",
+    },
+    "tracker": {
+        "trackio": "cwm_cli.agents.tracking:TrackioTracker",
+        "wandb": "cwm_cli.agents.tracking:WandbTracker",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.agents.synthesizing import choose_backend
+from cwm_cli.agents.tracking import Measures
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
     BenchmarkConfig,
@@ -245,6 +246,21 @@ class BenchmarkWork:
         finally:
             self.executor.close()
             self.running = {}
+
+    def measured(self) -> Measures:
+        """Return what a tracker keeps: jobs that are over, their mean score and the cost of all."""
+        standings = self.standings()
+        over = [each for each in standings if each.is_over]
+        scores = [each.best for each in over if each.best is not None]
+        numbers = {
+            "jobs": len(over),
+            "failed": len(over) - sum(each.is_finished for each in over),
+            "best": sum(scores) / len(scores) if scores else None,
+            "completions": sum(each.completions for each in standings),
+            "cost": sum(each.cost or 0.0 for each in standings),
+            "seconds": self.run.elapsed,
+        }
+        return Measures(len(over), numbers)
 
     def standings(self) -> list[TrialStanding]:
         """Return how far every job is; the journals of searches are read while they grow.

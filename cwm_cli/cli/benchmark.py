@@ -21,7 +21,10 @@ from cwm_cli.cli.shared import (
     ShiftOption,
     TemperatureOption,
     ToolOption,
+    TrackerOption,
+    TrackOption,
     parse_env_args,
+    tracked,
 )
 from cwm_cli.errors import CwmError
 
@@ -100,6 +103,8 @@ def benchmark(
     new: Annotated[
         bool, typer.Option("--new", help="Start another benchmark even if one can be continued.")
     ] = False,
+    track: TrackOption = None,
+    tracker: TrackerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Search with every strategy, model and seed in many environments, and compare.
@@ -140,7 +145,7 @@ def benchmark(
         run=run,
         new=new,
         executor=executor,
-        observer=BenchmarkView(json=json),
+        observer=tracked(BenchmarkView(json=json), track, tracker),
     )
     print_report(result.report, json=json)
     if result.why_nothing:

@@ -322,6 +322,7 @@ OFFERS: Mapping[str, Offers] = {
     "executor": known("executor"),
     "to": known("exporter"),
     "agent": known("agent"),
+    "tracker": known("tracker"),
     "model": models,
     "train model": known("trainer"),
     "option": options,

@@ -44,6 +44,7 @@ EXTRAS = {
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
+    "track": Extra("trackio", "cwm-cli[track]", "numbers of runs in a tracker of experiments"),
     "hub": Extra(
         "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
     ),

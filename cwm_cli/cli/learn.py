@@ -26,9 +26,12 @@ from cwm_cli.cli.shared import (
     ShiftOption,
     TemperatureOption,
     ToolOption,
+    TrackerOption,
+    TrackOption,
     console,
     emit_json,
     parse_env_args,
+    tracked,
 )
 
 
@@ -106,6 +109,8 @@ def learn(
     tool: ToolOption = None,
     allow_gap: AllowGapOption = None,
     seed: SeedOption = 0,
+    track: TrackOption = None,
+    tracker: TrackerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Learn an environment by acting in it: write a program of it, and play by that.
@@ -145,7 +150,7 @@ def learn(
             new=new,
             tools=tool or (),
             allow_gap=allow_gap or (),
-            observer=view,
+            observer=tracked(view, track, tracker),
         )
     curve = save_curve(f"{env}: return while learning", result.returns, result.run)
     if json:

@@ -26,6 +26,8 @@ from cwm_cli.views.lines import complain
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cwm_cli.runs.observer import Observer
+
 ALLOW_GAP = "CWM_ALLOW_GAP"
 """The environment variable with the gaps that are accepted, a space between any two."""
 
@@ -160,6 +162,24 @@ AllowGapOption = Annotated[
         show_default=False,
     ),
 ]
+TrackOption = Annotated[
+    str | None,
+    typer.Option(
+        "--track",
+        metavar="PROJECT",
+        help="Keep the numbers of the run in this project of a tracker, such as trackio.",
+        show_default=False,
+    ),
+]
+TrackerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tracker",
+        metavar="NAME",
+        help="The tracker of --track: trackio, wandb or a plugin's. Default: what is installed.",
+        show_default=False,
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 DataSeedOption = Annotated[
     int, typer.Option("--data-seed", min=0, help="Seed of the data that is collected by default.")
@@ -216,6 +236,17 @@ def _noise(pairs: list[str] | None) -> dict[str, float]:
             raise CwmError(f"--noise names {name!r} twice: name it once")
         deviations[name] = deviation
     return dict(sorted(deviations.items()))
+
+
+def tracked(view: "Observer", track: str | None, tracker: str | None) -> "Observer":
+    """Return an observer that tells a tracker what it hears, and a view everything."""
+    if track is None:
+        if tracker is not None:
+            raise CwmError(f"--tracker {tracker} needs a project: add --track PROJECT")
+        return view
+    from cwm_cli.agents.tracking import Tracking
+
+    return Tracking(track, tracker, beside=view)
 
 
 INTERRUPTED = 130

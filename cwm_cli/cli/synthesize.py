@@ -28,9 +28,12 @@ from cwm_cli.cli.shared import (
     StrategyOption,
     TemperatureOption,
     ToolOption,
+    TrackerOption,
+    TrackOption,
     console,
     emit_json,
     parse_env_args,
+    tracked,
 )
 from cwm_cli.errors import CwmError
 from cwm_cli.text import money, tokens
@@ -100,6 +103,8 @@ def synthesize(
     allow_gap: AllowGapOption = None,
     run: RunFolderOption = None,
     new: NewOption = False,
+    track: TrackOption = None,
+    tracker: TrackerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Search for a program that predicts an environment; a stopped run continues where it was.
@@ -132,7 +137,7 @@ def synthesize(
         allow_gap=allow_gap or (),
         run=run,
         new=new,
-        observer=SearchView(),
+        observer=tracked(SearchView(), track, tracker),
     )
     if json:
         emit_json(result.as_json())

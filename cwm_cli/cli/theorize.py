@@ -27,9 +27,12 @@ from cwm_cli.cli.shared import (
     SeedOption,
     ShiftOption,
     TemperatureOption,
+    TrackerOption,
+    TrackOption,
     console,
     emit_json,
     parse_env_args,
+    tracked,
 )
 
 
@@ -119,6 +122,8 @@ def theorize(
     run: RunFolderOption = None,
     new: NewOption = False,
     seed: SeedOption = 0,
+    track: TrackOption = None,
+    tracker: TrackerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find rules in words that make what happens in an environment likely.
@@ -165,7 +170,7 @@ def theorize(
             seed=seed,
             run=run,
             new=new,
-            observer=view,
+            observer=tracked(view, track, tracker),
         )
     curve = save_theory_curves(env, result)
     if json:

@@ -21,9 +21,12 @@ from cwm_cli.cli.shared import (
     RunFolderOption,
     SeedOption,
     ShiftOption,
+    TrackerOption,
+    TrackOption,
     console,
     emit_json,
     parse_env_args,
+    tracked,
 )
 
 
@@ -124,6 +127,8 @@ def train(
     run: RunFolderOption = None,
     new: NewOption = False,
     seed: SeedOption = 0,
+    track: TrackOption = None,
+    tracker: TrackerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train a neural world model of an environment, and an agent that acts by it.
@@ -157,7 +162,7 @@ def train(
             seed=seed,
             run=run,
             new=new,
-            observer=view,
+            observer=tracked(view, track, tracker),
         )
     curve = save_training_curves(env, result)
     if json:

@@ -656,6 +656,26 @@ def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
     assert (other / "letters").is_dir()
 
 
+@every("tracker")
+def test_a_tracker_keeps_numbers_or_says_how_it_is_installed(
+    name: str, material: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(material.folder)
+    for variable in ("TRACKIO_DIR", "WANDB_DIR"):  # what those that are built in write, and where
+        monkeypatch.setenv(variable, str(material.folder))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tracker = make("tracker", name, material)
+    try:
+        tracker.ready()
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1 and "install" in str(error)
+        pytest.skip(str(error))
+    tracker.begin("project", "run", {"env": "CartPole-v1", "seeds": [0, 1], "options": {"a": None}})
+    for step in (1, 1, 3):
+        tracker.log({"score": 0.5, "loss/reward": -1.0}, step)
+    tracker.finish()
+
+
 TOUCH = "from pathlib import Path; Path({file!r}).touch()"
 FAIL = "import sys; sys.exit('Error: no rocks')"
 
