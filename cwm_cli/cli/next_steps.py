@@ -56,7 +56,7 @@ def next_steps(runs: Path = RUNS) -> Iterator[str]:
     for run in [run for run in newest if run.is_over][:1]:
         if run.kind in PLAYABLE:
             yield _line("play", _command("plan", run.folder), _about(run))
-        yield _line("look", _command("runs", "report", run.folder))
+        yield _line("look", _command("runs", "report", run.folder, "--html"))
     yield ""
 
 
