@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.collecting import collect
     from cwm_cli.agents.evaluating import evaluate
     from cwm_cli.agents.exporting import export_transitions
+    from cwm_cli.agents.imagining import imagine
     from cwm_cli.agents.importing import import_transitions
     from cwm_cli.agents.interacting.play import play
     from cwm_cli.agents.learning.learn import learn
@@ -52,6 +53,7 @@ __all__ = [
     "evaluate",
     "export_transitions",
     "hookimpl",
+    "imagine",
     "import_transitions",
     "learn",
     "load",
@@ -76,6 +78,7 @@ _HOMES = {
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
     "export_transitions": "agents.exporting",
+    "imagine": "agents.imagining",
     "import_transitions": "agents.importing",
     "learn": "agents.learning.learn",
     "plan": "agents.playing",

@@ -86,9 +86,7 @@ def export_transitions(
     `out` names the file or folder, as the format names them; by default it is named like the
     dataset. What is there already is replaced with `force` alone, and only if it is of the format.
     """
-    factory = find("exporter", to)
-    chosen = read_options(options, [Owner("exporter", factory)])["exporter"]
-    exporter: Exporter = factory(**chosen)
+    exporter = exporter_of(to, options)
     rows = dataset if isinstance(dataset, Dataset) else Dataset.load(Path(dataset))
     name = rows.metadata.get("env", "transitions") if isinstance(dataset, Dataset) else dataset
     target = exporter.locate(str(out or f"{Path(name).stem}{exporter.suffix}"))
@@ -103,6 +101,14 @@ def export_transitions(
                 raise CwmError(f"{target} is there already: {hint}")
         exporter.write(rows, target, observer)
     return ExportResult(target, to.rpartition(":")[2], rows)
+
+
+def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> Exporter:
+    """Return the exporter of a name, with its options."""
+    factory = find("exporter", name)
+    chosen = read_options(options, [Owner("exporter", factory)])["exporter"]
+    exporter: Exporter = factory(**chosen)
+    return exporter
 
 
 @contextmanager

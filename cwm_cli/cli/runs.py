@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cwm_cli.cli.shared import JsonOption, emit, emit_json, guarded
+from cwm_cli.cli.shared import (
+    AllowGapOption,
+    JsonOption,
+    OptionsOption,
+    ToolOption,
+    emit,
+    emit_json,
+    guarded,
+)
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
@@ -21,14 +29,57 @@ if TYPE_CHECKING:
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run.", show_default=False)],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: DIR/export."),
+        str | None,
+        typer.Option("--out", metavar="PLACE", help="Where to write. Default: DIR/export."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="Imagined episodes in a format of datasets, such as minari, csv or parquet.",
+            show_default="a package",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", min=1, help="Imagined episodes.", show_default="10"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Seed of imagined episodes.", show_default="0"),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Who acts in imagined episodes: planner, random, or the agent of a training.",
+            show_default="planner",
+        ),
+    ] = None,
+    planner: Annotated[
+        str | None,
+        typer.Option("--planner", metavar="NAME", help="By which planner.", show_default="auto"),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps", min=1, help="Steps of an imagined episode.", show_default=False
+        ),
+    ] = None,
+    option: OptionsOption = None,
+    tool: ToolOption = None,
+    allow_gap: AllowGapOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a dataset that is there already.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Write the program of a run as a Python package: a Gymnasium environment that needs no cwm.
 
-    A run of another kind than a search writes what its own kind has to export.
+    A run of another kind than a search writes what its own kind has to export. With `--to` what is
+    written is a dataset of episodes that are played inside the world model, by planning in it.
 
     Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -36,16 +87,60 @@ def export(
     from contextlib import redirect_stdout
 
     from cwm_cli.agents.collecting import writing
+    from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
 
+    asked = {
+        "episodes": episodes,
+        "seed": seed,
+        "policy": policy,
+        "planner": planner,
+        "max_steps": max_steps,
+        "options": option,
+        "tools": tool,
+        "allow_gap": allow_gap,
+    }
+    given = {name: value for name, value in asked.items() if value not in (None, [])}
+    if to is not None:
+        return _export_imagined(folder, to, out, given, force=force, json=json)
+    if given:
+        name = {"options": "-o", "tools": "--tool"}.get(next(iter(given)))
+        name = name or f"--{next(iter(given)).replace('_', '-')}"
+        raise CwmError(f"{name} is for imagined episodes: add --to minari, or leave it out")
     with redirect_stdout(sys.stderr):  # environments may print
         made = export_of(folder)
-    target = out or folder / "export"
+    target = Path(out) if out else folder / "export"
     with writing(target):
         publish(made, target)
     for note in made.notes:
         complain(note, kind="Note")
     _report(made, target, json=json)
+    return None
+
+
+def _export_imagined(
+    folder: Path, to: str, out: str | None, asked: dict[str, Any], *, force: bool, json: bool
+) -> None:
+    """Imagine episodes, and write them in a format of datasets."""
+    import sys
+    from contextlib import redirect_stdout
+
+    from cwm_cli.agents.exporting import export_transitions, exporter_of
+    from cwm_cli.agents.imagining import imagine
+    from cwm_cli.agents.subjects import apart
+    from cwm_cli.cli.shared import emit
+    from cwm_cli.views.lines import Lines
+
+    theirs, rest = apart(asked.pop("options", ()), "exporter")
+    suffix = exporter_of(to, theirs).suffix  # what is wrong with it is said before anything else
+    with redirect_stdout(sys.stderr):  # environments may print
+        rows = imagine(folder, **asked, options=rest, observer=Lines())
+        place = out or f"{folder.name}-imagined{suffix}"
+        result = export_transitions(
+            rows, to, out=place, options=theirs, force=force, observer=Lines()
+        )
+    told = result.as_json() | {"imagined": rows.metadata["imagined"]}
+    emit(told if json else {k: v for k, v in told.items() if k != "imagined"}, json=json)
 
 
 def _report(made: Export, target: Path, *, json: bool) -> None:

@@ -207,7 +207,7 @@ def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool)
         limit, description = step_limit(made, max_steps), spec.describe(made)
         schema = spec.objects(made) if spec.objects else None
         names = tuple(spec.action_names(made)) if spec.action_names else ()
-        rows = _rows(subject, made, spaces, schema)
+        rows = example_rows(subject, made, spaces, schema)
     if not names and spaces[1].kind == "discrete":
         names = documented_actions(description, spaces[1].count)
     painter = Painter(spec, env_args, spaces[0], schema)
@@ -224,7 +224,7 @@ def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool)
     return Arena(name, task, rows, painter, named, keys_of(spaces[1], names))
 
 
-def _rows(
+def example_rows(
     subject: Subject, env: Any, spaces: tuple[Any, Any], schema: ObjectSchema | None
 ) -> Dataset:
     """Return a transition of the environment, as datasets of it are."""
