@@ -502,6 +502,26 @@ class TestRendering:
         assert world_of(CONFIG, ROWS, "").data["rendering"]["modes"] == []
 
 
+class TestElsewhere:
+    def test_it_passes_the_checks_of_stable_baselines(self, env):
+        checker = pytest.importorskip("stable_baselines3.common.env_checker")
+        checker.check_env(env.unwrapped)
+
+    @pytest.mark.long
+    def test_ppo_trains_in_it_unchanged_and_balances_the_true_pole(self, env):
+        stable = pytest.importorskip("stable_baselines3")
+        agent = stable.PPO("MlpPolicy", gymnasium.make(ID), seed=1, device="cpu").learn(60_000)
+        true, returns = gymnasium.make("CartPole-v1"), []
+        for seed in range(20):
+            seen, over, returned = true.reset(seed=seed)[0], False, 0.0
+            while not over:
+                action, _ = agent.predict(seen, deterministic=True)
+                seen, reward, terminated, truncated, _ = true.step(int(action))
+                returned, over = returned + reward, terminated or truncated
+            returns.append(returned)
+        assert np.mean(returns) > 450  # of 500; random actions come to about 22
+
+
 class TestSpaces:
     @quickly
     @given(SPACES, st.integers(0, 9))
