@@ -1,6 +1,6 @@
 """The wheel under every Python that is here: installed anew, and part of the tests run against it.
 
-    python -m benchmarks.interpreters [--only 3.12] [--tests test_packing,test_synthesize]
+    python -m benchmarks.interpreters [--only 3.12] [--wheel FILE] [--tests test_packing]
 
 An interpreter is found as `python3.X` on the path, or in the folders of pyenv and uv. Each gets a
 virtual environment of its own, the wheel with some extras, and a copy of the tests, so that what is
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SERVED = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = "minari,parquet,render"
+EXTRAS = "llm,minari,mujoco,parquet,render"
 TOOLS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "psutil>=5.9")
 TESTS = ("test_packing", "test_gymnasium", "test_planners", "test_synthesize", "test_export")
 """What stands for the rest: files, environments, planning, the sandbox and searches, packages."""
@@ -87,24 +87,32 @@ def tried(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> Outc
     )
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
     for line in lines:
-        if line.startswith(("FAILED", "ERROR")):
+        if line.startswith(("FAILED", "ERROR", "E   ModuleNotFoundError")):
             print(f"{version}: {line}", file=sys.stderr)
     return Outcome(version, versions, lines[-1], done.returncode == 0)
+
+
+def built(work: Path) -> Path | None:
+    """Build the wheel, from a source distribution as others would; None where that fails."""
+    done = run(sys.executable, "-m", "build", "-q", "--outdir", work / "dist", ROOT, cwd=work)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        return None
+    return next((work / "dist").glob("*.whl"))
 
 
 def main() -> int:
     """Try each interpreter, print a table, and say by the exit code whether all passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", help="such as 3.12; repeatable")
+    parser.add_argument("--wheel", type=Path, help="one that is built already")
     parser.add_argument("--tests", default=",".join(TESTS))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        build = run(sys.executable, "-m", "build", "-q", "--outdir", work / "dist", ROOT, cwd=work)
-        if build.returncode:
-            print(build.stderr, file=sys.stderr)
+        wheel = asked.wheel or built(work)
+        if wheel is None:
             return 1
-        (wheel,) = (work / "dist").glob("*.whl")
         print(f"{wheel.name}, {wheel.stat().st_size:,} bytes\n")
         print("| Python | with | tests |\n|---|---|---|")
         passed = True
