@@ -77,9 +77,10 @@ def tried(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> Outc
         "print(*(f'{name} {v(name)}' for name in sys.argv[1:]), sep=', ')"
     )
     versions = run(own, "-c", asked, "gymnasium", "numpy", "scipy", cwd=work).stdout.strip()
-    shutil.copytree(ROOT / "tests", work / "tests")
+    for name in ("tests", "benchmarks"):  # of which some tests take what they need
+        shutil.copytree(ROOT / name, work / name)
     (work / "pytest.ini").write_text(
-        "[pytest]\npythonpath = tests\nmarkers =\n    slow: x\n    long: x\n"
+        "[pytest]\npythonpath = . tests\nmarkers =\n    slow: x\n    long: x\n"
     )
     files = [f"tests/{name}.py" for name in tests]
     done = run(
