@@ -1,0 +1,11 @@
+"""Best of n with restarts, as a plugin of `cwm`."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_strategies() -> Mapping[str, str]:
+    """Offer the strategy; it is imported when it is asked for."""
+    return {"best-of-n": "best_of_n.strategy:BestOfN"}

@@ -1,0 +1,11 @@
+"""A warehouse with a key, a door and conveyor belts, as a plugin of `cwm`."""
+
+from collections.abc import Mapping
+
+from cwm_cli import hookimpl
+
+
+@hookimpl
+def cwm_environments() -> Mapping[str, str]:
+    """Offer the environment; what it takes is imported when it is asked for."""
+    return {"Warehouse-v0": "warehouse.environment:specify"}
