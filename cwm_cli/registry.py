@@ -262,11 +262,12 @@ def find(kind: Kind, name: str) -> Any:
     plugin, entry = owners[0]
     _log_owner(kind, name, f"{plugin.package} ({plugin.name})")
     try:
-        found, base = _resolve(entry), _resolve(BASES.get(kind))
+        found, base = _resolve(entry), base_of(kind)
     except (ImportError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise CwmError(
-            f"the {kind} {name!r} of {plugin.package} cannot be loaded ({reason}): reinstall it"
+            f"the {kind} {name!r} of {plugin.package} cannot be loaded ({reason}): "
+            "mend or reinstall it"
         ) from error
     if base is not None and isinstance(found, type) and not issubclass(found, base):
         raise CwmError(
@@ -280,6 +281,12 @@ def find(kind: Kind, name: str) -> Any:
 def _log_owner(kind: Kind, name: str, owner: str) -> None:
     """Log whose something is, once: it may be looked up often."""
     log.debug("the %s %r is that of %s", kind, name, owner)
+
+
+def base_of(kind: Kind) -> type | None:
+    """Return the base class of a kind, None of environments: those are functions."""
+    base: type | None = _resolve(BASES.get(kind))
+    return base
 
 
 def environment(name: str) -> "EnvironmentSpec":

@@ -112,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def recorded() -> tuple[EnvironmentSpec, Dataset]:
     """Record a few short random episodes."""
     spec = environment(ENVIRONMENT)
-    options = {"policy": "random", "episodes": 4, "test_episodes": 2, "max_steps": 30}
+    options = {"policy": "core:random", "episodes": 4, "test_episodes": 2, "max_steps": 30}
     return spec, record(spec, **options)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import is_dataclass, replace
-from inspect import getdoc, signature
+from inspect import Parameter, getdoc, isfunction, signature
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +24,7 @@ from cwm_cli.agents.theorizing.experimenters import Experimenter, PhaseContext, 
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
@@ -53,6 +53,7 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.loop import Search
 from cwm_cli.testing.conftest import Material
+from cwm_cli.worlds.model import Predictions
 
 BUDGET = 40
 """Completions of a search: enough for a tree with every kind of move in it."""
@@ -102,7 +103,33 @@ def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, n
         registry.read_options(defaults, [Owner("it", factory)])
     except CwmError as error:
         wrong.append(f"refuses its own defaults: {error}")
+    wrong += _wrong_signatures(factory, registry.base_of(kind))
     assert not wrong, f"{name} {', '.join(wrong)}"
+
+
+def _wrong_signatures(factory: Any, base: type | None) -> Iterator[str]:
+    """Say which methods cannot be called as those of the base class are."""
+    if base is None or not isinstance(factory, type):
+        return
+    for name, promised in vars(base).items():
+        own = getattr(factory, name, None)
+        if not isfunction(promised) or name.startswith("_") or not isfunction(own):
+            continue
+        taken = [*signature(promised).parameters.values()]
+        keywords = [each.name for each in taken if each.kind is Parameter.KEYWORD_ONLY]
+        places = [None] * sum(each.kind is Parameter.POSITIONAL_OR_KEYWORD for each in taken)
+        try:
+            signature(own).bind(*places, **dict.fromkeys(keywords))
+        except TypeError:
+            words = ", ".join(each.name for each in taken)
+            given = ", ".join(signature(own).parameters)
+            yield f"has {name}({given}), which is called with ({words})"
+
+
+def returned(value: Any, kind: type, what: str) -> Any:
+    """Return a value that is of its kind; say of any other what was expected."""
+    assert isinstance(value, kind), f"{what} has to return a {kind.__name__}, not {value!r:.80}"
+    return value
 
 
 class Lengths(Problem):
@@ -143,6 +170,7 @@ def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...]
 
 @every("strategy")
 def test_a_strategy_makes_its_own_moves_from_programs_that_there_are(name: str) -> None:
+    returned(find("strategy", name)().select(np.random.default_rng(0), ()), Move, "select")
     for parallel in (1, 3):
         search = searched(name, seed=1, parallel=parallel)
         assert len(search.nodes) == BUDGET
@@ -195,7 +223,7 @@ def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
     except CwmError as error:
         assert len(str(error).splitlines()) == 1
         return
-    assert first.text == again.text
+    assert returned(first, Completion, "complete").text == again.text
     assert isinstance(first.text, str)
     assert first.usage.tokens >= 0
 
@@ -371,6 +399,9 @@ def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
         except Unsuited as reason:
             assert str(reason).strip()
             continue
+        returned(plans, list, "plan")
+        for plan in plans:
+            returned(plan, list, "plan, for each situation,")
         again = Decider([planner()], Walk(kind), seed=3).plan(moments)
         low, high = model.action_space.low, model.action_space.high
         for plan, repeated in zip(plans, again, strict=True):
@@ -444,9 +475,10 @@ def test_a_world_model_predicts_every_row_alike_whatever_its_order(
 ) -> None:
     model = make("world model", name, material)
     rows = material.dataset.test
-    found = model.predict(rows, seed=1, draws=2).checked(rows)
+    found = returned(model.predict(rows, seed=1, draws=2), Predictions, "predict").checked(rows)
     assert found.failure is None
-    assert model.kind == name.partition(":")[2]
+    given = name.partition(":")[2]
+    assert model.kind == given, f"its kind is {model.kind!r}, and the hook calls it {given!r}"
     assert model.describe()
     order = np.argsort(rows.columns["rewards"] + np.arange(len(rows))[::-1], kind="stable")
     turned = model.predict(rows[order], seed=1, draws=2)
@@ -495,14 +527,14 @@ def test_a_contract_tells_every_method_that_it_calls(name: str, material: Materi
 
 @every("environment")
 def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
-    spec = find("environment", name)()
+    spec = returned(find("environment", name)(), EnvironmentSpec, "what the hook names")
     try:
         env = spec.make()
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
     except CwmError as error:
         pytest.skip(str(error))
     with closing(env), closing(spec.make()) as twin:
-        assert spec.describe(env).strip()
+        assert spec.describe(env).strip(), "describe says nothing: a language model needs words"
         assert all(isinstance(version, str) for version in spec.versions().values())
         assert all(space.kind for space in spaces)
         rng = np.random.default_rng(0)
