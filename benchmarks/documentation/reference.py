@@ -72,8 +72,9 @@ def all_commands() -> list[Command]:
     found = []
     for name, command in get_command(command_line()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        found += [Command(f"{name} {n}", c) for n, c in inner.items()] if inner else []
-        found += [] if inner else [Command(name, command)]
+        if not inner or getattr(command, "invoke_without_command", False):
+            found.append(Command(name, command))
+        found += [Command(f"{name} {n}", c) for n, c in (inner or {}).items()]
     return found
 
 
