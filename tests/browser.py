@@ -45,7 +45,8 @@ class Browser(NamedTuple):
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 640}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, still]})
 
     def run(self, script: str) -> Any:
         """Return what a script in the page returns."""

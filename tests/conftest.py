@@ -16,6 +16,7 @@ from cwm_cli.cli import command_line
 from cwm_cli.registry import check_hooks, plugins
 from cwm_cli.sandbox import Sandbox
 from recordings import record
+from tests.browser import browser  # noqa: F401  # a fixture for all
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -311,6 +311,7 @@
       event.preventDefault();
     });
     place.addEventListener("click", event => {
+      if (canvas.contains(event.target)) markOf(current).focus({ preventScroll: true });
       if (canvas.classList.contains("dragged")) return;
       const target = event.target.closest("[data-fold], [data-node]");
       if (!target) return;
