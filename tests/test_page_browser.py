@@ -114,9 +114,10 @@ def press(browser: Browser, *keys: str) -> None:
 
 def tab(browser: Browser, name: str) -> str:
     """Choose a tab of the drawer, and return what it shows."""
-    for one in browser.driver.find_elements(By.CSS_SELECTOR, ".tabs button"):
-        if one.text == name:
-            one.click()
+    browser.run(
+        "[...document.querySelectorAll('.tabs button')]"
+        f".find(one => one.textContent === '{name}').click()"
+    )
     return str(browser.run("return document.querySelector('.pane').textContent"))
 
 
@@ -247,7 +248,7 @@ def test_a_phone_shows_a_list_and_nothing_is_cut_off(browser: Browser, page: Pat
         browser.run("return getComputedStyle(document.querySelector('.canvas')).display") == "none"
     )
     assert browser.run("return document.querySelectorAll('.list li').length") > 5
-    browser.driver.find_element(By.CSS_SELECTOR, ".list li .name").click()
+    browser.run("document.querySelector('.list li .name').click()")
     wait(browser, "document.querySelector('.pane').textContent")
     assert browser.run("return document.querySelector('.drawer').clientWidth") <= 390
     for name in ("Program", "Prompt", "Completion", "Difference"):
