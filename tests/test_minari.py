@@ -262,6 +262,25 @@ def test_what_cannot_be_imported_is_refused_in_one_line(kept, tmp_path):
     assert "metadata.json" in refusal("minari:it-v0", "CartPole-v1")
 
 
+def test_nothing_that_metadata_name_is_imported_or_made(kept, tmp_path, monkeypatch):
+    marker = tmp_path / "marker"
+    (tmp_path / "hostile.py").write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
+    file = kept / "it-v0" / "data" / "metadata.json"
+    about = json.loads(file.read_text())
+    spec = json.loads(about["env_spec"]) | {"entry_point": "hostile:Environment"}
+    file.write_text(json.dumps(about | {"env_spec": json.dumps(spec)}))
+    assert len(import_transitions("minari:it-v0").dataset)
+    named = {"cwm": None, "env_spec": json.dumps(spec | {"id": "hostile:CartPole-v1"})}
+    file.write_text(json.dumps(about | named))
+    assert "for which a module is imported" in refusal("minari:it-v0")
+    bare = {k: v for k, v in about.items() if k != "observation_space"}
+    file.write_text(json.dumps(bare | {"env_spec": json.dumps(spec)}))
+    assert "does not say what the space of its observations is" in refusal("minari:it-v0")
+    assert not marker.exists()
+
+
 def test_what_is_no_number_is_refused_and_what_is_out_of_bounds_is_told(tmp_path):
     rows = recorded("Pendulum-v1")
     rows.columns["rewards"][3] = np.nan

@@ -142,6 +142,11 @@ def import_transitions(
     origin = importer.origin(file)
     if env is None and origin is None:
         raise CwmError(f"{file} does not say which environment it is of: name it with --env")
+    if env is None and origin is not None and ":" in origin.env:
+        raise CwmError(
+            f"{file} says that it is of {origin.env}, for which a module is imported: name it with "
+            "--env if you trust that"
+        )
     spec = find_environment(env or (origin.env if origin else ""), observer)
     target = Path(out or f"{importer.title(file)}.npz")
     if target.resolve() == file.resolve():
@@ -212,14 +217,18 @@ def _importer(
 ) -> Importer:
     """Find who reads a file: who is named, or the first who says so."""
     if source is None:
-        known = names("importer")
-        fitting = [name for name in known if find("importer", name)().reads(file)]
+        fitting = formats_of(file)
         if not fitting:
-            raise CwmError(_nobody_reads(file, known))
+            raise CwmError(_nobody_reads(file, names("importer")))
         source = fitting[0]
     factory = find("importer", source)
     importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
     return importer
+
+
+def formats_of(file: Path) -> list[str]:
+    """Return the importers that say that they read a file."""
+    return [name for name in names("importer") if find("importer", name)().reads(file)]
 
 
 def _nobody_reads(file: Path, known: Sequence[str]) -> str:

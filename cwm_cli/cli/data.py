@@ -13,6 +13,7 @@ from cwm_cli.cli.shared import (
     JsonOption,
     OptionsOption,
     emit,
+    emit_json,
     guarded,
     parse_env_args,
 )
@@ -126,11 +127,17 @@ def show(
     file: Annotated[Path, typer.Argument(help="A dataset (.npz).", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Describe a dataset.
+    """Say what is in a dataset: ranges and counts of every component, rewards, episodes.
 
     Example: cwm data show CartPole-v1.npz
     """
-    from cwm_cli.agents.importing import describe
-    from cwm_cli.data.dataset import Dataset
+    from cwm_cli.agents.describing import load_own, summarise
+    from cwm_cli.cli.shared import console
+    from cwm_cli.views.datasets import DatasetPicture
 
-    emit(describe(file, Dataset.load(file)), json=json)
+    summary = summarise(file, load_own(file))
+    if json:
+        emit_json(summary.as_json())
+        return
+    emit(summary.facts, json=False)
+    console(json=False).print(DatasetPicture(summary))

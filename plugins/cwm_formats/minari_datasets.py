@@ -461,14 +461,23 @@ GENERAL = ("render_mode", "disable_env_checker", "max_episode_steps")
 
 
 def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
-    """Refuse spaces that are not served, before Minari tries to read values of them."""
+    """Refuse spaces that are not served, before Minari tries to read values of them.
+
+    Where metadata do not say what the spaces are, Minari would make the environment that they
+    name, which runs whatever they say.
+    """
     for what in ("observation", "action"):
         text = metadata.get(f"{what}_space")
+        if text is None:
+            raise CwmError(
+                f"{file} does not say what the space of its {what}s is: write it anew with the "
+                "Minari of today"
+            )
         try:
             space = json.loads(text) if isinstance(text, str) else text
         except ValueError:
             space = None
-        for kind in _kinds(space) if space is not None else ():
+        for kind in _kinds(space):
             if kind not in SERVED:
                 served = ", ".join(SERVED)
                 raise CwmError(

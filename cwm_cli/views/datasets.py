@@ -1,0 +1,132 @@
+"""A dataset on the terminal: its components with their ranges and histograms, and its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cwm_cli.agents.describing import BINS, ComponentSummary, DatasetSummary, ValueCount
+from cwm_cli.text import percent
+from cwm_cli.views.terminal import printable
+
+LEVELS = " ▁▂▃▄▅▆▇█"
+"""Bars of a histogram by their height."""
+
+MOST_DRAWN = 40
+"""Components that are drawn; a board of words has hundreds, which --json lists."""
+
+NARROW = 80
+"""Below so many columns of the terminal a histogram has half as many bars."""
+
+SHOWN = 12
+"""Values of a component that are drawn, a line each."""
+
+NUMBER = 11
+"""Columns of the widest number, and of the space before it."""
+
+
+class DatasetPicture:
+    """Draws what is in a dataset below its facts."""
+
+    def __init__(self, summary: DatasetSummary) -> None:
+        self._summary = summary
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw ranges, counts, rewards and episodes."""
+        summary, width = self._summary, options.max_width
+        parts = (*summary.components[:MOST_DRAWN], summary.rewards)
+        spread = [each for each in parts if each.spread]
+        counted = [each for each in parts if each.values]
+        for drawn in (_ranges(spread, width), _counts(counted, width), _episodes(summary)):
+            if drawn.row_count:
+                yield Text("")
+                yield drawn
+        yield Text("")
+        if (left := len(summary.components) - MOST_DRAWN) > 0:
+            yield Text(f"and {left} more components: --json lists them")
+        facts = summary.facts
+        yield Text(
+            f"{facts['terminations']} terminated, {summary.truncations} truncated; "
+            f"{facts['train']} train rows, {facts['test']} test rows"
+        )
+
+
+def _table(*heads: str) -> Table:
+    """Return a table of words and numbers, without lines."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _ranges(components: Sequence[ComponentSummary], width: int) -> Table:
+    """Draw the range of each component with a histogram."""
+    table = _table("", "min", "median", "max")
+    table.add_column("", no_wrap=True)
+    room = width - 3 * NUMBER - (BINS if width >= NARROW else BINS // 2) - 2
+    for each in components:
+        if each.spread:
+            numbers = (each.spread.min, each.spread.median, each.spread.max)
+            bars = histogram(each.spread.histogram, width)
+            table.add_row(_title(each, room), *map(_number, numbers), bars)
+    return table
+
+
+def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
+    """Draw how often values are there, a line each."""
+    table = _table("", "", "count", "share")
+    table.columns[1].justify = "left"
+    if width >= NARROW:
+        table.add_column("", no_wrap=True)
+    left = max((len(each.name or each.column) for each in components), default=0)
+    left = min(left, (width - 2 * NUMBER) // 2)
+    room = width - 2 * NUMBER - left - (BINS if width >= NARROW else 0)
+    for each in components:
+        total = max(1, sum(count.count for count in each.values))
+        for number, value in enumerate(each.values[:SHOWN]):
+            part = value.count / total
+            cells = [_title(each, left) if number == 0 else Text(""), _value(value, room)]
+            cells += [Text(str(value.count)), Text(percent(part))]
+            if width >= NARROW:
+                cells.append(Text("█" * round(BINS * part), "green"))
+            table.add_row(*cells)
+        if (more := each.different - SHOWN) > 0:
+            table.add_row("", Text(f"and {more} more", "dim"), "", "")
+    return table
+
+
+def _episodes(summary: DatasetSummary) -> Table:
+    """Draw the quantiles of how long episodes are and what they return."""
+    table = _table("", "min", "25 %", "median", "75 %", "max")
+    for name, numbers in {"length": summary.lengths, "return": summary.returns}.items():
+        table.add_row(f"episode {name}", *map(_number, numbers))
+    return table
+
+
+def histogram(counts: Sequence[int], width: int) -> Text:
+    """Draw bars, each as high as its count; one that is not empty is never drawn as such."""
+    bins = list(counts)
+    if width < NARROW:
+        bins = [sum(bins[place : place + 2]) for place in range(0, len(bins), 2)]
+    most = max(bins, default=0) or 1
+    heights = [0 if not count else max(1, round(8 * count / most)) for count in bins]
+    return Text("".join(LEVELS[height] for height in heights), "green")
+
+
+def _title(component: ComponentSummary, room: int) -> Text:
+    """Name a component as the documentation does, else by its column."""
+    return Text(printable(component.name or component.column, max(8, room)))
+
+
+def _value(value: ValueCount, room: int) -> Text:
+    """Name a value, and what it stands for."""
+    words = repr(value.value) if isinstance(value.value, str) else _number(value.value)
+    return Text(printable(f"{words} {value.name}".strip(), max(8, room)))
+
+
+def _number(value: float) -> str:
+    """Write a number with as many digits as are read at a glance."""
+    return f"{value:.4g}"
