@@ -146,14 +146,20 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
         ["obs_0", "obs_1", "obs_2", "obs_3", "action"],
         ["Obs[0]", "Obs[1]", "Obs[2]", "Obs[3]", "Action"],
         ["obs.x", "obs.v", "obs.angle", "obs.spin", "act"],
+        ["obs.x", "obs.v", "obs.angle", "obs.spin", "action", *(f"obs_next.{n}" for n in "xvas")],
         ["state0", "state1", "state2", "state3", "actions_0"],
         ["Cart Position", "cart_velocity", "Pole Angle", "Pole Angular Velocity", "action"],
     ],
 )
 def test_usual_names_of_columns_are_known(folder, heads):
-    file = write(folder / "log.csv", [*heads, "reward", "done", "episode", "step"], logged())
+    lines = [line[:5] + line[: len(heads) - 5] + line[5:] for line in logged()]
+    file = write(folder / "log.csv", [*heads, "reward", "done", "episode", "step"], lines)
     rows = import_transitions(file, "CartPole-v1").dataset
-    assert rows.columns["observations"].shape[1:] == (4,)
+    follows = len(heads) > 5
+    seen = np.array([line[:4] for line in lines], np.float32)
+    np.testing.assert_array_equal(rows.columns["observations"][0], seen[0])
+    np.testing.assert_array_equal(rows.columns["next_observations"][0], seen[0 if follows else 1])
+    assert len(rows) == len(lines) - (0 if follows else 6)
 
 
 def test_episodes_are_told_apart_by_their_ends_where_nothing_numbers_them(folder):
@@ -275,6 +281,14 @@ def test_files_that_hold_no_table_are_refused(folder):
             import_transitions(name, "CartPole-v1")
     with pytest.raises(CwmError, match="does not say which environment it is of: name it with --e"):
         import_transitions("it.csv")
+    export_transitions(recorded("RTFM-v0"), "csv", out="masked.csv")
+    for names, reason in {
+        ("a",): "there are 5 actions, and the map of columns names 1 for valid_action",
+        tuple("abcde"): "masked.csv lacks a, b, c, d, e",
+    }.items():
+        with pytest.raises(CwmError, match=reason):
+            options = {"columns": {"valid_action": list(names)}}
+            import_transitions("masked.csv", "RTFM-v0", options=options)
     with pytest.raises(CwmError, match="unknown part of a map of columns 'rewards': did you mean"):
         export_transitions(recorded("CartPole-v1"), "csv", out="it.csv")
         import_transitions("it.csv", "CartPole-v1", options={"columns": {"rewards": "r"}})

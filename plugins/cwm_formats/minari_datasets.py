@@ -360,7 +360,8 @@ class MinariImporter(Importer):
 
     def reads(self, file: Path) -> bool:
         """Say whether it is a folder of Minari's, or the name of one."""
-        return str(file).startswith(PREFIX) or _is_dataset(file) or _is_dataset(file.parent)
+        inside = file.name == "data" and _is_dataset(file.parent)
+        return str(file).startswith(PREFIX) or _is_dataset(file) or inside
 
     def title(self, file: Path) -> str:
         """Return the last part of the name."""

@@ -148,6 +148,7 @@ def choose(
     if "terminated" not in roles and "done" not in roles and "terminated" not in missing:
         missing.append("terminated")
     valid = _valid_columns(shape, columns, known)
+    missing += [name for name in valid if name not in table.columns]
     if missing:
         raise CwmError(_missing(table, missing))
     return Chosen(components, roles, valid)
@@ -195,8 +196,14 @@ def _usual(leaf: Leaf, role: str, shape: TransitionShape, known: Mapping[str, st
 
 def _in_order(leaf: Leaf, role: str, known: Mapping[str, str]) -> list[str]:
     """Return the columns that begin like a role, such as obs.x and obs.v, if they are as many."""
+    following = tuple(f"{prefix}_" for prefix in NAMES["next_observation"])
     for prefix in NAMES[role]:
-        named = [name for normed, name in known.items() if normed.startswith(f"{prefix}_")]
+        named = [
+            name
+            for normed, name in known.items()
+            if normed.startswith(f"{prefix}_")
+            and (role == "next_observation" or not normed.startswith(following))
+        ]
         if len(named) == leaf.space.size:
             return named
     return []
@@ -227,6 +234,11 @@ def _valid_columns(
         return ()
     given = _given(columns.get("valid_action"), "")
     if given is not None:
+        if len(given) != shape.actions.count:
+            raise CwmError(
+                f"there are {shape.actions.count} actions, and the map of columns names "
+                f"{len(given)} for valid_action: name one for each"
+            )
         return tuple(given)
     for prefix in NAMES["valid_action"]:
         names = [normal(f"{prefix}_{number}") for number in range(shape.actions.count)]
