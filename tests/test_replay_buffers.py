@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
@@ -16,10 +17,10 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds import EnvironmentModel
 from cwm_formats.replay_buffers import StableBaselines3Buffer
 
-sb3 = pytest.importorskip("stable_baselines3")
-from stable_baselines3.common.buffers import RolloutBuffer  # noqa: E402
-from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
-from stable_baselines3.common.save_util import save_to_pkl  # noqa: E402
+pytestmark = [  # torch is imported, which takes some seconds
+    pytest.mark.slow,
+    pytest.mark.skipif(not find_spec("stable_baselines3"), reason="Stable-Baselines3 is missing"),
+]
 
 
 class Told(Observer):
@@ -39,14 +40,28 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def save_to_pkl(file, buffer):
+    from stable_baselines3.common.save_util import save_to_pkl
+
+    save_to_pkl(file, buffer)
+
+
+def vectorised(env, n_envs):
+    from stable_baselines3.common.env_util import make_vec_env
+
+    return make_vec_env(env, n_envs=n_envs, seed=0)
+
+
 def learnt(folder, algorithm, env, *, steps, n_envs=1, buffer_size=1000, **options):
     """Let an algorithm act, and save its buffer; also return what the environment was told."""
-    made = make_vec_env(env, n_envs=n_envs, seed=0)
+    made = vectorised(env, n_envs)
     taken = []
     step_async = made.step_async
     made.step_async = lambda actions: (taken.append(np.array(actions)), step_async(actions))[1]
     policy = "MultiInputPolicy" if isinstance(made.observation_space, spaces.Dict) else "MlpPolicy"
-    model = algorithm(
+    import stable_baselines3
+
+    model = getattr(stable_baselines3, algorithm)(
         policy,
         made,
         buffer_size=buffer_size,
@@ -70,7 +85,7 @@ def right(dataset, env, near=1e-5):
 
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_a_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
-    file, buffer, taken = learnt(folder, sb3.DQN, "CartPole-v1", steps=300, n_envs=n_envs)
+    file, buffer, taken = learnt(folder, "DQN", "CartPole-v1", steps=300, n_envs=n_envs)
     for module in ("torch", "stable_baselines3"):  # none of them is needed
         monkeypatch.setitem(sys.modules, module, None)
     rows = import_transitions(file, "CartPole-v1").dataset
@@ -93,7 +108,7 @@ def test_a_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
 
 def test_actions_are_those_that_the_environment_took(folder):
     told = Told()
-    file, buffer, taken = learnt(folder, sb3.SAC, "Pendulum-v1", steps=450, n_envs=2)
+    file, buffer, taken = learnt(folder, "SAC", "Pendulum-v1", steps=450, n_envs=2)
     rows = import_transitions(file, "Pendulum-v1", observer=told).dataset
     assert np.abs(buffer.actions[: buffer.pos]).max() <= 1
     assert np.abs(taken).max() > 1.5
@@ -109,7 +124,7 @@ def test_actions_are_those_that_the_environment_took(folder):
 
 
 def test_a_ring_that_was_filled_begins_with_its_oldest_row(folder):
-    file, buffer, taken = learnt(folder, sb3.DQN, "CartPole-v1", steps=250, buffer_size=100)
+    file, buffer, taken = learnt(folder, "DQN", "CartPole-v1", steps=250, buffer_size=100)
     assert buffer.full and 0 < buffer.pos < 100
     rows = import_transitions(file, "CartPole-v1").dataset
     np.testing.assert_array_equal(rows.columns["actions"], taken[-100:, 0])
@@ -121,7 +136,7 @@ def test_a_buffer_that_saves_memory_lacks_the_ends_of_episodes(folder, size):
     told = Told()
     file, buffer, taken = learnt(
         folder,
-        sb3.DQN,
+        "DQN",
         "CartPole-v1",
         steps=250,
         buffer_size=size,
@@ -159,7 +174,7 @@ def test_a_buffer_of_dicts_is_imported(folder):
 
     gymnasium.register("Rooms-v0", "test_replay_buffers:Rooms", max_episode_steps=9)
     try:
-        made = make_vec_env("Rooms-v0", n_envs=2, seed=0)
+        made = vectorised("Rooms-v0", 2)
         buffer = DictReplayBuffer(100, made.observation_space, made.action_space, n_envs=2)
         seen, all_taken = made.reset(), []
         for _ in range(30):
@@ -185,7 +200,9 @@ def test_a_buffer_of_dicts_is_imported(folder):
 
 
 def test_what_cannot_be_imported_is_refused_in_one_line(folder):
-    file, buffer, _ = learnt(folder, sb3.DQN, "CartPole-v1", steps=20)
+    from stable_baselines3.common.buffers import RolloutBuffer
+
+    file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
     rollout = RolloutBuffer(8, buffer.observation_space, buffer.action_space)
     save_to_pkl(folder / "rollout.pkl", rollout)
     empty, broken = pickle.loads(file.read_bytes()), pickle.loads(file.read_bytes())
@@ -219,7 +236,7 @@ class Runs:
 
 
 def test_nothing_that_a_buffer_names_is_run(folder):
-    file, buffer, _ = learnt(folder, sb3.DQN, "CartPole-v1", steps=20)
+    file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
     spec, told = environment("CartPole-v1"), Told()
     for name in ("device", "observations", "pos", "extra"):
         changed = pickle.loads(file.read_bytes())
@@ -237,7 +254,7 @@ def test_nothing_that_a_buffer_names_is_run(folder):
 
 
 def test_sizes_that_are_only_claimed_take_no_memory(folder):
-    file, _, _ = learnt(folder, sb3.DQN, "CartPole-v1", steps=20, buffer_size=50)
+    file, _, _ = learnt(folder, "DQN", "CartPole-v1", steps=20, buffer_size=50)
     data = file.read_bytes()
     claimed = data.replace(b"K2K\x01\x86", b"J\xff\xff\xff\x7fK\x01\x86")  # 50 rows become 2**31-1
     assert claimed != data
