@@ -28,7 +28,7 @@ BINS = 20
 
 
 @dataclass(frozen=True)
-class Spread:
+class NumberSpread:
     """How real numbers are spread: `histogram` counts those in bins of equal width."""
 
     min: float
@@ -57,7 +57,7 @@ class ComponentSummary:
     column: str
     name: str
     different: int
-    spread: Spread | None = None
+    spread: NumberSpread | None = None
     values: tuple[ValueCount, ...] = ()
 
 
@@ -197,4 +197,6 @@ def _component(
     half = high / 2 - low / 2  # the whole of it may be more than a float holds
     places = (numbers / 2 - low / 2) / half * BINS if half > 0 else np.zeros(len(numbers))
     bins = np.bincount(places.astype(np.int64).clip(0, BINS - 1), minlength=BINS).tolist()
-    return ComponentSummary(column, name, len(different), Spread(low, middle, high, tuple(bins)))
+    return ComponentSummary(
+        column, name, len(different), NumberSpread(low, middle, high, tuple(bins))
+    )
