@@ -355,6 +355,19 @@ class TallyRun(Run[RunHeader[Tally], Tally]):
     patience: ClassVar[float] = 0.1
 
 
+def test_what_was_typed_to_begin_a_run_is_not_what_is_typed_to_read_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/cwm", "count", "3"])
+    header = RunHeader(kind="tally", config=Tally(count=3))
+    assert header.command == ("count", "3")
+    TallyRun.start(tmp_path / "t", header)
+    monkeypatch.setattr("sys.argv", ["/usr/bin/cwm", "runs", "show"])
+    assert TallyRun.load(tmp_path / "t").header.command == ("count", "3")
+    file = tmp_path / "t" / "run.json"
+    written = json.loads(file.read_text())
+    file.write_text(json.dumps({name: written[name] for name in ("kind", "config", "created")}))
+    assert TallyRun.load(tmp_path / "t").header.command == ()
+
+
 def test_a_kind_of_run_is_a_header_and_a_record(tmp_path):
     with TallyRun.begin(tmp_path / "t", RunHeader(kind="tally", config=Tally(count=3))) as tally:
         tally.append(Tally(count=1))

@@ -44,11 +44,14 @@ EXTRAS = {
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
+    "minari": Extra("minari", "cwm-cli[minari]", "datasets of Minari"),
+    "parquet": Extra("pyarrow", "cwm-cli[parquet]", "transitions as Parquet"),
     "track": Extra("trackio", "cwm-cli[track]", "numbers of runs in a tracker of experiments"),
     "hub": Extra(
         "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
     ),
     "render": Extra("imageio", "cwm-cli[render]", "films of episodes"),
+    "docs": Extra("mkdocs", "cwm-cli[docs]", "the documentation as a site"),
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"

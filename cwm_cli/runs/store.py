@@ -33,7 +33,7 @@ from typing import (
     get_args,
 )
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from cwm_cli import __version__
 from cwm_cli.data.dataset import Dataset
@@ -98,6 +98,12 @@ class RunHeader(BaseModel, Generic[C]):
     protection: Protection | None = None
     created: str = Field(default_factory=now)
     command: tuple[str, ...] = Field(default_factory=typed)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_written(cls, data: Any, info: ValidationInfo) -> Any:
+        """Leave out of what is read from a file what only this process knows of itself."""
+        return {"command": ()} | data if info.mode == "json" and isinstance(data, dict) else data
 
     @property
     def openings(self) -> str:
