@@ -370,7 +370,8 @@ def fuzz(
         result = theirs.with_suffix(".cases")
         if (pid := os.fork()) == 0:
             try:
-                resource.setrlimit(resource.RLIMIT_AS, (ENOUGH, ENOUGH))
+                most = _mapped() + ENOUGH
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 with result.open("wb", buffering=0) as out:
                     for seed in seeds[number::processes]:
@@ -390,6 +391,11 @@ def fuzz(
     for seed in {*seeds} - {case.seed for case in cases}:
         cases.append(Case(seed, "", "the process ended", 0.0, 0.0, ""))
     return Figures(cases)
+
+
+def _mapped() -> int:
+    """Return how much memory this process has mapped, by libraries that other tests imported."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _tried(

@@ -164,7 +164,8 @@ def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str
     assert run["cheat"].get("share", 1.0) >= 0.95, "the cheat does not work where it should"
 
 
-@pytest.mark.parametrize("user", ONE_IN_CI)
+@pytest.mark.long
+@pytest.mark.parametrize("user", USERS)
 def test_without_guards_every_attack_succeeds(runs: Runs, user: str) -> None:
     run = runs(user, NONE)
     failed = {}

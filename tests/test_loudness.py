@@ -54,7 +54,7 @@ def on_terminal(cwm):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_terminals_get_what_they_can_show(on_terminal):
     wanted = {  # name: variables, colours, cursor
         "usual": ({"TERM": "xterm-256color"}, True, True),

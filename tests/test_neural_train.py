@@ -52,7 +52,7 @@ def train(folder: Path, agent: str, steps: int = 120, **more):
     )
 
 
-@pytest.mark.parametrize("agent", ["planner", "actor-critic"])
+@pytest.mark.parametrize("agent", ["actor-critic", pytest.param("planner", marks=pytest.mark.long)])
 def test_networks_that_crash_go_on_to_the_same_numbers(agent, tmp_path, monkeypatch) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(whole, agent)

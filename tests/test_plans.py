@@ -200,8 +200,13 @@ def killed(cwm, *arguments: str, lines: int) -> None:
     assert lines <= len(written(cwm)) < 12, "it was killed too late"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("lines", "workers"), [(5, "1"), (9, "2")])
+@pytest.mark.parametrize(
+    ("lines", "workers"),
+    [
+        pytest.param(5, "1", marks=pytest.mark.slow),
+        pytest.param(9, "2", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> None:
     asked = ("--oracle", "--episodes", "4")
     killed(cwm, *asked, "--workers", workers, lines=lines)

@@ -118,7 +118,7 @@ def answers(cwm):
 SEARCH = ("synthesize", "--env", "CartPole-v1", "--backend", "replay", "--model", "answers")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_clock_of_a_search_and_of_a_plan_counts_earlier_sessions(answers):
     first = answers.inside(*SEARCH, "--run", "r", "--budget", "1", "--json")
     seconds = json.loads(first.stdout)["seconds"]

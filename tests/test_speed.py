@@ -409,7 +409,7 @@ def test_mistakes_are_told_in_one_line(bench, cwm, arguments, complaint):
     assert run.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interruption_keeps_what_was_answered(bench, cwm):
     def script(body):
         return physicist(body) if len(server.requests) < 3 else hang

@@ -302,6 +302,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "cwm_cli/data",
         "cwm_cli/agents/importing",
         "cwm_cli/agents/exporting",
+        "cwm_cli/agents/describing",
         "cwm_cli/agents/collecting",
         "cwm_cli/agents/recording",
         "cwm_cli/agents/policies",
@@ -342,10 +343,10 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Learning while acting": ("cwm_cli/agents/learning",),
     "Rules in words": ("cwm_cli/agents/theorizing", "plugins/cwm_theories"),
     "Neural world models": ("cwm_cli/agents/training", "plugins/cwm_neural"),
-    "Run folders": ("cwm_cli/runs",),
+    "Run folders": ("cwm_cli/runs", "cwm_cli/agents/tracking"),
     "Benchmarks": ("cwm_cli/bench",),
     "Coding problems": ("plugins/cwm_apps",),
-    "Exported packages": ("cwm_cli/export",),
+    "Exported packages": ("cwm_cli/export", "cwm_cli/agents/imagining"),
 }
 """What a user was doing, and the code that says so."""
 
