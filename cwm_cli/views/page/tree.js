@@ -210,7 +210,7 @@
       element("button", { type: "button", "aria-label": name, title: name, class: kind || null,
         onclick: action }, text);
     const asDrawing = "drawing";
-    const bar = element("div", { class: "bar" },
+    const bar = element("div", { class: "tools" },
       button("+", "zoom in", () => view.zoom(1.3), asDrawing),
       button("\u2212", "zoom out", () => view.zoom(1 / 1.3), asDrawing),
       button("fit", "show all of it", () => view.fit(), asDrawing),
