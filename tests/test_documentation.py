@@ -84,6 +84,11 @@ def test_a_block_that_would_escape_by_its_label_is_refused(tmp_path, label):
         made(tmp_path, f"```{label}\nfalse\n```\n").blocks()
 
 
+def test_a_command_that_would_escape_as_a_text_is_refused(tmp_path):
+    with pytest.raises(PageError, match=r"made\.md:1"):
+        made(tmp_path, "```text\n$ false\n```\n").blocks()
+
+
 def test_a_page_that_lies_is_caught_and_one_that_does_not_is_not(tmp_path):
     page = made(
         tmp_path,

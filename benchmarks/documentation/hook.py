@@ -13,23 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.documentation.pages import without_attributes
 
 
-def on_config(config: Any) -> Any:
-    """Leave out of the navigation what is not written yet."""
-    docs = Path(config["docs_dir"])
-
-    def there(entries: list[Any]) -> list[Any]:
-        kept = []
-        for entry in entries:
-            [(title, target)] = entry.items()
-            target = there(target) if isinstance(target, list) else target
-            if target and (isinstance(target, list) or (docs / target).exists()):
-                kept.append({title: target})
-        return kept
-
-    config["nav"] = there(config["nav"])
-    return config
-
-
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return a page as it is drawn."""
     from benchmarks.documentation import reference

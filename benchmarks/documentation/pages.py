@@ -96,6 +96,8 @@ class Page:
             follows = bool(found) and not self.text[end : match.start()].strip()
             body, indent = match[4], match[1]
             text = re.sub(f"^{indent}", "", body, flags=re.MULTILINE) if indent else body
+            if language == "text" and re.search(r"^\$ ", text, re.MULTILINE):
+                raise PageError(f"{self.name}:{line}: a command in a text would never run: use sh")
             found.append(Block(language, attributes, text, line, match.span(4), indent, follows))
             end = match.end()
         return found
