@@ -148,8 +148,7 @@ def runs(block: Block) -> bool:
 def pages() -> list[Page]:
     """Return the README and the pages of the documentation, in the order of its navigation."""
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    found = [DOCS / name for name in listed if (DOCS / name).exists()]
-    return [Page.read(path) for path in [ROOT / "README.md", *found]]
+    return [Page.read(path) for path in [ROOT / "README.md", *(DOCS / name for name in listed)]]
 
 
 def without_attributes(markdown: str) -> str:
