@@ -51,17 +51,6 @@ def test_few_blocks_are_not_run_and_each_says_why(capsys):
     assert len(left) <= ran / 3
 
 
-def test_no_page_shows_a_command_that_is_not_run():
-    shown = [
-        f"{page.name}:{block.line}"
-        for page in PAGES
-        for block in page.blocks()
-        if block.language not in ("sh", "python")
-        and re.search(r"^\$ ", block.text, flags=re.MULTILINE)
-    ]
-    assert shown == []
-
-
 def made(tmp_path: Path, text: str) -> Page:
     return Page(ROOT / "docs" / "made.md", text)
 

@@ -36,8 +36,9 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell: on one line, its bars escaped."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return a text for a cell: on one line, its bars escaped, but for those in code."""
+    pieces = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(x if x.startswith("`") else x.replace("|", "\\|") for x in pieces)
 
 
 def prose(text: str) -> str:
