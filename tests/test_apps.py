@@ -438,7 +438,7 @@ def test_two_processes_share_a_folder_at_once(shell, data):
     assert (found["solved"], found["unfinished"], len(server.requests)) == (4, [], 4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_that_waits_for_answers(shell, data):
     with OpenAIServer([hang]) as server:
         process = shell.start(*shell_arguments(server, data, "--parallel", "2"))

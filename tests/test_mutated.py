@@ -208,8 +208,14 @@ def read_runs(folder: Path, file: Path) -> None:
 DOCUMENTS, JOURNALS = ["**/*.json"], ["**/*.jsonl"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["search", "benchmark", "coding"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("search", marks=pytest.mark.slow),
+        pytest.param("coding", marks=pytest.mark.slow),
+        pytest.param("benchmark", marks=pytest.mark.long),
+    ],
+)
 def test_documents(kind, request):
     folder = request.getfixturevalue(kind)
     tried(folder, DOCUMENTS, (*BYTES, *(swap,) * 9), read_runs, COUNT // 3 + 1)
