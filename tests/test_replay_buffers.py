@@ -13,25 +13,14 @@ from cwm_cli import import_transitions
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds import EnvironmentModel
 from cwm_formats.replay_buffers import StableBaselines3Buffer
+from recordings import Said
 
 pytestmark = [  # torch is imported, which takes some seconds
     pytest.mark.slow,
     pytest.mark.skipif(not find_spec("stable_baselines3"), reason="Stable-Baselines3 is missing"),
 ]
-
-
-class Told(Observer):
-    """Keeps what is said."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, words, kind="Note"):
-        """Keep it."""
-        self.lines.append(words)
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +96,7 @@ def test_a_buffer_of_discrete_actions_is_imported(folder, n_envs, monkeypatch):
 
 
 def test_actions_are_those_that_the_environment_took(folder):
-    told = Told()
+    told = Said()
     file, buffer, taken = learnt(folder, "SAC", "Pendulum-v1", steps=450, n_envs=2)
     rows = import_transitions(file, "Pendulum-v1", observer=told).dataset
     assert np.abs(buffer.actions[: buffer.pos]).max() <= 1
@@ -133,7 +122,7 @@ def test_a_ring_that_was_filled_begins_with_its_oldest_row(folder):
 
 @pytest.mark.parametrize("size", [100, 1000])
 def test_a_buffer_that_saves_memory_lacks_the_ends_of_episodes(folder, size):
-    told = Told()
+    told = Said()
     file, buffer, taken = learnt(
         folder,
         "DQN",
@@ -237,7 +226,7 @@ class Runs:
 
 def test_nothing_that_a_buffer_names_is_run(folder):
     file, buffer, _ = learnt(folder, "DQN", "CartPole-v1", steps=20)
-    spec, told = environment("CartPole-v1"), Told()
+    spec, told = environment("CartPole-v1"), Said()
     for name in ("device", "observations", "pos", "extra"):
         changed = pickle.loads(file.read_bytes())
         setattr(changed, name, Runs(folder / "marker"))

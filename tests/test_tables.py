@@ -13,23 +13,12 @@ from cwm_cli.agents.recording import record
 from cwm_cli.cli import app
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
-from cwm_cli.runs.observer import Observer
+from recordings import Said
 
 parquet = pytest.importorskip("pyarrow.parquet")
 import pyarrow  # noqa: E402
 
 POLE = ("--env", "CartPole-v1")
-
-
-class Said(Observer):
-    """Keeps what is said."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, words, kind="Note"):
-        """Keep it."""
-        self.lines.append(words)
 
 
 @pytest.fixture(autouse=True)

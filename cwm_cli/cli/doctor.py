@@ -79,7 +79,7 @@ def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
             name: {"installed": extra.installed, "install": extra.command}
             for name, extra in EXTRAS.items()
         },
-        "keys": _keys(),
+        "keys": provider_keys(),
         "model": os.environ.get("CWM_MODEL") or None,
         "configuration": configuration.as_json(),
     }
@@ -115,7 +115,7 @@ def _machine() -> dict[str, int | None]:
     return {"cores": cores, "memory_mb": memory}
 
 
-def _keys() -> list[str]:
+def provider_keys() -> list[str]:
     """Name the keys of providers that are set; what they are is nobody's business."""
     return sorted(name for name, value in os.environ.items() if name.endswith(KEY_ENDING) and value)
 

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_cli.cli.doctor import provider_keys
 from cwm_cli.text import clean
 
 RUNS = Path("runs")
@@ -20,8 +21,6 @@ NEWEST = 5
 
 PLAYABLE = ("search", "learn", "train")
 """Kinds of run that `cwm plan` plays with."""
-
-KEY_ENDING = "_API_KEY"
 
 WIDTH = 9
 """Columns of the words before a command."""
@@ -44,9 +43,7 @@ def next_steps(runs: Path = RUNS) -> Iterator[str]:
     newest = list(islice(runs_here(runs), NEWEST))
     if not newest:
         yield _line("start", "cwm synthesize --env CartPole-v1", "a program from data alone")
-    if not os.environ.get("CWM_MODEL") and not any(
-        value for name, value in os.environ.items() if name.endswith(KEY_ENDING)
-    ):
+    if not os.environ.get("CWM_MODEL") and not provider_keys():
         yield _line("models", "export OPENAI_API_KEY=KEY", "then --model openai/gpt-5")
     for run in [run for run in newest if run.is_busy][:1]:
         yield _line("at work", _command("runs", "show", run.folder), _about(run))

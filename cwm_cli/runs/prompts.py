@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,11 @@ class PromptFile:
                 return
             lines: list[dict[str, Any]] = []
             numbers = dict(self._pieces)
+            free = count(max(numbers.values(), default=-1) + 1)
             for message in messages:
                 for piece in pieces(message.content):
                     if piece not in numbers:
-                        numbers[piece] = max(numbers.values(), default=-1) + 1
+                        numbers[piece] = next(free)
                         lines.append({"piece": numbers[piece], "text": piece})
             made = [[one.role, [numbers[p] for p in pieces(one.content)]] for one in messages]
             lines.append({"prompt": key, "messages": made})

@@ -11,6 +11,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from html import escape
 from importlib.resources import files as resources
 from pathlib import Path
 from string import Template
@@ -105,7 +106,7 @@ def _document(title: str, page: dict[str, Any]) -> str:
     scripts = [folder.joinpath(name).read_text("utf-8") for name in names]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return Template(folder.joinpath("page.html").read_text("utf-8")).substitute(
-        title=_escaped(title),
+        title=escape(title),
         hashes=hashes,
         style="\n".join(styles),
         data=embedded(page),
@@ -148,9 +149,3 @@ def _finite(value: Any) -> Any:
 def _digest(script: str) -> str:
     """Return by what a policy knows a script."""
     return b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _escaped(text: str) -> str:
-    """Write text so that it stands in HTML as it is."""
-    marks = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-    return "".join(marks.get(letter, letter) for letter in text)
