@@ -105,7 +105,7 @@ def moody(shell):
     return shell
 
 
-CLIFF = ("--env", "CliffWalking-v1", "--env", "CarRacing-v3", "--budget", "1", "--parallel", "2")
+CLIFF = ("--env", "CliffWalking-v1", "--env", "CarRacing-v3", "--budget", "1", "--workers", "2")
 PLAYED = ("benchmark", *CLIFF, "--plan", "--episodes", "2", "--json")
 
 
@@ -238,12 +238,12 @@ def test_what_failed_is_told_until_it_is_done(tmp_path):
 
 
 def test_a_process_that_is_ended_or_raises_says_so(tmp_path):
-    executor, reasons = LocalProcesses(parallel=2), {}
+    executor, reasons = LocalProcesses(workers=2), {}
     for name, script in {"raised": "1 / 0", "killed": "import os; os.kill(os.getpid(), 9)"}.items():
         executor.start(Command(name, (sys.executable, "-c", script), tmp_path / "logs" / name))
     assert not executor.has_room()
     while len(reasons) < 2:
-        reasons |= dict(executor.wait())
+        reasons |= {ended.name: ended.reason for ended in executor.wait()}
     executor.close()
     assert reasons == {
         "raised": "ZeroDivisionError: division by zero",
@@ -278,7 +278,7 @@ def test_jobs_that_crash_say_why_and_are_tried_again(moody):
     models = ("fine", "crash", "raise")
     named = [word for model in models for word in ("--model", model)]
     command = ("benchmark", "--env", "FrozenLake-v1", "--backend", "moody", *named, "--json")
-    command += ("--strategy", "zero-shot", "--budget", "1", "--parallel", "2", "--run", "b")
+    command += ("--strategy", "zero-shot", "--budget", "1", "--workers", "2", "--run", "b")
     (moody.folder / "broken").touch()
     facts = json.loads(moody(*command).stdout)
     assert [row["reason"] for row in facts["rows"]] == [
@@ -297,7 +297,7 @@ def test_jobs_that_crash_say_why_and_are_tried_again(moody):
 @pytest.mark.slow
 def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, capsys):
     arguments = ("--env", "CliffWalking-v1", "--backend", "moody", "--strategy", "zero-shot")
-    arguments += ("--seeds", "2", "--budget", "5", "--parallel", "2", "-o", "pause=0.3")
+    arguments += ("--seeds", "2", "--budget", "5", "--workers", "2", "-o", "pause=0.3")
     err = stopped(moody, signal.SIGINT, arguments, lines=1)
     assert "interrupted: the same command continues" in err.splitlines()[-1]
     (journal,) = moody.folder.glob("runs/*/*-0/nodes.jsonl")

@@ -495,7 +495,7 @@ def open_job(
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, guard.protection)
         job = SearchJob(run, search, dataset, problem, choices, finding)
-        search.journal = job.write
+        search.journal, search.log = job.write, run.log
         yield job
 
 

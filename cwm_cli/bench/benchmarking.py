@@ -4,7 +4,6 @@
 `standings` say how far every job is, and a `TaskEvent` for all that begins or is over.
 """
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from cwm_cli.bench.configuration import (
     environments_of,
     shift_of,
 )
-from cwm_cli.bench.executor import Executor
+from cwm_cli.bench.executor import Executor, chosen_executor
 from cwm_cli.bench.results import TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun, TaskRecord
 from cwm_cli.bench.worker import TaskWork
@@ -85,7 +84,8 @@ def benchmark(
     options: Sequence[str] | Mapping[str, Any] = (),
     seeds: int = 1,
     budget: int = 10,
-    parallel: int | None = None,
+    parallel: int = 1,
+    workers: int | None = None,
     plan: bool = False,
     episodes: int = 10,
     max_steps: int | None = None,
@@ -115,6 +115,7 @@ def benchmark(
     """
     answers = choose_backend(backend, models)
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
+    jobs, pairs = chosen_executor(executor, workers, pairs)
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
         strategies=tuple(dict.fromkeys(strategies)) or (default("strategy"),),
@@ -132,10 +133,14 @@ def benchmark(
         noise=dict(noise or {}),
     )
     terms = BenchmarkTerms(
-        budget=budget, max_cost=max_cost, plan=plan, episodes=episodes, ceilings=ceilings
+        budget=budget,
+        parallel=parallel,
+        max_cost=max_cost,
+        plan=plan,
+        episodes=episodes,
+        ceilings=ceilings,
     )
     access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap))
-    jobs = find("executor", executor)(parallel=parallel or max(1, (os.cpu_count() or 1) // 2))
     config.check(access, max_cost)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat

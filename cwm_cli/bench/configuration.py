@@ -156,7 +156,7 @@ class BenchmarkConfig(BaseModel):
             flags=access.flags(self),
             metric=self.metric,
             seed=0,
-            parallel=1,
+            parallel=terms.parallel,
             max_cost=terms.max_cost,
             budget=terms.budget,
             tools=self.tools,
@@ -173,11 +173,15 @@ class BenchmarkConfig(BaseModel):
 
 
 class BenchmarkTerms(BaseModel):
-    """How far a benchmark goes; other terms may be given when it is continued."""
+    """How far a benchmark goes; other terms may be given when it is continued.
+
+    `parallel` completions of each search are in flight.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     budget: int = 10
+    parallel: int = 1
     max_cost: float | None = None
     plan: bool = False
     episodes: int = 10

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.text import clean
 
 TICK_SECONDS = 0.05
@@ -20,6 +21,13 @@ ERROR = "Error: "
 
 LONGEST_REASON = 300
 
+OWN = "executor."
+"""What the options of an executor begin with."""
+
+SPENDING = "CWM_SPENDING"
+"""The environment variable that says how a command asks what it may spend: `file:PATH`, or `fd:N`
+for a socket to whoever asks for it."""
+
 LEASH = "CWM_LEASH"
 """The environment variable with a descriptor that is closed when whoever started a process ends."""
 
@@ -29,6 +37,9 @@ class Command(NamedTuple):
 
     It prints to `log`. `held` are descriptors that a process on this machine keeps open:
     with that of a lock, a command that outlives its executor for a moment keeps the lock.
+    `spending` is the file, on the machine of the executor, with what all commands together may
+    spend, None for no limit (`cwm_cli.search.spending`): a command finds in the environment
+    variable `CWM_SPENDING` how it asks there. It keeps `cores` busy, its children counted.
     """
 
     name: str
@@ -36,18 +47,29 @@ class Command(NamedTuple):
     log: Path
     environment: Mapping[str, str] = {}
     held: Sequence[int] = ()
+    spending: Path | None = None
+    cores: float = 1.0
 
 
 class Ended(NamedTuple):
-    """A command that is over; `reason` says in a line why it failed, None if it did not."""
+    """A command that is over; `reason` says in a line why it failed, None if it did not.
+
+    One that was `lost`, with the machine that it was on, is worth another try. `peak_memory` is
+    that of all of its processes in bytes, and `place` the machine that it ran on, where known.
+    """
 
     name: str
     reason: str | None = None
+    lost: bool = False
+    peak_memory: int | None = None
+    place: str = ""
 
 
 @dataclass
 class Executor:
-    """Runs many independent commands, at most `parallel` at a time.
+    """Runs many independent commands, at most `workers` at a time.
+
+    A dataclass whose other fields are its options (`-o executor.KEY=VALUE`).
 
     In the order of a life: `has_room` says whether another command may begin, `start`
     begins it, `wait` returns those that have ended, `close` ends the others. A command
@@ -60,7 +82,7 @@ class Executor:
                 submit(command.words, command.environment, command.log)
     """
 
-    parallel: int = 1
+    workers: int = 1
 
     def has_room(self) -> bool:
         """Whether another command may be started now."""
@@ -97,7 +119,7 @@ class LocalProcesses(Executor):
 
     def has_room(self) -> bool:
         """Whether fewer processes than allowed are running."""
-        return len(self._children) < self.parallel
+        return len(self._children) < self.workers
 
     def start(self, command: Command) -> None:
         """Start a process; it reads nothing, and prints to its log."""
@@ -111,7 +133,12 @@ class LocalProcesses(Executor):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **command.environment, LEASH: str(self._leash[0])},
+                env={
+                    **os.environ,
+                    **command.environment,
+                    **({SPENDING: f"file:{command.spending}"} if command.spending else {}),
+                    LEASH: str(self._leash[0]),
+                },
                 pass_fds=(self._leash[0], *command.held),
             )
         self._children.append(_Child(command, process))
@@ -131,6 +158,20 @@ class LocalProcesses(Executor):
         for descriptor in self._leash or ():
             os.close(descriptor)
         self._children, self._leash = [], None
+
+
+def chosen_executor(
+    name: str, workers: int | None, pairs: Sequence[str]
+) -> tuple[Executor, list[str]]:
+    """Make an executor with its options, and return the other options.
+
+    Its own are written `executor.KEY=VALUE`; by default it has one worker for every two cores.
+    """
+    own = [pair for pair in pairs if pair.startswith(OWN)]
+    owner = Owner("executor", find("executor", name))
+    options = read_options(own, [owner])["executor"]
+    made = owner.factory(workers=workers or max(1, (os.cpu_count() or 1) // 2), **options)
+    return made, [pair for pair in pairs if pair not in own]
 
 
 def end_with_starter() -> None:

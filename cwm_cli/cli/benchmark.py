@@ -13,6 +13,7 @@ from cwm_cli.cli.shared import (
     ApiBaseOption,
     BackendOption,
     DataSeedOption,
+    ExecutorOption,
     HideOption,
     JsonOption,
     MetricOption,
@@ -23,6 +24,7 @@ from cwm_cli.cli.shared import (
     ToolOption,
     TrackerOption,
     TrackOption,
+    WorkersOption,
     parse_env_args,
     tracked,
 )
@@ -54,14 +56,9 @@ def benchmark(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches with each, by seed.")] = 1,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a job.")] = 10,
     parallel: Annotated[
-        int | None,
-        typer.Option(
-            "--parallel",
-            min=1,
-            help="Jobs at a time. Default: half as many as cores.",
-            show_default=False,
-        ),
-    ] = None,
+        int, typer.Option("--parallel", min=1, help="Completions in flight, of each job.")
+    ] = 1,
+    workers: WorkersOption = None,
     plan: Annotated[
         bool, typer.Option("--plan/--no-plan", help="Play with every program that was found.")
     ] = False,
@@ -97,9 +94,7 @@ def benchmark(
         Path | None,
         typer.Option("--run", metavar="DIR", help="Folder of all runs; continued if it exists."),
     ] = None,
-    executor: Annotated[
-        str, typer.Option("--executor", help="Where jobs run: local, or what a plugin offers.")
-    ] = "local",
+    executor: ExecutorOption = "local",
     new: Annotated[
         bool, typer.Option("--new", help="Start another benchmark even if one can be continued.")
     ] = False,
@@ -129,6 +124,7 @@ def benchmark(
         seeds=seeds,
         budget=budget,
         parallel=parallel,
+        workers=workers,
         plan=plan,
         episodes=episodes,
         max_steps=max_steps,

@@ -148,6 +148,19 @@ StrategyOption = Annotated[
         "--strategy", help="Search strategy; `cwm plugins` lists them.", show_default=False
     ),
 ]
+ExecutorOption = Annotated[
+    str, typer.Option("--executor", help="Where jobs run: local, ray, slurm, or a plugin's.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Jobs at a time. Default: half as many as cores.",
+        show_default=False,
+    ),
+]
 ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
 NewOption = Annotated[
     bool, typer.Option("--new", help="Start another run even if one can be continued.")

@@ -148,7 +148,9 @@ class Request(NamedTuple):
     few words what it is doing, from any thread. Where the messages are too
     long for it, `shorter` says the same in about so many characters. All that
     is done to answer may cost `allowance` US dollars, None being no limit. It is `weighed` where
-    the log-probability of the answer is wanted as well.
+    the log-probability of the answer is wanted as well. Where a backend has several models,
+    `model` is the one that it assigned the question to. What is done to answer may be written in
+    the `log` of the run, a line at a time, from any thread.
     """
 
     messages: tuple[Message, ...]
@@ -161,6 +163,8 @@ class Request(NamedTuple):
     shorter: Callable[[int], tuple[Message, ...]] | None = None
     allowance: float | None = None
     weighed: bool = False
+    model: str = ""
+    log: Callable[[str], None] = unheard
 
     @property
     def key(self) -> str:
@@ -183,12 +187,20 @@ class ScoreRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a completion took; `cost` in US dollars is None when the price is unknown."""
+    """What a completion took; `cost` in US dollars is None when the price is unknown.
+
+    Of the tokens of the prompt so many were `cached_tokens`, which the provider had read before
+    and sells for less; of those of the answer so many were `reasoning_tokens`, which nobody sees.
+    `reused` is 1 where the answer is one that was paid for before.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = 0.0
     seconds: float = 0.0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    reused: int = 0
 
     @property
     def tokens(self) -> int:
@@ -204,6 +216,9 @@ def total(usages: Sequence[Usage]) -> Usage:
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         cost=sum(costs) if len(costs) == len(usages) else None,
         seconds=sum(usage.seconds for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        reused=sum(usage.reused for usage in usages),
     )
 
 
@@ -238,7 +253,8 @@ class Node:
     `seed` is that of its question: what a strategy leaves to chance once it knows the answer is
     drawn from `np.random.default_rng([seed, 1])`. `forward` is the log-probability of the
     candidate as an answer to its question, and `backward` that of its parent's, had the candidate
-    been the parent; both where a strategy asks for them.
+    been the parent; both where a strategy asks for them. `model` is the one that answered, where
+    the backend has several.
     """
 
     id: int
@@ -256,6 +272,7 @@ class Node:
     seed: int | None = None
     forward: float | None = None
     backward: float | None = None
+    model: str = ""
 
 
 class Remark(BaseModel):
@@ -528,7 +545,10 @@ class Backend:
       and `reads_messages` that it looks at the messages of what it scores, not at the question.
     - `ready` refuses what the user can mend before anything is begun.
     - `prepare` tells it of the environment that it will weigh predictions of.
-    - `worst_cost` is asked before a completion where `--max-cost` is given.
+    - `assign` names the model that is to answer a question, where there are several, and `update`
+      tells it of every node, in the order of their ids: all that it may choose by.
+    - `worst_cost` is asked before a completion where `--max-cost` is given, and `price` before a
+      benchmark, for the estimate.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
     - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far;
@@ -571,6 +591,20 @@ class Backend:
 
         That may take minutes: `tell` takes a line now and then.
         """
+
+    def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
+        """Return the model that is to answer next, given those that are answering; here the only.
+
+        All chance comes from `rng`, so that a search can be resumed and repeated.
+        """
+        return ""
+
+    def update(self, node: Node) -> None:
+        """Learn what came of an answer; a backend with a single model has nothing to learn."""
+
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Return what so many tokens cost in US dollars, None where the price is unknown."""
+        return 0.0
 
     def complete(self, request: Request) -> Completion:
         """Answer; raises `CwmError` for what the user can mend, such as a refused key."""

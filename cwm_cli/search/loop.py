@@ -32,6 +32,7 @@ from cwm_cli.search.contracts import (
     Turn,
     Usage,
     Verdict,
+    unheard,
 )
 
 NEARLY_AS_GOOD = 0.05
@@ -61,6 +62,7 @@ class Pending(NamedTuple):
     known: int = 0
     best: Node | None = None
     asked: bool = True
+    model: str = ""
 
 
 class Refining(NamedTuple):
@@ -95,6 +97,7 @@ class Search:
     parallel: int = 1
     max_cost: float | None = None
     journal: Callable[[Record | Remark], None] = lambda record: None
+    log: Callable[[str], None] = unheard
     refiners: Mapping[str, Refiner] = field(default_factory=dict)
     start: Callable[[Callable[[str], None]], Refinement | None] | None = None
     nodes: list[Node] = field(default_factory=list, init=False)
@@ -158,6 +161,7 @@ class Search:
             self.best = event
         self.problem.update(event)
         self.strategy.update(event)
+        self.backend.update(event)
         if self.refiners:
             self._to_refine(event)
 
@@ -276,7 +280,8 @@ class Search:
     def _request(self, step: int) -> Request:
         """Choose a move and word it."""
         rng = np.random.default_rng([self.seed, step])
-        awaited = [flight.move for flight in self.pending.values() if flight.asked]
+        asked = [flight for flight in self.pending.values() if flight.asked]
+        awaited, answering = [each.move for each in asked], [each.model for each in asked]
         move = self._remarked(self.strategy.select(rng, awaited))
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
@@ -292,6 +297,8 @@ class Search:
             tell=partial(self.doing.__setitem__, step),
             shorter=partial(self.problem.shorter, move),
             weighed=self.strategy.weighs_proposals,
+            model=self.backend.assign(rng, answering),
+            log=self.log,
         )
 
     def _remarked(self, move: Move) -> Move:
@@ -305,7 +312,9 @@ class Search:
     def _register(self, request: Request, reserved: float) -> None:
         """Count a request among those in flight."""
         self._asked[request.key] += 1
-        flight = Pending(request.step, request.move, reserved, self._known, self.best)
+        flight = Pending(
+            request.step, request.move, reserved, self._known, self.best, model=request.model
+        )
         self.pending[request.step] = flight
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
@@ -388,6 +397,7 @@ class Search:
             final=completion.final,
             known=flight.known,
             seed=request.seed,
+            model=request.model,
         )
         node = self._weighed(node, request, completion)
         return Record(node, text, completion.note, request.messages)

@@ -716,7 +716,7 @@ FAIL = "import sys; sys.exit('Error: no rocks')"
 def test_an_executor_carries_commands_out_and_says_why_they_failed(
     name: str, tmp_path: Path
 ) -> None:
-    executor = find("executor", name)(parallel=2)
+    executor = find("executor", name)(workers=2)
     files = [tmp_path / f"{number}.txt" for number in range(3)]
     scripts = {file.stem: TOUCH.format(file=str(file)) for file in files} | {"failing": FAIL}
     left, reasons = list(scripts), dict[str, str | None]()

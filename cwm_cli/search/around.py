@@ -1,0 +1,141 @@
+"""A backend around another one: what it is asked goes on to that one, but for what is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cwm_cli.search.contracts import (
+    Backend,
+    Completion,
+    Node,
+    Request,
+    ScoreRequest,
+    Turn,
+    Usage,
+    unheard,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cwm_cli.envs.spec import EnvironmentSpec
+    from cwm_cli.envs.text_view import TextView
+
+# mypy: disable-error-code="misc,override"
+# What a kind of backend is known by are class variables; one around another has those of that one.
+
+
+class BackendAround(Backend):
+    """Passes everything on to the backend `inner`; a subclass changes what it is there for.
+
+    Example::
+
+        class Counting(BackendAround):
+            asked = 0
+
+            def complete(self, request):
+                self.asked += 1
+                return self.inner.complete(request)
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def needs_model(self) -> bool:
+        """As the inner one."""
+        return self.inner.needs_model
+
+    @property
+    def from_data(self) -> bool:
+        """As the inner one."""
+        return self.inner.from_data
+
+    @property
+    def takes_help(self) -> bool:
+        """As the inner one."""
+        return self.inner.takes_help
+
+    @property
+    def can_score(self) -> bool:
+        """As the inner one."""
+        return self.inner.can_score
+
+    @property
+    def normalises(self) -> bool:
+        """As the inner one."""
+        return self.inner.normalises
+
+    @property
+    def reads_messages(self) -> bool:
+        """As the inner one."""
+        return self.inner.reads_messages
+
+    @property
+    def starts_from(self) -> str:
+        """As the inner one."""
+        return self.inner.starts_from
+
+    @property
+    def caveat(self) -> str:
+        """As the inner one."""
+        return self.inner.caveat
+
+    def ready(self, max_cost: float | None = None) -> None:
+        """Refuse what the inner one refuses."""
+        self.inner.ready(max_cost)
+
+    def prepare(
+        self,
+        spec: EnvironmentSpec,
+        env_args: Mapping[str, Any],
+        tell: Callable[[str], None] = unheard,
+    ) -> None:
+        """Have the inner one prepare."""
+        self.inner.prepare(spec, env_args, tell)
+
+    def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
+        """Return the model that the inner one assigns."""
+        return self.inner.assign(rng, pending)
+
+    def update(self, node: Node) -> None:
+        """Tell the inner one."""
+        self.inner.update(node)
+
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Return the price of the inner one."""
+        return self.inner.price(prompt_tokens, completion_tokens)
+
+    def complete(self, request: Request) -> Completion:
+        """Have the inner one answer."""
+        return self.inner.complete(request)
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the worst cost of the inner one."""
+        return self.inner.worst_cost(request)
+
+    def recorded(self) -> Sequence[Turn]:
+        """Return the turns of the inner one."""
+        return self.inner.recorded()
+
+    @property
+    def weighed(self) -> Usage:
+        """What scoring took the inner one."""
+        return self.inner.weighed
+
+    def wording(self, view: TextView) -> str:
+        """Say what the inner one says."""
+        return self.inner.wording(view)
+
+    def unread(self, view: TextView, rules: str) -> Sequence[str]:
+        """Return what the inner one makes nothing of."""
+        return self.inner.unread(view, rules)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Have the inner one weigh texts."""
+        return self.inner.score(requests)
+
+    def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
+        """Have the inner one weigh candidates."""
+        return self.inner.of_candidates(questions)
