@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.text import clean
@@ -16,8 +19,20 @@ from cwm_cli.text import clean
 TICK_SECONDS = 0.05
 """How often it is looked whether a process has ended; tasks take seconds at least."""
 
+LONGEST_WAIT = 1.0
+"""Seconds after which `LocalProcesses.wait` returns though no process has ended."""
+
+RETRIES = 3
+"""How often a command that was lost is started again: it may be the command that ends machines."""
+
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+"""Seconds until a command is tried again that others are busy with; doubled every time."""
+
 ERROR = "Error: "
 """What the line begins with in which a command says why it ended."""
+
+BUSY = "another process works on it"
+"""What the line of a command begins with whose work is being done by another process."""
 
 LONGEST_REASON = 300
 
@@ -55,7 +70,8 @@ class Ended(NamedTuple):
     """A command that is over; `reason` says in a line why it failed, None if it did not.
 
     One that was `lost`, with the machine that it was on, is worth another try. `peak_memory` is
-    that of all of its processes in bytes, and `place` the machine that it ran on, where known.
+    the most that one of its processes had in memory at a time, in bytes (not the sum of all of
+    them), and `place` the machine that it ran on, where known.
     """
 
     name: str
@@ -63,6 +79,24 @@ class Ended(NamedTuple):
     lost: bool = False
     peak_memory: int | None = None
     place: str = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it did nothing, since another process does its work."""
+        return bool(self.reason) and str(self.reason).startswith(BUSY)
+
+
+class Started(NamedTuple):
+    """A command was started, for the first time or again."""
+
+    command: Command
+
+
+class Postponed(NamedTuple):
+    """A command that was started is to be started again, `reason` says why."""
+
+    command: Command
+    reason: str
 
 
 @dataclass
@@ -93,7 +127,7 @@ class Executor:
         raise NotImplementedError
 
     def wait(self) -> list[Ended]:
-        """Wait until some command has ended, and return all that have."""
+        """Wait until some command has ended, and return all that have; none after a while."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -144,20 +178,178 @@ class LocalProcesses(Executor):
         self._children.append(_Child(command, process))
 
     def wait(self) -> list[Ended]:
-        """Wait for processes to end."""
-        while not (over := [c for c in self._children if c.process.poll() is not None]):
+        """Wait for processes to end, for a second at most."""
+        deadline = time.monotonic() + LONGEST_WAIT
+        while not (ended := self._reaped()) and time.monotonic() < deadline:
             time.sleep(TICK_SECONDS)
-        self._children = [child for child in self._children if child not in over]
-        return [Ended(child.command.name, _reason(child)) for child in over]
+        return ended
+
+    def _reaped(self) -> list[Ended]:
+        """Take leave of the processes that have ended."""
+        ended, left = [], []
+        for child in self._children:
+            command, process = child
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid == 0:
+                left.append(child)
+                continue
+            process.returncode = os.waitstatus_to_exitcode(status)
+            text = "" if process.returncode == 0 else _printed(command.log)
+            unit = 1 if sys.platform == "darwin" else 1024
+            peak = usage.ru_maxrss * unit
+            reason = reason_of(process.returncode, text)
+            ended.append(Ended(command.name, reason, peak_memory=peak))
+        self._children = left
+        return ended
 
     def close(self) -> None:
-        """End all processes, whatever they do."""
-        for child in self._children:
-            child.process.kill()
+        """End all processes and whatever descends from them, whatever they do."""
+        families = [_family(child.process.pid) for child in self._children]
+        for child, family in zip(self._children, families, strict=True):
+            for pid in (child.process.pid, *family):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             child.process.wait()
         for descriptor in self._leash or ():
             os.close(descriptor)
         self._children, self._leash = [], None
+
+
+def _family(pid: int) -> list[int]:
+    """Return what descends from a process, as far as the system tells: sandboxes have sessions."""
+    children: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, file.read_text().split())
+    return [each for child in children for each in (child, *_family(child))]
+
+
+def carried_out(
+    executor: Executor,
+    commands: Iterable[Command | None],
+    *,
+    stopping: Callable[[int], None] = lambda running: None,
+) -> Iterator[Started | Postponed | Ended]:
+    """Start commands while there is room, wait for them, and close the executor in the end.
+
+    Commands are asked for when one can be started, so that they may depend on what was yielded
+    before; None says that there is nothing to start yet. Whatever was lost is started again, at
+    most `RETRIES` times, and what another process works on until it does no more.
+
+    After the first Ctrl-C nothing is started any more: `stopping` is told how many commands are
+    still let finish, in a thread of its own, and then `KeyboardInterrupt` is raised. A second one
+    raises it at once, which ends them. Both need the main thread. Close the iterator if it is not
+    used up.
+    """
+    with _CommandQueue(executor, iter(commands), stopping) as waiting, waiting.listening():
+        while True:
+            yield from waiting.begin()
+            if waiting.running:
+                yield from waiting.settle()
+            elif waiting.is_stopped:
+                raise KeyboardInterrupt
+            elif waiting.is_over:
+                return
+            else:
+                time.sleep(TICK_SECONDS)
+
+
+class _Later(NamedTuple):
+    """A command that is to be started again, not before a time."""
+
+    command: Command
+    due: float
+
+
+@dataclass
+class _CommandQueue:
+    """The commands that run, by name, those to be started again, and what yields the others."""
+
+    executor: Executor
+    source: Iterator[Command | None]
+    stopping: Callable[[int], None]
+    running: dict[str, Command] = field(default_factory=dict)
+    later: deque[_Later] = field(default_factory=deque)
+    losses: dict[str, int] = field(default_factory=dict)
+    delays: dict[str, float] = field(default_factory=dict)
+    is_stopped: bool = False
+    is_used_up: bool = False
+
+    def __enter__(self) -> "_CommandQueue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.executor.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to come."""
+        return self.is_used_up and not self.later
+
+    def begin(self) -> Iterator[Started]:
+        """Start what can be started."""
+        while not self.is_stopped and self.executor.has_room():
+            command = self._next()
+            if command is None:
+                return
+            self.executor.start(command)
+            self.running[command.name] = command
+            yield Started(command)
+
+    def settle(self) -> Iterator[Postponed | Ended]:
+        """Wait, and say what has become of commands."""
+        for ended in self.executor.wait():
+            command = self.running.pop(ended.name)
+            reason = ended.reason or ""
+            if ended.is_busy:
+                delay = self.delays.get(ended.name, FIRST_DELAY)
+                self.delays[ended.name] = min(2 * delay, LONGEST_DELAY)
+                self.later.append(_Later(command, time.monotonic() + delay))
+                yield Postponed(command, reason)
+            elif ended.lost and self.losses.get(ended.name, 0) < RETRIES:
+                self.losses[ended.name] = self.losses.get(ended.name, 0) + 1
+                self.later.append(_Later(command, 0.0))
+                yield Postponed(command, reason)
+            else:
+                yield ended
+
+    def _next(self) -> Command | None:
+        """Return what is to be started now, if anything is."""
+        now = time.monotonic()
+        for place, each in enumerate(self.later):
+            if each.due <= now:
+                del self.later[place]
+                return each.command
+        if self.is_used_up:
+            return None
+        try:
+            return next(self.source)
+        except StopIteration:
+            self.is_used_up = True
+            return None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the first Ctrl-C as a wish to stop, where somebody can press it and be heard."""
+        before = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or before in (signal.SIG_IGN, None):
+            yield
+            return
+
+        def heard(*_: Any) -> None:
+            if self.is_stopped:
+                raise KeyboardInterrupt
+            self.is_stopped = True
+            # a handler must not wait for a lock that the code it stands in may hold
+            words = threading.Thread(target=self.stopping, args=(len(self.running),), daemon=True)
+            words.start()
+
+        signal.signal(signal.SIGINT, heard)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def chosen_executor(
@@ -187,14 +379,24 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
-def _reason(child: _Child) -> str | None:
-    """Say in a line why a process that has ended did not do what it was to do."""
-    code = child.process.returncode
+def _printed(log: Path) -> str:
+    """Read what a process has printed."""
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def reason_of(code: int, text: str) -> str | None:
+    """Say in a line why a process did not do what it was to do, None if it did.
+
+    `code` is its exit code, or a signal's number less than 0; `text` is what it printed.
+    """
     if code == 0:
         return None
     if code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    text = child.command.log.read_text(encoding="utf-8", errors="replace")
+        known = {each.value: each.name for each in signal.Signals}
+        return f"its process was ended by {known.get(-code, f'signal {-code}')}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
     last = (errors or lines or [f"its process ended with exit code {code}"])[-1]
