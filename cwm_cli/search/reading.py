@@ -15,6 +15,47 @@ MAX_NESTED = 16
 """How many fences may be within a string before the first of them closes the block after all."""
 
 
+NAMES = "think|thinking|thought|reasoning|seed:think"
+OPENS = re.compile(rf"^[ \t]*(?:<(?P<tag>{NAMES})>|(?P<mark>\[THINK\]))", re.MULTILINE)
+CLOSES = re.compile(rf"^[ \t]*(?:</(?:{NAMES})>|\[/THINK\])[ \t]*$", re.MULTILINE)
+
+
+MOST_THOUGHTS = 64
+"""How many times in an answer somebody thinks aloud: no model is known to do so more than a few."""
+
+
+class Spoken(NamedTuple):
+    """What a completion says when it is done with thinking, and whether it is."""
+
+    text: str
+    done: bool = True
+
+
+def without_thinking(text: str) -> Spoken:
+    """Leave out what a model thought aloud, between marks such as `<think>` and `</think>`.
+
+    The first mark may be missing, as some chat templates open the thoughts themselves. Thoughts
+    that nothing ends go to the end of the text; only at its start are they taken for that.
+    """
+    before = ""
+    for _ in range(MOST_THOUGHTS):
+        opening, closing = OPENS.search(text), CLOSES.search(text)
+        if closing and not (opening and opening.start() < closing.start()):
+            before, text = "", text[closing.end() :].lstrip("\n")
+            continue
+        if opening is None:
+            break
+        mark = "[/THINK]" if opening["mark"] else f"</{opening['tag']}>"
+        said, (_, ended, after) = text[: opening.start()], text[opening.end() :].partition(mark)
+        if not ended:
+            if (before + said).strip():
+                break
+            return Spoken("", done=False)
+        before += said if said.strip() else ""
+        text = after.lstrip("\n")
+    return Spoken(before + text)
+
+
 def blocks(text: str) -> Iterator[str]:
     """Yield the contents of the fenced blocks, the last of which may be unclosed."""
     lines = text.split("\n")
@@ -90,8 +131,9 @@ def extract_program(text: str, prefix: str = "", *, begun: bool = False) -> str:
     Programs stand in fenced blocks, or are the whole text. One that only
     continues the lines of `prefix` gets them in front; one that repeats them,
     or begins anew, is taken as it is. Where the answer was `begun` for it, it may go
-    on in a block that it only closes.
+    on in a block that it only closes. What a model thought aloud is no part of it.
     """
+    text = without_thinking(text).text
     if begun and _goes_on(text):
         text = f"```python\n{text}"
     prefix = _clean(prefix)

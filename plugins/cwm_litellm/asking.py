@@ -1,8 +1,9 @@
 """One question to a model, asked until it is answered or there is no more to be tried.
 
 A failure that may pass is waited for, a prompt that is too long is shortened, an answer that was
-cut off is asked for again with more tokens, and where there is none the question is repeated: all
-of it within what it may cost.
+cut off is asked for again with more tokens, what a model does not take is left out, and where there
+is no answer the question is repeated: all of it within what it may cost, and each with a line in
+the log of the run that says why.
 """
 
 import logging
@@ -10,24 +11,42 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import litellm
 from openai import OpenAIError  # what all of LiteLLM's errors derive from
+from tenacity import RetryCallState
 
 from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
+from cwm_cli.search.reading import without_thinking
 from cwm_cli.search.threads import waited
 from cwm_cli.text import clean
-from cwm_litellm.backend import ModelLimits
 from cwm_litellm.failures import (
     ANSWERS,
     Kind,
     Patience,
     UnpayableError,
+    brief,
     classify,
+    error_of,
     explain,
+    retry_after,
     words_of,
+)
+from cwm_litellm.limits import (
+    CHARACTERS_PER_TOKEN,
+    OLLAMA,
+    ModelLimits,
+    adapted,
+    chat_model,
+    context_for,
+    find_context,
+    left_out,
+    ollama_address,
+    provider_of,
+    worded,
 )
 from cwm_litellm.transport import until
 
@@ -38,7 +57,11 @@ MOST_TRIES = 3
 
 USUAL_TOKENS = 16_384
 """What an answer is taken to need at most where its cost is limited: programs need a tenth, and
-thinking about them most of the rest."""
+thinking about them aloud most of the rest."""
+
+THINKING_TOKENS = 32_768
+"""The same for models that think before they answer, as long as they like: an answer that ends
+within its thoughts is paid for and worth nothing."""
 
 LEAST_TOKENS = 256
 """In fewer no program is written."""
@@ -57,6 +80,8 @@ SHORTEST_PROMPT = 500
 
 LONGEST_TEXT = 1 << 20
 """Characters of an answer that are kept: all that any model writes, and four programs' worth."""
+
+TOO_LONG = "the prompt is too long for"
 
 CONTEXT = re.compile(
     r"(?:context[ _](?:length|window|size|limit)|tokens allowed|configured limit)[^\d]{0,24}(\d+)"
@@ -100,10 +125,12 @@ class Question:
     timeout: float
     most_tokens: int | None = None
     stream: bool = False
+    context: int | None = None
     messages: tuple[Message, ...] = field(init=False)
     _tokens: int | None = field(init=False)
     _limit: int | None = field(default=None, init=False)
-    _note: str = field(default="", init=False)
+    _full: bool = field(default=False, init=False)
+    _notes: list[str] = field(default_factory=list, init=False)
     _usages: list[Usage] = field(default_factory=list, init=False)
     _spent: float = field(default=0.0, init=False)
     _attempts: int = field(default=0, init=False)
@@ -114,6 +141,9 @@ class Question:
             self._tokens = min(self.most_tokens, self.fit.tokens)
         if self.fit.characters is not None:
             self._shorten(self.fit.characters)
+        if self._is_ollama:
+            self._find_context()
+        self._compare()
 
     def answered(self) -> Completion:
         """Ask until there is a whole answer, or no more to be tried."""
@@ -135,9 +165,8 @@ class Question:
             if not answer.lacking or (answer.cut and not self._grows()):
                 break
         used = total(self._usages)
-        usage = Usage(
-            prompt_tokens=used.prompt_tokens,
-            completion_tokens=used.completion_tokens,
+        usage = replace(
+            used,
             cost=used.cost if self.request.allowance is None else self._spent,
             seconds=time.perf_counter() - start,
         )
@@ -145,63 +174,154 @@ class Question:
             best.text,
             usage,
             lacking=best.lacking,
-            note=self._note,
+            note="; ".join(self._notes),
             log_probability=best.log_probability,
         )
 
     def _asked(self, seed: int) -> Answer:
         """Return what the model answers, after failures that may pass."""
-        attempts, began = self.patience.attempts(), time.perf_counter()
+        attempts, began = self.patience.attempts(self._log_pause), time.perf_counter()
         try:
             response = attempts(self._attempt, seed)
         finally:
             self._attempts = attempts.statistics["attempt_number"]
         usage = usage_of(self.model, response)
-        log.info(
-            "%s answered %s with %d of %d tokens in %.1f s, at attempt %d",
-            self.model,
-            getattr(response, "id", None) or "without an id",
-            usage.completion_tokens,
-            usage.tokens,
-            time.perf_counter() - began,
-            self._attempts,
-        )
+        self._log_answer(response, usage, time.perf_counter() - began)
         self._usages.append(usage)
         self._spent += self._worst() if usage.cost is None else usage.cost
         answer = read(response)
+        context = self.fit.context if self._is_ollama else None
+        self._full = context is not None and usage.tokens >= context
+        if self._full:
+            words = f"the context of {context:,} tokens was full, and what was asked forgotten"
+            return Answer(answer.text, words, cut=True)
         if self.stream and not answer.text:
             self.fit.streams = False  # which looks the same as an answer that is empty
         return answer
 
     def _attempt(self, seed: int) -> Any:
-        """Ask once; `timeout` is for the whole answer, however it drips."""
+        """Ask once, and again at once in a way that the model takes, where it took none before.
+
+        `timeout` is for the whole answer, however it drips.
+        """
         if not self._affords():
             raise UnpayableError
+        while True:
+            asked = self._arguments(seed)
+            try:
+                return waited(partial(self._ask, asked), self.timeout)
+            except (OpenAIError, TimeoutError) as error:
+                kind = classify(error)
+                if kind in (Kind.TIMEOUT, Kind.OVERSIZED):
+                    self._spent += self._worst()  # nobody says what it took
+                if kind not in (Kind.REFUSED, Kind.BROKEN):
+                    raise
+                told = adapted(self.fit, asked, str(error))
+                if told is None:
+                    raise
+                self._log(f"{brief(error)}: asked otherwise, from now on")
+                if told:
+                    self._notes.append(f"{self.model} {told}")
+
+    def _arguments(self, seed: int) -> dict[str, Any]:
+        """Return what LiteLLM is asked with, as far as the model takes it."""
         asked = self.settings | {
-            "model": self.model,
-            "messages": [message.model_dump() for message in self.messages],
+            "model": chat_model(self.model),
+            "messages": worded(self.messages, self.fit),
             "seed": seed,
             "timeout": self.timeout,
         }
         if self._limit is not None:
-            asked["max_tokens"] = self._limit
+            asked[self.fit.limit] = self._limit
         if self.request.weighed:
             asked["logprobs"] = True
+        if self._is_ollama:
+            asked["api_base"] = ollama_address(self.settings.get("api_base"))
+            asked["num_ctx"] = self.fit.context
+        return {name: value for name, value in asked.items() if name not in self.fit.refused}
 
-        def ask() -> Any:
-            until(time.monotonic() + self.timeout)
-            if self.request.weighed or not (self.stream and self.fit.streams):
-                return litellm.completion(**asked)
-            counted = {"stream": True, "stream_options": {"include_usage": True}}
-            pieces = list(litellm.completion(**asked, **counted))
-            return litellm.stream_chunk_builder(pieces, messages=asked["messages"])
+    def _ask(self, asked: dict[str, Any]) -> Any:
+        """Have LiteLLM ask."""
+        until(time.monotonic() + self.timeout)
+        if self.request.weighed or not (self.stream and self.fit.streams):
+            return litellm.completion(**asked)
+        counted = {"stream": True, "stream_options": {"include_usage": True}}
+        pieces = list(litellm.completion(**asked, **counted))
+        return litellm.stream_chunk_builder(pieces, messages=asked["messages"])
 
-        try:
-            return waited(ask, self.timeout)
-        except (OpenAIError, TimeoutError) as error:
-            if classify(error) in (Kind.TIMEOUT, Kind.OVERSIZED):
-                self._spent += self._worst()  # nobody says what it took
-            raise
+    @property
+    def _is_ollama(self) -> bool:
+        """Whether the server is Ollama, which cuts what is longer than the context asked for."""
+        return provider_of(self.model) in OLLAMA
+
+    def _find_context(self) -> None:
+        """Have Ollama hold the prompt and its answer; shorten what the model cannot hold."""
+        fit = self.fit
+        if self.context is not None:
+            fit.context = fit.longest_context = self.context
+        else:
+            address = ollama_address(self.settings.get("api_base"))
+            find_context(fit, self.model, address, litellm.client_session)
+            context_for(fit, _size(self.messages), self.most_tokens or USUAL_TOKENS // 2)
+        most = int(FOR_THE_PROMPT * CHARACTERS_PER_TOKEN * (fit.context or 0))
+        if _size(self.messages) > most:
+            self._shorten(most)
+
+    def _widens(self) -> bool:
+        """Have Ollama hold twice as much, as far as the model can."""
+        wider = 2 * (self.fit.context or 0)
+        most = self.context or self.fit.longest_context or wider
+        if (self.fit.context or 0) >= most:
+            return False
+        self.fit.context = min(wider, most)
+        self._log(f"is asked again with a context of {self.fit.context:,} tokens")
+        return True
+
+    def _compare(self) -> None:
+        """Say what LiteLLM leaves out by itself, knowing that the model does not take it."""
+        if self.fit.compared:
+            return
+        self.fit.compared = True
+        chosen = {"temperature": self.settings.get("temperature"), "top_p": None, "top_k": None}
+        wanted = {n: v for n, v in (chosen | self.settings).items() if n in chosen}
+        wanted = {n: v for n, v in wanted.items() if v is not None and (n, v) != ("temperature", 1)}
+        with suppress(Exception):  # which is then said when it is asked
+            name, provider, *_ = litellm.get_llm_provider(self.model)
+            sent = litellm.utils.get_optional_params(
+                model=name, custom_llm_provider=provider, drop_params=True, **wanted
+            )
+            if words := left_out([n for n, v in wanted.items() if v not in sent.values()]):
+                self._notes.append(f"{self.model} {words}")
+
+    def _log(self, words: str) -> None:
+        """Write in the log of the run what is done to answer, without what is asked."""
+        line = f"step {self.request.step}: {self.model} {words}"
+        self.request.log(line)
+        log.info("%s", line)
+
+    def _log_pause(self, state: RetryCallState) -> None:
+        """Say why a request is repeated, and when."""
+        error, pause = error_of(state), state.next_action.sleep if state.next_action else 0.0
+        why = " as its server asks" if retry_after(error) is not None else ""
+        self._log(
+            f"{brief(error)}, at attempt {state.attempt_number}: asked again in {pause:.1f} s{why}"
+        )
+
+    def _log_answer(self, response: Any, usage: Usage, seconds: float) -> None:
+        """Say what an answer took."""
+        prompt = f"{usage.prompt_tokens:,} tokens of prompt"
+        if usage.cached_tokens:
+            prompt += f" ({usage.cached_tokens:,} of them cached)"
+        answer = f"{usage.completion_tokens:,} of answer"
+        if usage.reasoning_tokens:
+            answer += f" ({usage.reasoning_tokens:,} of them thinking)"
+        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.6f}"
+        choices = response.choices or [None]
+        self._log(
+            f"answered {getattr(response, 'id', None) or 'without an id'} in {seconds:.1f} s, at "
+            f"attempt {self._attempts}: {prompt}, {answer}, {cost}, finished by "
+            f"{getattr(choices[0], 'finish_reason', None) or 'nothing'}"
+        )
 
     def _affords(self) -> bool:
         """Whether an answer can be paid; it is then limited to the tokens that can."""
@@ -210,7 +330,7 @@ class Question:
             return True
         left = self.request.allowance - self._spent - cost.prompt
         most = [tokens for tokens in (self._tokens, self.fit.tokens) if tokens is not None]
-        wanted = min(most or [most_output(self.model) or USUAL_TOKENS])
+        wanted = min(most or [most_output(self.model) or usual_tokens(self.model)])
         payable = wanted if cost.token == 0 else int(left / cost.token + 1e-6)
         self._limit = min(wanted, payable)
         return left >= 0 and self._limit >= min(wanted, LEAST_TOKENS)
@@ -219,24 +339,32 @@ class Question:
         """Return what an answer costs that takes all of its tokens, 0 where no one asks."""
         if self.request.allowance is None or (cost := prices(self.model, self.messages)) is None:
             return 0.0
-        return cost.prompt + cost.token * (self._limit or USUAL_TOKENS)
+        return cost.prompt + cost.token * (self._limit or usual_tokens(self.model))
 
     def _grows(self) -> bool:
         """Ask for more tokens than the answer that was cut off had, where that is allowed."""
+        if self._full:
+            return self._widens()
         if self.most_tokens is not None:
             return False
         used = max(self._usages[-1].completion_tokens, self._limit or LEAST_TOKENS)
         more = most_output(self.model) or GROWTH * used
         self._tokens = min(more, self.fit.tokens or more)
-        return self._affords() and (self._limit or 0) > used
+        grows = self._affords() and (self._limit or more) > used
+        if grows:
+            self._log(f"is asked again for up to {self._limit or more:,} tokens")
+        return grows
 
     def _smaller(self, told: str, *, shorten: bool) -> bool:
         """Ask for fewer tokens or, where it is not they that are too many, say less."""
+        if self._is_ollama and self._widens():
+            return True
         context, prompt = _number(CONTEXT, told), _number(PROMPT, told)
         known = bool(context and prompt)
         room = context - prompt if known else (self._limit or 0) // 2
         if self._limit is not None and LEAST_TOKENS <= room < self._limit:
             self._tokens = self.fit.tokens = room
+            self._log(f"holds too little for prompt and answer: asked for {room:,} tokens")
             return True
         share = min(FOR_THE_PROMPT * context / prompt, SMALLER) if known else SMALLER
         return shorten and self._shorten(int(share * _size(self.messages)))
@@ -251,10 +379,12 @@ class Question:
         self.messages = said
         if self.fit.characters is None or room < self.fit.characters:
             self.fit.characters = room
-            self._note = (
-                f"the prompt is too long for {self.model}: shortened from "
+            self._notes = [each for each in self._notes if not each.startswith(TOO_LONG)]
+            self._notes.append(
+                f"{TOO_LONG} {self.model}: shortened from "
                 f"{_size(self.request.messages):,} to {_size(said):,} characters, examples first"
             )
+        self._log(f"takes no prompt of {before:,} characters: asked in {_size(said):,}")
         return True
 
 
@@ -264,19 +394,26 @@ def read(response: Any) -> Answer:
         return Answer(lacking="the provider sent no answer")
     choice = response.choices[0]
     whole = choice.message.content or ""
-    text = whole[:LONGEST_TEXT]
+    spoken = without_thinking(whole)
+    text = spoken.text[:LONGEST_TEXT]
+    fields = getattr(choice.message, "provider_specific_fields", None) or {}
+    thought = getattr(choice.message, "reasoning_content", None) or fields.get("reasoning")
     if choice.finish_reason == "length":
         used = response.usage.completion_tokens
-        return Answer(text, f"the answer was cut off after {used:,} tokens", cut=True)
+        where = " of thinking" if not text.strip() and (thought or not spoken.done) else ""
+        return Answer(text, f"the answer was cut off after {used:,} tokens{where}", cut=True)
     if choice.finish_reason == "content_filter":
         return Answer(text, "the provider's content filter withheld the answer")
     if text.strip():
-        lacking = Kind.OVERSIZED.value if len(whole) > len(text) else ""
-        return Answer(text, lacking, log_probability=_log_probability(choice))
-    fields = getattr(choice.message, "provider_specific_fields", None) or {}
+        lacking = Kind.OVERSIZED.value if len(spoken.text) > len(text) else ""
+        likely = _log_probability(choice) if text == whole else None
+        return Answer(text, lacking, log_probability=likely)
+    lacking = "the answer was empty"
     if refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):
-        return Answer(lacking=f"the model refuses to answer ({clean(refusal, limit=160)})")
-    return Answer(lacking="the answer was empty")
+        lacking = f"the model refuses to answer ({clean(refusal, limit=160)})"
+    elif thought or whole.strip():
+        lacking = "the model thought, and answered nothing"
+    return Answer(lacking=lacking)
 
 
 def _log_probability(choice: Any) -> float | None:
@@ -287,6 +424,8 @@ def _log_probability(choice: Any) -> float | None:
 
 def prices(model: str, messages: Sequence[Message]) -> Prices | None:
     """Return what a question costs, None where LiteLLM does not know it."""
+    if provider_of(model) in OLLAMA:  # on a machine of one's own; LiteLLM would ask one for it
+        return Prices(0.0, 0.0)
     said = [message.model_dump() for message in messages]
 
     def cost(prompt: int, answer: int) -> float:
@@ -302,6 +441,8 @@ def prices(model: str, messages: Sequence[Message]) -> Prices | None:
 
 def most_output(model: str) -> int | None:
     """Return how many tokens a model can write, None where LiteLLM does not know it."""
+    if provider_of(model) in OLLAMA:
+        return None
     try:
         most = litellm.get_model_info(model).get("max_output_tokens")
     except Exception:  # noqa: BLE001  # and for unknown models
@@ -309,14 +450,34 @@ def most_output(model: str) -> int | None:
     return int(most) if most else None
 
 
+def usual_tokens(model: str) -> int:
+    """Return what an answer of a model is taken to need at most where its cost is limited."""
+    thinks = False
+    with suppress(Exception):  # as above
+        thinks = provider_of(model) not in OLLAMA and litellm.supports_reasoning(model)
+    return THINKING_TOKENS if thinks else USUAL_TOKENS
+
+
 def usage_of(model: str, response: Any) -> Usage:
     """Return what a response took; a server that counts no tokens leaves the cost unknown."""
     counts = response.usage
-    cost: float | None = None
-    if counts.prompt_tokens:
+    cost: float | None = 0.0 if provider_of(model) in OLLAMA else None
+    if counts.prompt_tokens and cost is None:
         with suppress(Exception):  # as above
             cost = float(litellm.completion_cost(response, model=model))
-    return Usage(counts.prompt_tokens, counts.completion_tokens, cost)
+    cached = _detail(counts, "prompt_tokens_details", "cached_tokens")
+    return Usage(
+        counts.prompt_tokens,
+        counts.completion_tokens,
+        cost,
+        cached_tokens=cached or getattr(counts, "cache_read_input_tokens", None) or 0,
+        reasoning_tokens=_detail(counts, "completion_tokens_details", "reasoning_tokens"),
+    )
+
+
+def _detail(counts: Any, details: str, name: str) -> int:
+    """Return a count that not every server tells, 0 where it does not."""
+    return getattr(getattr(counts, details, None), name, None) or 0
 
 
 def _size(messages: Sequence[Message]) -> int:

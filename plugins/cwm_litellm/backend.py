@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, Usage
+from cwm_litellm.limits import ModelLimits
 from cwm_litellm.models import check_model, check_price
 
 if TYPE_CHECKING:
@@ -68,18 +69,6 @@ def _silence(litellm: Any) -> None:
 
 
 @dataclass
-class ModelLimits:
-    """What a model was found to take, so that not every question fails first."""
-
-    characters: int | None = None
-    """Of a prompt: longer ones are shortened."""
-    tokens: int | None = None
-    """Of an answer: more are not asked for."""
-    streams: bool = True
-    """Whether the server answers piece by piece where that is wanted."""
-
-
-@dataclass
 class Weighing:
     """What is known of a server that texts are weighed by, and what that took so far."""
 
@@ -119,6 +108,12 @@ class LiteLLM(Backend):
     """How many of the likeliest tokens are drawn from."""
     max_tokens: int | None = None
     """Most tokens of an answer; without it as many as the model writes."""
+    reasoning_effort: str | None = None
+    """How much a model thinks before it answers, where it can be told: `low`, `medium`, `high`, or
+    what else its provider knows."""
+    context: int | None = field(default=None, metadata=NOT_IDENTITY)
+    """Tokens of prompt and answer together that Ollama is asked to hold; without it at least 16384,
+    and more where a prompt needs them. What is longer it cuts, and says nothing."""
     timeout: float = field(default=600.0, metadata=NOT_IDENTITY)
     """Seconds after which an attempt is given up, though its answer has begun."""
     stream: bool = field(default=False, metadata=NOT_IDENTITY)
@@ -174,16 +169,18 @@ class LiteLLM(Backend):
             timeout=self.timeout,
             most_tokens=self.max_tokens,
             stream=self.stream,
+            context=self.context,
         ).answered()
 
     def worst_cost(self, request: Request) -> float | None:
         """Return the price of the prompt and of as many tokens as a usual answer has at most."""
         load()
-        from cwm_litellm.asking import USUAL_TOKENS, most_output, prices
+        from cwm_litellm.asking import most_output, prices, usual_tokens
 
         if (cost := prices(self.model, request.messages)) is None:
             return None
-        usual = min(most_output(self.model) or USUAL_TOKENS, USUAL_TOKENS)
+        usual = usual_tokens(self.model)
+        usual = min(most_output(self.model) or usual, usual)
         return cost.prompt + cost.token * (self.max_tokens or usual)
 
     @property
@@ -226,7 +223,12 @@ class LiteLLM(Backend):
 
     def _settings(self) -> dict[str, Any]:
         """Return the arguments of LiteLLM's `completion` that all questions share."""
-        sampling = {"top_p": self.top_p, "top_k": self.top_k, "api_base": self.api_base}
+        sampling = {
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "api_base": self.api_base,
+            "reasoning_effort": self.reasoning_effort,
+        }
         return {
             "temperature": self.temperature,
             "drop_params": True,

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -139,6 +139,22 @@ def words_of(error: BaseException, model: str, attempts: int) -> str:
     )
 
 
+def brief(error: BaseException) -> str:
+    """Say in a few words what a failure was, for the log: what a model or its server did."""
+    kind, status = classify(error), getattr(error, "status_code", None)
+    match kind:
+        case Kind.RATE_LIMIT:
+            return "limits the rate"
+        case Kind.TIMEOUT:
+            return "gave no answer in time"
+        case Kind.UNREACHABLE:
+            return f"is not to be reached ({_reason(error)})"
+        case Kind.REFUSED:
+            return f"refused the request ({_reason(error)})"
+    code = f"{status}: " if status and not _cause(error, httpx.TransportError) else ""
+    return f"failed ({code}{_reason(error)})"
+
+
 def _unsent(error: BaseException) -> Kind | None:
     """Recognise what failed before anything was sent."""
     if isinstance(error, TimeoutError):
@@ -259,12 +275,13 @@ class Patience:
     backoff: float
     longest_wait: float
 
-    def attempts(self) -> Retrying:
-        """Return the loop around one request."""
+    def attempts(self, heard: Callable[[RetryCallState], None] | None = None) -> Retrying:
+        """Return the loop around one request; each pause is `heard` of before it begins."""
         return Retrying(
             retry=retry_if_exception(is_transient),
             wait=self.pause,
             stop=self.exhausted,
+            before_sleep=heard,
             reraise=True,
         )
 
@@ -273,17 +290,17 @@ class Patience:
 
         A random part spreads parallel requests out.
         """
-        asked = retry_after(_error(state))
+        asked = retry_after(error_of(state))
         least = wait_exponential(self.backoff)(state) if asked is None else asked
         return min(least + wait_random(0, self.backoff)(state), self.longest_wait)
 
     def exhausted(self, state: RetryCallState) -> bool:
         """Tell whether this attempt was the last."""
-        most = LESS_OFTEN.get(classify(_error(state)), self.retries)
+        most = LESS_OFTEN.get(classify(error_of(state)), self.retries)
         return state.attempt_number > min(self.retries, most)
 
 
-def _error(state: RetryCallState) -> BaseException:
+def error_of(state: RetryCallState) -> BaseException:
     """Return what the attempt failed with."""
     error = state.outcome.exception() if state.outcome else None
     assert error is not None, "only failures are retried"

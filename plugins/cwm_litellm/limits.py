@@ -1,0 +1,199 @@
+"""What models take: found out once from what their servers refuse, and kept for the model.
+
+There are chat templates without messages of the system, models that sample as they like, and
+servers that give a limit of tokens another name. What is refused is asked for otherwise, and the
+user is told where the answers are then others than was asked for.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cwm_cli.search.contracts import Message
+
+if TYPE_CHECKING:
+    import httpx
+
+OLLAMA = ("ollama", "ollama_chat")
+"""Ollama, by LiteLLM's names for its two endpoints."""
+
+OLLAMA_HERE = "http://localhost:11434"
+
+LEAST_CONTEXT = 16_384
+"""Tokens of a context that Ollama is asked for at least: what a model is loaded with costs memory,
+and another context has it loaded again, which takes seconds."""
+
+CHARACTERS_PER_TOKEN = 3
+"""Fewer than there are, so that a prompt is not held for shorter than it is."""
+
+SHORT_TIMEOUT = 10.0
+"""Seconds for a server to say something that no model is asked for."""
+
+MARKED = ("anthropic", "bedrock", "vertex_ai", "openrouter", "databricks")
+"""Providers that keep what a prompt begins with only where a mark says how far. Others do it by
+themselves, or, as for Gemini, by another request that has to be paid for."""
+
+LIMITS = ("max_tokens", "max_completion_tokens")
+
+PARAMETERS = ("temperature", "top_p", "top_k", "seed", "logprobs", "reasoning_effort")
+"""What can be left out of a request."""
+
+OTHERWISE = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
+"""Parameters that servers have other names for."""
+
+DECIDING = ("temperature", "top_p", "top_k", "reasoning_effort")
+"""Those of them without which answers are others than was asked for."""
+
+REFUSES = re.compile(
+    r"un(?:supported|known|recogni[sz]ed|expected)|not (?:support|permitted|allowed|available)"
+    r"|only the default|deprecated|cannot both|invalid (?:parameter|argument)",
+    re.IGNORECASE,
+)
+
+NO_SYSTEM = re.compile(
+    r"system (?:role|message|prompt|instruction)s? (?:is |are )?(?:not |un)(?:supported|enabled)"
+    r"|not support '?(?:the )?system|developer instruction is not enabled"
+    r"|only user(?:,| and) (?:assistant|model)[\w ,]* roles? (?:is|are) supported"
+    r"|roles must alternate",
+    re.IGNORECASE,
+)
+"""How chat templates and servers say that they take no messages of the system."""
+
+NOT_BEGUN = re.compile(
+    r"(?:assistant|response)[\w ]* prefill|must end with a user message"
+    r"|expected last role user|last message must (?:be|have|come)[\w '\"]* (?:the )?'?\"?user",
+    re.IGNORECASE,
+)
+"""How servers say that nobody may begin the answer of a model."""
+
+BEGIN_WITH = "Begin your answer with exactly these lines, and go on from there:\n\n{begun}"
+
+
+@dataclass
+class ModelLimits:
+    """What a model was found to take, so that not every question fails first."""
+
+    characters: int | None = None
+    """Of a prompt: longer ones are shortened."""
+    tokens: int | None = None
+    """Of an answer: more are not asked for."""
+    streams: bool = True
+    """Whether the server answers piece by piece where that is wanted."""
+    system: bool = True
+    """Whether it takes messages of the system; else the user says them first."""
+    begun: bool = True
+    """Whether it goes on with an answer that was begun for it."""
+    limit: str = LIMITS[0]
+    """The name of the parameter that says how many tokens an answer may have."""
+    refused: set[str] = field(default_factory=set)
+    """Parameters that it does not take."""
+    compared: bool = False
+    """Whether it was looked up which parameters LiteLLM leaves out."""
+    context: int | None = None
+    """Tokens of prompt and answer together that Ollama is asked to hold."""
+    longest_context: int | None = None
+    """Tokens that the model can hold, where Ollama says it."""
+
+
+def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str) -> str | None:
+    """Learn from a refusal how to ask otherwise; None where it does not say how.
+
+    Returns what the user should know of it, or "". What was `asked` counts, as another question
+    may have learned the same meanwhile.
+    """
+    roles = [message["role"] for message in asked["messages"]]
+    if "system" in roles and NO_SYSTEM.search(told):
+        limits.system = False
+        return ""
+    if roles[-1] == "assistant" and NOT_BEGUN.search(told):
+        limits.begun = False
+        return "takes no answer that was begun: it is asked to begin with those lines"
+    if LIMITS[0] in asked and LIMITS[1] in told and REFUSES.search(told):
+        limits.limit = LIMITS[1]
+        return ""
+    named = [n for n in PARAMETERS if n in asked and re.search(rf"\b{OTHERWISE.get(n, n)}\b", told)]
+    if not named or not REFUSES.search(told):
+        return None
+    if "cannot both" in told:
+        named = named[-1:]
+    limits.refused.update(named)
+    return left_out(named)
+
+
+def left_out(names: Sequence[str]) -> str:
+    """Say what is missing where a model does not take parameters, "" where that changes nothing."""
+    named = [name for name in names if name in DECIDING]
+    return f"takes no {' and no '.join(named)}: left to the model" if named else ""
+
+
+def worded(
+    messages: Sequence[Message], limits: ModelLimits, *, marked: bool = False
+) -> list[dict[str, Any]]:
+    """Return messages as the model takes them, with the mark of what stays the same if wanted."""
+    said = list(messages)
+    if said[-1].role == "assistant" and not limits.begun:
+        begun = BEGIN_WITH.format(begun=said.pop().content)
+        said[-1] = said[-1].model_copy(update={"content": f"{said[-1].content}\n\n{begun}"})
+    if not limits.system:
+        first = [message.content for message in said if message.role == "system"]
+        said = [message for message in said if message.role != "system"]
+        first.append(said[0].content)
+        said[0] = said[0].model_copy(update={"content": "\n\n".join(first)})
+    return [message.model_dump() for message in said]
+
+
+def provider_of(model: str) -> str:
+    """Return the provider that a model's name begins with, "" where it names none."""
+    return model.partition("/")[0] if "/" in model else ""
+
+
+def chat_model(model: str) -> str:
+    """Return the name by which LiteLLM asks for an answer in a conversation.
+
+    By its other name Ollama is sent a single text, and nobody learns that its answer was cut.
+    """
+    if provider_of(model) == OLLAMA[0]:
+        return f"{OLLAMA[1]}/{model.partition('/')[2]}"
+    return model
+
+
+def ollama_address(api_base: str | None) -> str:
+    """Return where Ollama is, as it is named or as LiteLLM looks for it."""
+    found = api_base or os.environ.get("OLLAMA_API_BASE") or OLLAMA_HERE
+    return found.rstrip("/").removesuffix("/v1")
+
+
+def find_context(limits: ModelLimits, model: str, address: str, client: "httpx.Client") -> None:
+    """Ask Ollama once how much a model can hold, and how much its author wants it to hold."""
+    import httpx
+
+    if limits.longest_context is not None:
+        return
+    limits.longest_context = 0  # which is not known
+    try:
+        body = {"model": model.partition("/")[2]}
+        response = client.post(f"{address}/api/show", json=body, timeout=SHORT_TIMEOUT)
+        told = response.raise_for_status().json()
+        facts, wanted = told.get("model_info") or {}, str(told.get("parameters") or "")
+    except (httpx.HTTPError, ValueError, AttributeError):
+        return  # whatever is wrong shows when it is asked
+    lengths = [n for name, n in facts.items() if name.endswith(".context_length")]
+    if lengths and isinstance(lengths[0], int):
+        limits.longest_context = lengths[0]
+    if found := re.search(r"^num_ctx\s+(\d+)", wanted, re.MULTILINE):
+        limits.context = int(found[1])
+
+
+def context_for(limits: ModelLimits, characters: int, answer: int) -> int:
+    """Return how many tokens Ollama is to hold for a prompt and its answer.
+
+    It is not less than before, as another context has the model loaded again.
+    """
+    wanted = characters // CHARACTERS_PER_TOKEN + answer
+    context = max(LEAST_CONTEXT, limits.context or 0)
+    while context < wanted:
+        context *= 2
+    limits.context = min(context, limits.longest_context or context)
+    return limits.context
