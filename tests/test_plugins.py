@@ -177,7 +177,7 @@ def test_a_bare_option_goes_to_the_owner_that_has_it():
         ("model=x", "unknown option 'model'"),
         (
             "zzz=1",
-            "choose one of api_base, backoff, batch, count_new, discount, empty_line",
+            "choose one of api_base, backoff, batch, context, count_new, discount",
         ),
     ],
 )
