@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,7 +31,8 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search.contracts import Strategy
+from cwm_cli.search.around import BackendAround
+from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.search.loop import Search
 from cwm_simulated.backend import Simulated
 
@@ -46,31 +48,54 @@ PROPOSER = Owner("backend", Simulated)
 ROWS = 150
 LIMITS = Limits(stall_seconds=0.3, memory_mb=256)
 PICTURE = Path(__file__).parents[1] / "docs" / "laboratory.svg"
+SHORT = 0.1
+"""Seconds that an answer is on its way: longer than judging one takes, as with any provider."""
 TITLE = "Simulated proposals, not a language model"
 SHOWN = (1, 2, 5, 10, 15, 20, 30, 50, 100)
 """After how many completions the table says how good the best program is."""
 
 
+class Underway(BackendAround):
+    """Answers after a while: as long as a provider takes, mostly between half and twice as long."""
+
+    def __init__(self, inner: Backend, seconds: float) -> None:
+        super().__init__(inner)
+        self.seconds = seconds
+
+    def complete(self, request: Request) -> Completion:
+        """Answer later."""
+        rng = np.random.default_rng([request.seed, request.step, 1])
+        time.sleep(self.seconds * float(np.exp(rng.normal(0.0, 0.35))))
+        return self.inner.complete(request)
+
+
 class Laboratory(NamedTuple):
-    """What every run has in common: where programs are judged, the problems, and the proposer."""
+    """What every run has in common: where programs are judged, the problems, and the proposer.
+
+    With several completions in flight each is a while on its way, so that they arrive in another
+    order than they were asked for in.
+    """
 
     problems: Mapping[str, WorldModelProblem]
     backends: Mapping[str, Simulated]
     budget: int
+    parallel: int = 1
 
     def key(self, strategy: str, number: int) -> list[Any]:
         """Return what decides the outcome of a run, but for the code."""
         env = self._env(number)
         backend, dataset = self.backends[env], self.problems[env].dataset
         options = PROPOSER.identity(backend) | {"program": _digest(backend.program)}
-        return [strategy, env, number, self.budget, options, dataset.digest[:12]]
+        key = [strategy, env, number, self.budget, options, dataset.digest[:12]]
+        return key if self.parallel == 1 else [*key, self.parallel]
 
     def run(self, strategy: str, number: int) -> list[float]:
         """Search; return the score of the best program so far after every completion."""
         env = self._env(number)
         backend = self.backends[env].of_system(number)
         problem = replace(self.problems[env])  # one that has not learned of another run
-        search = Search(problem, _strategy(strategy), backend, seed=number)
+        asked = backend if self.parallel == 1 else Underway(backend, SHORT)
+        search = Search(problem, _strategy(strategy), asked, seed=number, parallel=self.parallel)
         bests = (search.best for _ in search.run(self.budget))
         scores = [best.verdict.score for best in bests if best]
         return scores + [1.0] * (self.budget - len(scores))
@@ -112,7 +137,9 @@ def main() -> None:
     options = read_options(arguments.option, [PROPOSER])[PROPOSER.label]
     kept = Kept(arguments.file)
     with Sandbox(LIMITS, arguments.workers) as sandbox:
-        laboratory = _laboratory(arguments, options, sandbox)
+        tasks = dict(text.split("=", 1) for text in arguments.programs)
+        laboratory = made_of(tasks, sandbox, arguments.budget, options)
+        laboratory = laboratory._replace(parallel=arguments.parallel)
         with ThreadPoolExecutor(arguments.workers) as pool:
             numbers = range(arguments.first, arguments.first + arguments.runs)
             names = [name for number in numbers for name in arguments.strategies]
@@ -138,6 +165,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=200, help="per strategy")
     parser.add_argument("--first", type=int, default=0, help="number, and seed, of the first run")
     parser.add_argument("--budget", type=int, default=30, help="completions per run")
+    parser.add_argument("--parallel", type=int, default=1, help="completions in flight of a run")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--programs", nargs="+", metavar="ENV=FILE", default=TASKS)
     strategies = [text for text in STRATEGIES if text.split(",")[0] in known]
@@ -148,17 +176,19 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _laboratory(
-    arguments: argparse.Namespace, options: Mapping[str, Any], sandbox: Sandbox
+def made_of(
+    tasks: Mapping[str, str], sandbox: Sandbox, budget: int, options: Mapping[str, Any]
 ) -> Laboratory:
-    """Record transitions, and check that the programs predict all of them."""
-    tasks = dict(text.split("=", 1) for text in arguments.programs)
+    """Record transitions of environments, and check that the programs predict all of them.
+
+    `options` are those of the backend `simulated`.
+    """
     problems = {env: _problem(env, sandbox) for env in tasks}
     for env, file in tasks.items():
         if not problems[env].judge(Path(file).read_text(encoding="utf-8")).solved:
             raise SystemExit(f"{file} does not predict {env}: name a correct program")
     backends = {env: Simulated(program=file, **options) for env, file in tasks.items()}
-    return Laboratory(problems, backends, arguments.budget)
+    return Laboratory(problems, backends, budget)
 
 
 def _problem(env: str, sandbox: Sandbox) -> WorldModelProblem:

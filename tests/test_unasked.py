@@ -298,7 +298,7 @@ ROWS = dataset([(0, 1, 1, False)])
 
 
 def test_parallel_completions_go_on_while_one_is_refined():
-    waiting = threading.Event()
+    waiting, both = threading.Event(), threading.Barrier(2)
 
     @dataclass(frozen=True)
     class Patient(Refiner):
@@ -308,7 +308,8 @@ def test_parallel_completions_go_on_while_one_is_refined():
 
     class Knocking(Writer):
         def complete(self, request):
-            if request.step == 3:
+            if request.step in (2, 3):  # as many in flight as without the refiner
+                both.wait(10)
                 waiting.set()
             return super().complete(request)
 

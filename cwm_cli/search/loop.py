@@ -1,5 +1,6 @@
 """Search for a program: the loop that every strategy and every problem share."""
 
+import os
 import queue
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,9 @@ term may be all that it lacks."""
 
 MOST_OTHERS = 12
 """Other candidates that a refiner is shown: it may carry a part over from each."""
+
+MOST_REFINING = os.cpu_count() or 1
+"""Refiners at work at a time: they compute, and do not wait as completions do."""
 
 MOST_IN_A_ROW = 6
 """Refinements of one candidate at most: each makes another one worth trying again."""
@@ -232,18 +236,22 @@ class Search:
         yield record
 
     def _dispatch(self, budget: int) -> None:
-        """Keep `parallel` completions in flight, within budget and cost; a refiner is one of them.
+        """Keep `parallel` completions in flight, within budget and cost; refiners work beside.
 
-        Nothing is asked before the start is known, with all that refiners make of it.
+        Nothing is asked before the start is known, with all that refiners make of it; where a
+        single completion is to be in flight, nor before refiners are done with the one before.
         """
         if self.start and not self._known and ROOT not in self.pending:
             self.pending[ROOT] = Pending(ROOT, Move(START), 0.0, asked=False)
             threads.start(partial(self._deliver, ROOT, self._begun))
-        for step in self._refining.keys() - self.pending.keys():
-            self._refine(step)
-        if ROOT in self.pending:
+        most = min(self.parallel, MOST_REFINING)
+        for step in [step for step in self._refining if step not in self.pending]:
+            if len(self.pending) - self._in_flight < most:
+                self._refine(step)
+        waits = self.parallel == 1 and len(self.pending) > self._in_flight
+        if ROOT in self.pending or waits:
             return
-        while len(self.pending) < self.parallel and self._asked_for < budget:
+        while self._in_flight < self.parallel and self._asked_for < budget:
             request = self._request(self._next_step())
             allowance = self._allowance(request)
             if self.out_of_money:
@@ -275,7 +283,12 @@ class Search:
     @property
     def _asked_for(self) -> int:
         """How many completions there are, with those in flight."""
-        return self.completions + sum(flight.asked for flight in self.pending.values())
+        return self.completions + self._in_flight
+
+    @property
+    def _in_flight(self) -> int:
+        """How many completions are in flight."""
+        return sum(flight.asked for flight in self.pending.values())
 
     def _request(self, step: int) -> Request:
         """Choose a move and word it."""
@@ -364,7 +377,7 @@ class Search:
         reserved = sum(flight.reserved for flight in self.pending.values())
         left = self.max_cost - self.spent - reserved
         self.out_of_money = worst > left
-        return max(worst, left / (self.parallel - len(self.pending)))
+        return max(worst, left / (self.parallel - self._in_flight))
 
     def _deliver(self, step: int, work: Callable[[], Record | Remark]) -> None:
         """Do what is in flight; the outcome, error or not, is put where `run` waits.
