@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self, cast
 import numpy as np
 
 from cwm_cli.agents.collecting import load_transitions, recorded_args
-from cwm_cli.agents.unasked import ChosenStart, UnaskedMoves, chosen_refiners, chosen_start
+from cwm_cli.agents.unasked import ChosenStart, SearchOptions, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -41,8 +41,17 @@ from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openin
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
+from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
+from cwm_cli.search.models import (
+    ModelPool,
+    ModelUse,
+    made_backend,
+    model_uses,
+    models_text,
+    read_models,
+)
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
@@ -72,7 +81,8 @@ class SynthesisResult:
     It is `settled` where nothing tells what can be reached, and nothing better was found for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
-    `cost` is in US dollars, None where it is unknown. `failure` says why
+    `cost` is in US dollars, None where it is unknown, and `models` say what each model took and
+    brought. `failure` says why
     the program scores 0 on rows that the search did not see, or would not confirm its answers.
     """
 
@@ -91,12 +101,14 @@ class SynthesisResult:
     unasked: str = ""
     contract: ContractName = "plain"
     finding: Finding | None = None
+    models: tuple[ModelUse, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
         facts = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
+        facts |= {"models": [use.as_json() for use in self.models]}
         facts |= {"run": str(self.run), "program": str(self.program) if self.program else None}
         facts |= {"failure": asdict(self.failure) if self.failure else None}
         facts |= {"finding": self.finding.model_dump() if self.finding else None}
@@ -108,7 +120,7 @@ def synthesize(
     env: str,
     *,
     env_args: Mapping[str, Any] | None = None,
-    model: str | None = None,
+    model: Sequence[str] | str | None = None,
     backend: str | None = None,
     strategy: str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
@@ -132,17 +144,18 @@ def synthesize(
     """Search for a program that predicts an environment; a stopped run continues where it was.
 
     Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
-    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. The contract that the program
+    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. Several models, each a text such
+    as `"a"` or with a weight `"a=3"`, share the completions. The contract that the program
     has to keep is found out from the data unless it is named, and the metric follows it. The
     observer is told the `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what
     the user can mend.
     """
-    spec, answers = environment(env), choose_backend(backend, [model or ""])
+    spec, answers = environment(env), choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy or default("strategy"),
         backend=answers.backend,
-        model=answers.models[0],
+        model=answers.model,
         options=_with_start(options, start),
         flags={name: value for name, value in flags.items() if value is not None},
         metric=metric,
@@ -212,6 +225,7 @@ def _with_start(
 class ChosenBackend(NamedTuple):
     """Who answers: a backend by name, and the models that it is to use, "" where it uses none.
 
+    Each of `models` is a text that was named, perhaps of several models with commas between.
     `note` is to be said where neither a backend nor a model was named.
     """
 
@@ -219,16 +233,26 @@ class ChosenBackend(NamedTuple):
     models: tuple[str, ...]
     note: str = ""
 
+    @property
+    def model(self) -> str:
+        """All models as one text, for a search that they share."""
+        return models_text(read_models(self.models)) if self.models[0] else ""
+
+
+def named_models(model: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the models that a caller named, as one text or several."""
+    return (model,) if isinstance(model, str) else tuple(model or ())
+
 
 def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
     """Choose who answers: what is named, a language model if one is, or the offline backend.
 
     Where no model is named that of `$CWM_MODEL` is.
     """
-    named = tuple(dict.fromkeys(filter(None, models)))
+    named = _models_named(models)
     asks = find("backend", backend).needs_model if backend else True
     if asks and not named and (backend is None or backend == default("model")):
-        named = tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+        named = _models_named([os.environ.get(MODEL_VARIABLE, "")])
     if backend == default("model") and not named:
         raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
     chosen = backend or (default("model") if named else default("backend"))
@@ -237,6 +261,11 @@ def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBac
         "data alone; --model PROVIDER/NAME asks a language model"
     )
     return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
+
+
+def _models_named(texts: Iterable[str]) -> tuple[str, ...]:
+    """Write each text of models in one way, and name none twice."""
+    return tuple(dict.fromkeys(",".join(map(str, read_models([text]))) for text in texts if text))
 
 
 def check_choices(choices: "Choices") -> "Settings":
@@ -363,6 +392,7 @@ class SearchJob:
             unasked=best.action if best and not best.asked else "",
             contract=self.problem.contract,
             finding=self.finding,
+            models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -442,7 +472,7 @@ def owners_of(strategy: str, backend: str) -> list[Owner]:
         Owner("backend", find("backend", backend)),
         Owner("problem", WorldModelProblem),
         Owner("sandbox", Limits),
-        Owner("search", UnaskedMoves),
+        Owner("search", SearchOptions),
         *(Owner(name, find("refiner", name)) for name in names("refiner")),
     ]
 
@@ -537,18 +567,22 @@ def _make(choices: Choices) -> SearchParts:
     options["backend"] |= choices.flags
     options = with_presets(options, owners)
     strategy = owners[0].factory(**options["strategy"])
-    backend = owners[1].factory(model=choices.model, **options["backend"])
-    unasked = UnaskedMoves(**options["search"])
+    unasked = SearchOptions(**options["search"])
+    factory = owners[1].factory
+    backend = made_backend(factory, choices.model, options["backend"], unasked.models)
     start = chosen_start(unasked.start, backend, choices.seed)
     refiners = chosen_refiners(unasked.refine, backend, options)
     settings = {
         "strategy": owners[0].identity(strategy),
-        "backend": owners[1].identity(backend),
+        "backend": owners[1].identity(innermost(backend)),
         "problem": owners[2].defaults() | options["problem"],
         "sandbox": asdict(Limits.chosen(options["sandbox"])),
     }
-    if start:  # runs of before begin with none, and go on
-        settings["search"] = {"start": start.identity}
+    searched = {"start": start.identity} if start else {}  # runs of before begin with none
+    if isinstance(backend, ModelPool):
+        searched["models"] = unasked.models
+    if searched:
+        settings["search"] = searched
     for owner in owners:
         if owner.label in refiners:
             settings[owner.label] = owner.identity(refiners[owner.label])

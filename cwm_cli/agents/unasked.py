@@ -24,6 +24,7 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import default, find, names
 from cwm_cli.runs.programs import program_run
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
+from cwm_cli.search.models import ModelChoice
 from cwm_cli.worlds import ProgramModel
 
 AUTO, NONE, ALL = "auto", "none", "all"
@@ -36,8 +37,8 @@ Begin = Callable[[WorldModelProblem, Callable[[str], None]], Refinement | None]
 
 
 @dataclass(frozen=True)
-class UnaskedMoves:
-    """What a search does without completions."""
+class SearchOptions(ModelChoice):
+    """How a search chooses among models, and what it does without completions."""
 
     start: str = AUTO
     """What it begins with, as `--start`: a backend that works from data alone, such as induction,

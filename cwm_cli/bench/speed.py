@@ -33,6 +33,7 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.search.models import one_model
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.messages import PACED, TimingJob
 from cwm_cli.worlds.model import WorldModel
@@ -343,7 +344,7 @@ class _Predictor(NamedTuple):
         given = {flag: value for flag, value in flags.items() if value is not None}
         check_flags(answers.backend, given)
         usual = {"temperature": TEMPERATURE} if "temperature" in owners[1].options else {}
-        name = answers.models[0] or answers.backend
+        name = one_model(answers.model) or answers.backend
         of_backend = usual | chosen["backend"] | given
         return cls(name, owners[1].factory, of_backend, chosen["sandbox"])
 

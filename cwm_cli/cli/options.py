@@ -63,7 +63,7 @@ def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwn
     from cwm_cli import registry
     from cwm_cli.agents.training.runs import CheckpointChoice
     from cwm_cli.agents.training.train import Schedule
-    from cwm_cli.agents.unasked import UnaskedMoves
+    from cwm_cli.agents.unasked import SearchOptions
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt
@@ -72,7 +72,7 @@ def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwn
     others = {
         "planning": Doubt,
         "sandbox": Limits,
-        "search": UnaskedMoves,
+        "search": SearchOptions,
         "training": Schedule,
         "checkpoint": CheckpointChoice,
     }

@@ -243,6 +243,7 @@ def show(
     """
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import load_readable, summary_of
+    from cwm_cli.runs.progress import models_grid
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.search import finished_tree
     from cwm_cli.views.tables import GridTable
@@ -256,7 +257,10 @@ def show(
         complain(summary.damage, kind="Warning")
     if json:
         header = run.header.model_dump(mode="json")
-        emit_json(summary.as_json() | {"header": header, "result": run.result()})
+        facts = summary.as_json() | {"header": header, "result": run.result()}
+        if isinstance(run, SearchRun):
+            facts["models"] = [use.as_json() for use in run.models()]
+        emit_json(facts)
         return
     about = {"run": summary.run, "kind": summary.kind} | run.config.model_dump(exclude={"options"})
     about |= {"done": summary.done, "result": summary.result, "created": summary.created}
@@ -270,6 +274,8 @@ def show(
     out = console(json=False)
     if isinstance(run, SearchRun):
         out.print(finished_tree(list(run.nodes())))
+        if len(uses := run.models()) > 1:
+            out.print(GridTable(models_grid(uses)))
         for gap in run.gaps():
             out.print(f"unseen  {gap}", highlight=False, markup=False, soft_wrap=True)
     for grid in run.grids():

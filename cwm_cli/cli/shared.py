@@ -142,6 +142,16 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."),
 ]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="PROVIDER/NAME",
+        help="LiteLLM model; repeatable: several share the completions, by weight where it is "
+        "NAME=3. Default: $CWM_MODEL.",
+        show_default=False,
+    ),
+]
 StrategyOption = Annotated[
     str | None,
     typer.Option(

@@ -17,7 +17,7 @@ from cwm_cli.cli.shared import (
     HideOption,
     JsonOption,
     MaxCostOption,
-    ModelOption,
+    ModelsOption,
     NewOption,
     NoiseOption,
     OptionsOption,
@@ -39,6 +39,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.text import money, tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cwm_cli.agents.synthesizing import SynthesisResult
     from cwm_cli.evaluation import Score
 
@@ -59,7 +61,7 @@ def synthesize(
     shift: ShiftOption = None,
     hide: HideOption = None,
     noise: NoiseOption = None,
-    model: ModelOption = None,
+    model: ModelsOption = None,
     backend: BackendOption = None,
     strategy: StrategyOption = None,
     option: OptionsOption = None,
@@ -112,8 +114,9 @@ def synthesize(
     Example: cwm synthesize --env CartPole-v1
     """
     from cwm_cli.agents import synthesizing
+    from cwm_cli.runs.progress import models_grid
     from cwm_cli.views.search import SearchView
-    from cwm_cli.views.tables import score_table, titled
+    from cwm_cli.views.tables import GridTable, score_table, titled
 
     result = synthesizing.synthesize(
         _environment(env, idx),
@@ -144,6 +147,8 @@ def synthesize(
     out = console(json=json)
     if result.scores.train is not None:
         out.print(score_table(titled(result.scores._asdict())))
+    if len(result.models) > 1:
+        out.print(GridTable(models_grid(result.models)))
     spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
     spent += f", {tokens(result.tokens)} tokens, cost {money(result.cost)}"
     by = f" by {result.unasked}" if result.unasked else ""
@@ -153,7 +158,7 @@ def synthesize(
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
     lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
-    if found := _advice(result, backend, model):
+    if found := _advice(result, backend, model or ()):
         lines["advice"] = found
     if words := _learning(
         result, _environment(env, idx), parse_env_args(env_arg, shift, hide, noise)
@@ -222,13 +227,13 @@ def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> st
     return f"{words} (it predicts wrongly {' and '.join(filter(None, wrong))})"
 
 
-def _advice(result: SynthesisResult, backend: str | None, model: str | None) -> str | None:
+def _advice(result: SynthesisResult, backend: str | None, models: Sequence[str]) -> str | None:
     """Say what might help where the backend that works from data alone found little."""
     from cwm_cli.agents.synthesizing import choose_backend
     from cwm_cli.registry import find
 
     score = result.scores.test or result.scores.train
-    answers = choose_backend(backend, [model or ""]).backend
+    answers = choose_backend(backend, models).backend
     if score is None or not find("backend", answers).from_data:
         return None
     above = _above(score)

@@ -65,6 +65,7 @@ class NodeDetails:
         """Return what is measured of the node, by name; what is not known is not there."""
         verdict, usage = self.node.verdict, self.node.usage
         known: dict[str, Any] = {
+            "model": self.node.model or None,
             "score": verdict.score,
             "validation": verdict.validation,
             **{name.replace("_", " "): value for name, value in verdict.parts.items()},

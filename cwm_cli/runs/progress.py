@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table
-from cwm_cli.runs.report import Section
+from cwm_cli.runs.report import Grid, Section
 from cwm_cli.search.contracts import Node, total
+from cwm_cli.search.models import ModelUse, model_gains, model_uses
 from cwm_cli.text import money, share
 
 COMPLETIONS = "completions"
@@ -54,8 +55,47 @@ def spending_sections(nodes: Sequence[Node]) -> Iterator[Section]:
     elif spent := _spent(nodes):
         about = "Summed up over the search."
         yield Section("panels", "What completions took", {"sections": spent}, about)
+    if len(uses := model_uses(nodes)) > 1:
+        yield Section("table", "What each model took and brought", _models(uses), ABOUT_MODELS)
     if len({node.action for node in nodes}) > 1:
         yield Section("table", "What each kind of move came to", _moves(nodes))
+
+
+ABOUT_MODELS = (
+    "An answer counts with what refiners made of it: how often it raised the best score so far, "
+    "and by how much in all."
+)
+
+
+def models_grid(uses: Sequence[ModelUse]) -> Grid:
+    """Return a table of what each model of a search took and brought."""
+    cells = [
+        [
+            use.model,
+            f"{use.completions:,}",
+            f"{use.tokens:,}",
+            money(use.cost),
+            f"{use.failing:,}",
+            f"{use.improved:,}",
+            f"{100 * use.gain:+.1f} points",
+            share(use.mean_score),
+        ]
+        for use in uses
+    ]
+    heads = ["model", "completions", "tokens", "cost", "failing", "new bests", "gain", "mean score"]
+    return Grid("", heads, cells)
+
+
+def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
+    """Return a table with a line for each model."""
+    heads = ["model", "completions", "failing", "mean score", "best score", "new bests", "gain"]
+    rows = [
+        [u.model, u.completions, u.failing, u.mean_score, u.best_score, u.improved, u.gain]
+        for u in uses
+    ]
+    tokens = [[use.tokens, money(use.cost), use.seconds] for use in uses]
+    cells = [[*row, *more] for row, more in zip(rows, tokens, strict=True)]
+    return table([*heads, "tokens", "cost", "seconds"], cells)
 
 
 def _about(nodes: Sequence[Node]) -> str:
@@ -117,9 +157,28 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
             for words, name in {"prompts": "prompt_tokens", "answers": "completion_tokens"}.items()
         ]
         found.append(["Tokens", "chart", LineChart(COMPLETIONS, "tokens", lines).data()])
+    models = dict.fromkeys(node.model for node in asked)
     costs = [node.usage.cost for node in asked]
     if any(cost is None or cost > 0 for cost in costs):
         found.append(["Cost", "chart", _cost(costs)])
+    if len(models) > 1 and all(cost is not None for cost in costs) and any(costs):
+        lines = [
+            ChartLine(
+                model,
+                places,
+                list(accumulate((n.usage.cost or 0.0) * (n.model == model) for n in asked)),
+            )
+            for model in models
+        ]
+        chart = LineChart(COMPLETIONS, "US dollars", lines, staircase=True)
+        found.append(["Cost of each model", "chart", chart.data()])
+    if len(models) > 1:
+        lines = [
+            ChartLine(model, [*gains], [*accumulate(gains.values())])
+            for model, gains in model_gains(nodes).items()
+        ]
+        chart = LineChart(COMPLETIONS, "raise of the best score", lines, staircase=True)
+        found.append(["Gains of each model", "chart", chart.data()])
     seconds = list(accumulate(node.usage.seconds for node in asked))
     if seconds and seconds[-1] > 0:
         line = ChartLine("", places, seconds)

@@ -21,6 +21,7 @@ from cwm_cli.runs.prompts import PromptFile
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark
+from cwm_cli.search.models import ModelUse, model_uses
 from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
@@ -183,6 +184,10 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             best=best,
             created=self.header.created,
         )
+
+    def models(self) -> list[ModelUse]:
+        """Return what each model took and brought; of a single one, what all did."""
+        return model_uses(self.nodes(), self.config.model or self.config.backend)
 
     @classmethod
     def report(cls, runs: Sequence["SearchRun"]) -> RunReport:

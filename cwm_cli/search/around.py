@@ -139,3 +139,10 @@ class BackendAround(Backend):
     def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
         """Have the inner one weigh candidates."""
         return self.inner.of_candidates(questions)
+
+
+def innermost(backend: Backend) -> Backend:
+    """Return the backend that others stand around, whose options they share."""
+    while isinstance(backend, BackendAround):
+        backend = backend.inner
+    return backend

@@ -8,7 +8,7 @@ search runs, `finished_tree` when it is over.
 import threading
 import time
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
@@ -415,6 +415,13 @@ class SearchView(RecordingBar):
             self._search_view.learned(event)
 
 
+def in_flight(pending: Mapping[int, Pending]) -> str:
+    """Say how much is in flight, and of which models where there are several."""
+    models = Counter(flight.model for flight in pending.values() if flight.model)
+    named = ", ".join(f"{printable(model, 40)} {count}" for model, count in models.items())
+    return f"{len(pending)} in flight{f' ({named})' if named else ''}"
+
+
 class View(Protocol):
     """Follows a search."""
 
@@ -467,7 +474,7 @@ class NodeLines:
         """Print what is being done."""
         pending = self._search.pending.copy()
         told = [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
-        words = [f"[{self._number(self._tree.completions)}] {len(pending)} in flight", *told]
+        words = [f"[{self._number(self._tree.completions)}] {in_flight(pending)}", *told]
         words.append(duration(time.monotonic() - self._began))
         self._console.print(Text("  ".join(words)), soft_wrap=True)
 
@@ -560,6 +567,6 @@ class Screen:
         done = self._tree.completions
         words = [f"{done}/{self._budget}", duration(time.monotonic() - self._began)]
         if pending:
-            words.append(f"{len(pending)} in flight")
+            words.append(in_flight(pending))
         words += [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
         return bar(done, self._budget, " " + " · ".join(words), width)

@@ -26,6 +26,7 @@ from cwm_cli.agents.synthesizing import (
     MODEL_VARIABLE,
     check_flags,
     choose_backend,
+    named_models,
     warn_of_gaps,
 )
 from cwm_cli.data.reading import read_bytes
@@ -34,7 +35,9 @@ from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend
+from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
 
 W = TypeVar("W", bound=ProblemWork)
 
@@ -70,7 +73,7 @@ def solve(
     difficulty: str = ALL,
     strategy: str | None = None,
     options: Options = (),
-    model: str | None = None,
+    model: Sequence[str] | str | None = None,
     backend: str | None = None,
     budget: int = 20,
     parallel: int = 1,
@@ -90,13 +93,14 @@ def solve(
     `max_cost` is in US dollars, and for all problems together. `judge` says by which rules
     programs are judged, those of the published evaluator being others than ours.
     """
-    backend, model = _asked(backend, model)
+    backend, models = _asked(backend, named_models(model))
     strategy = strategy or default("strategy")
     owners = [
         Owner("strategy", find("strategy", strategy)),
         Owner("backend", find("backend", backend)),
         Owner("problem", CodingProblem),
         Owner("sandbox", Limits),
+        Owner("search", ModelChoice),
     ]
     read_in = read_options(options, owners)
     named = {"api_base": api_base, "temperature": temperature}
@@ -107,25 +111,27 @@ def solve(
         read_in["problem"]["rules"] = judge
     read_in = with_presets(read_in, owners)
     make_strategy = partial(owners[0].factory, **read_in["strategy"])
-    answers: Backend = owners[1].factory(model=model, **read_in["backend"])
+    choosing = ModelChoice(**read_in["search"]).models
+    answers = made_backend(owners[1].factory, models, read_in["backend"], choosing)
     answers.ready(max_cost)
     problems = _problems(data, idx, total, difficulty)
     config = CodingConfig(
         data=problems.data.name,
         strategy=strategy,
         backend=backend,
-        model=model,
+        model=models,
         options={
             "strategy": owners[0].identity(make_strategy()),
-            "backend": owners[1].identity(answers),
+            "backend": owners[1].identity(innermost(answers)),
             "problem": owners[2].defaults() | read_in["problem"],
             "sandbox": asdict(_limits(read_in["sandbox"])),
-        },
+        }
+        | ({"search": {"models": choosing}} if isinstance(answers, ModelPool) else {}),
         seed=seed,
     )
 
     def searches(coding: CodingRun, sandbox: Sandbox) -> Searches:
-        limited = answers
+        limited: Backend = answers
         if max_cost is not None:
             spent = sum(map(coding.spent, coding.header.problems))
             limited = SharedCostLimit(answers, max_cost, spent)
@@ -138,6 +144,7 @@ def solve(
             backend=limited,
             budget=budget,
             parallel=parallel,
+            models=answers if isinstance(answers, ModelPool) else None,
         )
 
     work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new)
@@ -231,14 +238,14 @@ def _problems(data: str | None, idx: int, total: int, difficulty: str) -> Proble
     return Problems(found, tasks, chosen(tasks, idx, total, difficulty))
 
 
-def _asked(backend: str | None, model: str | None) -> tuple[str, str]:
-    """Choose the backend and the model: nothing but a language model can answer."""
+def _asked(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
+    """Choose the backend and the models: nothing but a language model can answer."""
     if backend and find("backend", backend).from_data:
         raise CwmError(f"the backend {backend!r} works from transitions, and {LANGUAGE_MODEL}")
-    if not (backend or model or os.environ.get(MODEL_VARIABLE)):
+    if not (backend or any(models) or os.environ.get(MODEL_VARIABLE)):
         raise CwmError(f"no model named: {LANGUAGE_MODEL}")
-    answers = choose_backend(backend, [model or ""])
-    return answers.backend, answers.models[0]
+    answers = choose_backend(backend, models)
+    return answers.backend, answers.model
 
 
 def _limits(options: Mapping[str, Any]) -> Limits:

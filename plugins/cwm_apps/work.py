@@ -36,6 +36,7 @@ from cwm_cli.search.contracts import (
     total,
 )
 from cwm_cli.search.loop import Search
+from cwm_cli.search.models import ModelPool
 from cwm_cli.search.threads import start
 
 T = TypeVar("T")
@@ -138,13 +139,15 @@ class Searches(ProblemWork):
 
     At most `parallel` completions are in flight: as many problems at a time, and
     several completions of each where there are fewer. Otherwise each problem has one
-    in flight, and what comes of it does not depend on the others.
+    in flight, and what comes of it does not depend on the others: of several `models` each
+    problem's search chooses by what it sees itself.
     """
 
     strategy: Callable[[], Strategy]
     backend: Backend
     budget: int
     parallel: int = 1
+    models: ModelPool | None = None
     out_of_money: bool = field(default=False, init=False)
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -214,12 +217,13 @@ class Searches(ProblemWork):
     def _search(self, task: CodingTask, run: SearchRun) -> Search:
         """Build the search of a problem, with the nodes that its run has already."""
         seed = run.config.seed
+        backend = self.models.fresh(self.backend) if self.models else self.backend
         search = Search(
             CodingProblem(
                 task, self.sandbox, seed, **self.run.header.config.options.get("problem", {})
             ),
             self.strategy(),
-            self.backend,
+            backend,
             seed=seed,
             parallel=max(1, self.parallel // len(self.positions)),
             journal=run.learn,

@@ -1,10 +1,13 @@
 """The `replay` backend."""
 
+from __future__ import annotations
+
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cwm_cli.data.reading import read_text
 from cwm_cli.errors import CwmError
@@ -12,6 +15,9 @@ from cwm_cli.runs.searches import SearchLine, SearchRecord, SearchRun, read_answ
 from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failures import NO_ANSWER
 from cwm_cli.search.contracts import ROOT, Backend, Completion, Remark, Request, Turn
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SUFFIXES = (".md", ".txt")
 
@@ -34,11 +40,13 @@ class Replay(Backend):
     _lines: Sequence[SearchLine] = field(init=False, repr=False)
     _answers: Mapping[str, Sequence[Completion]] = field(init=False, repr=False)
     _texts: Sequence[Path] = field(init=False, repr=False)
+    _models: Iterator[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         folder = Path(self.model)
         self._lines = list(read_answers(folder))
         self._answers = _by_question(self._lines)
+        self._models = iter([line.node.model for line in _asked(self._lines)])
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         self._texts = [file for file in files if file.suffix in SUFFIXES]
         if not self.model or not (self._lines or self._texts):
@@ -77,6 +85,10 @@ class Replay(Backend):
                 turns.append(Turn(step, max(0, step - ahead) if known is None else known))
         return turns
 
+    def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
+        """Return the model that answered before: a search asks in the order of its steps."""
+        return next(self._models, "")
+
     def _replayed(self, request: Request) -> Completion:
         """Return what the run answered to the same messages."""
         answers = self._answers.get(request.key, ())
@@ -97,8 +109,7 @@ class Replay(Backend):
 def _by_question(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completion]]:
     """Return a run's answers by the hash of the messages, in the order of asking."""
     answers: dict[str, list[Completion]] = defaultdict(list)
-    records = (line for line in lines if isinstance(line, SearchRecord) and line.node.asked)
-    for line in sorted(records, key=lambda line: line.node.step):
+    for line in _asked(lines):
         usage = replace(line.node.usage, cost=0.0, seconds=0.0)
         failure = line.node.verdict.failure
         lacking = (
@@ -106,6 +117,12 @@ def _by_question(lines: Sequence[SearchLine]) -> Mapping[str, Sequence[Completio
         )
         answers[line.node.prompt].append(Completion(line.text, usage, lacking=lacking))
     return dict(answers)
+
+
+def _asked(lines: Sequence[SearchLine]) -> list[SearchRecord]:
+    """Return the answers of a run, in the order of asking."""
+    records = (line for line in lines if isinstance(line, SearchRecord) and line.node.asked)
+    return sorted(records, key=lambda line: line.node.step)
 
 
 def _advice(folder: Path) -> str:

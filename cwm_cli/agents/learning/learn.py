@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import import_module
-from itertools import count
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from cwm_cli.agents.learning.strategy import LearningTask
 from cwm_cli.agents.learning.unsure import UnsureModel
 from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
-from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend
+from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend, named_models
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
@@ -44,7 +43,9 @@ from cwm_cli.runs.programs import program_run
 from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
-from cwm_cli.search.contracts import Backend, Completion, Request
+from cwm_cli.search.around import innermost
+from cwm_cli.search.contracts import Backend
+from cwm_cli.search.models import ModelChoice, ModelPool, made_backend, models_text, read_models
 from cwm_cli.worlds.confined_imagining import ImaginingJob
 
 ACTORS = (
@@ -63,7 +64,7 @@ def learn(
     env_args: Mapping[str, Any] | None = None,
     steps: int = 5000,
     start: RunOrRows | None = None,
-    model: Sequence[str] | str = (),
+    model: Sequence[str] | str | None = None,
     backend: str | None = None,
     api_base: str | None = None,
     temperature: float | None = None,
@@ -98,9 +99,8 @@ def learn(
     """
     check_access(tools, allow_gap)
     budget = _budget(steps, seconds, stop)
-    named = (model,) if isinstance(model, str) else tuple(model)
     flags = {"api_base": api_base, "temperature": temperature}
-    chosen = _choices(choose_backend(backend, named), strategy, options, flags)
+    chosen = _choices(choose_backend(backend, named_models(model)), strategy, options, flags)
     folder = None if run is None else Path(run)
     if curriculum and strategy is None:
         folder = folder or fresh_folder(env, "learn", str(seed))
@@ -145,7 +145,7 @@ def learn(
             strategy=strategy or "",
             goal=goal or "",
             curriculum=tuple(curriculum) if strategy else (),
-            models=chosen.answers.models if chosen.asks else (),
+            models=chosen.models,
             options=chosen.identity,
             tools=tuple(sorted(set(tools))),
             seed=seed,
@@ -206,24 +206,30 @@ class _Choices(NamedTuple):
         return not find("backend", self.answers.backend).from_data
 
     @property
-    def backends(self) -> list[Backend]:
-        """Those who are asked, by model."""
-        factory, options = find("backend", self.answers.backend), self.options["backend"]
-        return [factory(model=model, **options) for model in self.answers.models]
+    def models(self) -> tuple[str, ...]:
+        """The models that are asked, with their weights."""
+        if not (self.asks and self.answers.model):
+            return self.answers.models if self.asks else ()
+        found = read_models([self.answers.model])
+        return tuple(map(str, found)) if len(found) > 1 else (models_text(found),)
 
     @property
     def backend(self) -> Backend:
         """Those who are asked, as one."""
-        made = self.backends
-        return made[0] if len(made) == 1 else InTurn(made)
+        factory, options = find("backend", self.answers.backend), self.options["backend"]
+        choice = ModelChoice(**self.options["search"])
+        return made_backend(factory, self.answers.model, options, choice.models)
 
     @property
     def identity(self) -> dict[str, dict[str, Any]]:
         """What tells one run from another."""
         told = {"sandbox": asdict(self.limits)}
         if self.asks:
+            backend = self.backend
             owner = Owner("backend", find("backend", self.answers.backend))
-            told["backend"] = owner.identity(self.backends[0])
+            told["backend"] = owner.identity(innermost(backend))
+            if isinstance(backend, ModelPool) and backend.choosing != ModelChoice().models:
+                told["search"] = {"models": backend.choosing}  # runs of before took turns
         if self.strategy is not None:
             told["strategy"] = dict(self.options["strategy"])
         return told
@@ -242,6 +248,7 @@ def _choices(
         owners.append(Owner("strategy", factory))
     if not find("backend", answers.backend).from_data:
         owners.append(Owner("backend", find("backend", answers.backend)))
+        owners.append(Owner("search", ModelChoice))
     wanted = {name: value for name, value in flags.items() if value is not None}
     check_flags(answers.backend, wanted)
     given = with_presets(read_options(options, owners), owners)
@@ -259,31 +266,6 @@ def _asked(chosen: _Choices, completions: int | None, max_cost: float | None) ->
     strategy, backend = find("strategy", default("strategy")), chosen.backend
     backend.ready(max_cost)
     return AskedModel(backend, strategy, completions=completions, max_cost=max_cost)
-
-
-class InTurn(Backend):
-    """Several language models, of which each question is for the next."""
-
-    takes_help = True
-
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self._backends = backends
-        self._asked = count()
-
-    def ready(self, max_cost: float | None = None) -> None:
-        """Refuse what any of them refuses."""
-        for each in self._backends:
-            each.ready(max_cost)
-
-    def complete(self, request: Request) -> Completion:
-        """Have the next one answer."""
-        return self._backends[next(self._asked) % len(self._backends)].complete(request)
-
-    def worst_cost(self, request: Request) -> float | None:
-        """Return the most that any of them can cost, None where one has no known price."""
-        costs = [each.worst_cost(request) for each in self._backends]
-        known = [cost for cost in costs if cost is not None]
-        return max(known) if len(known) == len(costs) else None
 
 
 def _budget(steps: int, seconds: float | None, stop: str) -> Budget:

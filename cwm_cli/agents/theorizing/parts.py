@@ -27,6 +27,7 @@ from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import Backend, Strategy
+from cwm_cli.search.models import one_model
 from cwm_cli.worlds.choosing import weigher
 from cwm_cli.worlds.statistician import Statistician
 
@@ -73,7 +74,7 @@ def answers(
     BACKEND/MODEL names both. Where nothing is named it is the `model`, or that of `$CWM_MODEL`, or
     else what needs none.
     """
-    model = model or os.environ.get(MODEL_VARIABLE, "")
+    model = one_model(model or os.environ.get(MODEL_VARIABLE, ""))
     head, _, rest = (named or "").partition("/")
     if rest:
         known = head in names("backend")
