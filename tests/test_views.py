@@ -127,7 +127,7 @@ def screen_of(nodes, *, states=None, width=80, height=24, flights=(), title="a s
     search.resume(nodes)
     for flight in flights:
         move = Move(flight.action, flight.parent)
-        search.pending[flight.step] = Pending(flight.step, move, 0.0)
+        search.pending[flight.step] = Pending(flight.step, move)
     screen = Screen(search, budget=budget, title=title, console=terminal(width, height))
     return lines_of(screen, width, height)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 
 TICK_SECONDS = 0.05
@@ -38,10 +39,6 @@ LONGEST_REASON = 300
 
 OWN = "executor."
 """What the options of an executor begin with."""
-
-SPENDING = "CWM_SPENDING"
-"""The environment variable that says how a command asks what it may spend: `file:PATH`, or `fd:N`
-for a socket to whoever asks for it."""
 
 LEASH = "CWM_LEASH"
 """The environment variable with a descriptor that is closed when whoever started a process ends."""
@@ -301,6 +298,8 @@ class _CommandQueue:
         for ended in self.executor.wait():
             command = self.running.pop(ended.name)
             reason = ended.reason or ""
+            if command.spending and not ended.is_busy:
+                lapse(command.spending, command.name)
             if ended.is_busy:
                 delay = self.delays.get(ended.name, FIRST_DELAY)
                 self.delays[ended.name] = min(2 * delay, LONGEST_DELAY)

@@ -303,6 +303,17 @@ class Record(NamedTuple):
     messages: tuple[Message, ...] = ()
 
 
+class UnansweredError(CwmError):
+    """A question that has no answer, though asking it may have cost something.
+
+    That is at most `cost` US dollars; None where nobody knows.
+    """
+
+    def __init__(self, words: str, cost: float | None = None) -> None:
+        super().__init__(words)
+        self.cost = cost
+
+
 class Turn(NamedTuple):
     """When a node was asked for: the number of its question, and how much was known.
 
@@ -607,7 +618,11 @@ class Backend:
         return 0.0
 
     def complete(self, request: Request) -> Completion:
-        """Answer; raises `CwmError` for what the user can mend, such as a refused key."""
+        """Answer; raises `CwmError` for what the user can mend, such as a refused key.
+
+        Where the cost is limited such a question counts with the worst that it may have cost; an
+        `UnansweredError` says how much that is.
+        """
         raise NotImplementedError
 
     def worst_cost(self, request: Request) -> float | None:

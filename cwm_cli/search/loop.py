@@ -2,6 +2,7 @@
 
 import os
 import queue
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from cwm_cli.search.contracts import (
     Verdict,
     unheard,
 )
+from cwm_cli.search.spending import CostLimit, Refusal, Reservation, pauses
 
 NEARLY_AS_GOOD = 0.05
 """A candidate this much worse than the best, of what lies above the floor, is refined as well: one
@@ -62,7 +64,6 @@ class Pending(NamedTuple):
 
     step: int
     move: Move
-    reserved: float
     known: int = 0
     best: Node | None = None
     asked: bool = True
@@ -92,6 +93,9 @@ class Search:
     better, one after the other, what was answered: the nodes that they make cost
     no completion. One that was asked for is written down before it is refined,
     and each refinement before the next, so that little is lost with a process.
+
+    All completions together cost `max_cost` US dollars at most, or share the `limit` of others;
+    None is no limit.
     """
 
     problem: Problem
@@ -104,6 +108,7 @@ class Search:
     log: Callable[[str], None] = unheard
     refiners: Mapping[str, Refiner] = field(default_factory=dict)
     start: Callable[[Callable[[str], None]], Refinement | None] | None = None
+    limit: CostLimit | None = None
     nodes: list[Node] = field(default_factory=list, init=False)
     remarks: dict[int, list[Remark]] = field(default_factory=dict, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
@@ -148,6 +153,20 @@ class Search:
                 f"{type(self.backend).__name__} knows no log-probabilities: choose another backend"
             )
         self._turns = sorted(turn for turn in self.backend.recorded() if turn.given is None)
+        if self.limit is None and self.max_cost is not None:
+            self.limit = CostLimit.own(self.max_cost)
+
+    def charge(self, cost: float) -> None:
+        """Count what was spent on something else than completions, in US dollars."""
+        self.spent += cost
+        if self.limit:
+            self.limit.charge(cost)
+
+    def recall(self, cost: float) -> None:
+        """Count what an earlier run spent, in US dollars."""
+        self.spent += cost
+        if self.limit:
+            self.limit.recall(cost)
 
     def learn(self, event: Node | Remark) -> None:
         """Take in what was just found, or what an earlier run did: a node, or a remark on one."""
@@ -174,6 +193,7 @@ class Search:
 
         Journals of earlier versions do not say of any that it was confirmed.
         """
+        before = self.spent
         for event in events:
             self._prepare()
             if isinstance(event, Node) and event.asked:
@@ -182,6 +202,8 @@ class Search:
                 else:
                     self._asked[event.prompt] += 1
             self.learn(event)
+        if self.limit:
+            self.limit.recall(self.spent - before)
         if self.best is None or self.best.verdict.confirmed:
             return
         for node in sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True):
@@ -242,7 +264,7 @@ class Search:
         single completion is to be in flight, nor before refiners are done with the one before.
         """
         if self.start and not self._known and ROOT not in self.pending:
-            self.pending[ROOT] = Pending(ROOT, Move(START), 0.0, asked=False)
+            self.pending[ROOT] = Pending(ROOT, Move(START), asked=False)
             threads.start(partial(self._deliver, ROOT, self._begun))
         most = min(self.parallel, MOST_REFINING)
         for step in [step for step in self._refining if step not in self.pending]:
@@ -252,13 +274,16 @@ class Search:
         if ROOT in self.pending or waits:
             return
         while self._in_flight < self.parallel and self._asked_for < budget:
+            variants = self._variants.copy() if self.limit else self._variants
             request = self._request(self._next_step())
-            allowance = self._allowance(request)
-            if self.out_of_money:
+            kept = self._reserve(request) if self.limit else None
+            if isinstance(kept, Refusal):
+                self.out_of_money = kept is Refusal.NEVER
+                self._variants = variants  # it was not asked
                 return
-            self._register(request, allowance or 0.0)
-            request = request._replace(allowance=allowance)
-            threads.start(partial(self._deliver, request.step, partial(self._answered, request)))
+            self._register(request)
+            work = partial(self._answered, request, kept)
+            threads.start(partial(self._deliver, request.step, work))
 
     def outdate(self) -> None:
         """Take note that the problem knows more: verdicts so far are of what it knew before."""
@@ -322,13 +347,11 @@ class Search:
         findings = "\n\n".join(filter(None, told))
         return move._replace(verdict=replace(move.verdict, findings=findings))
 
-    def _register(self, request: Request, reserved: float) -> None:
+    def _register(self, request: Request) -> None:
         """Count a request among those in flight."""
         self._asked[request.key] += 1
-        flight = Pending(
-            request.step, request.move, reserved, self._known, self.best, model=request.model
-        )
-        self.pending[request.step] = flight
+        step, move = request.step, request.move
+        self.pending[step] = Pending(step, move, self._known, self.best, model=request.model)
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
         """Yield the records of a recorded search, each asked, or taken as it is, when it was."""
@@ -356,28 +379,29 @@ class Search:
         """Choose what a recorded search had asked by now; no answer is fetched before its turn."""
         while self._turns and self._turns[0].known <= self._known:
             request = self._request(self._turns.pop(0).step)
-            self._register(request, 0.0)
+            self._register(request)
             self._prepared[request.step] = request
 
     def _next_step(self) -> int:
         """Return the number of the next completion."""
         return max(self._last_step, *self.pending, -1) + 1
 
-    def _allowance(self, request: Request) -> float | None:
-        """Return what answering may cost, None where there is no limit; or be out of money.
+    def _reserve(self, request: Request) -> Reservation | Refusal:
+        """Keep back what answering may cost.
 
-        It is the worst cost of an answer, or an even share of what is left where that is more:
-        one that was cut off may be asked for again, with more tokens.
+        While something is in flight it is better to go on with that than to wait for what others
+        have kept back; else it is asked for until it is granted or will never be.
         """
-        if self.max_cost is None:
-            return None
+        assert self.limit is not None
         worst = self.backend.worst_cost(request)
         if worst is None:
             raise CwmError("--max-cost needs a model of known price: leave it out for this model")
-        reserved = sum(flight.reserved for flight in self.pending.values())
-        left = self.max_cost - self.spent - reserved
-        self.out_of_money = worst > left
-        return max(worst, left / (self.parallel - self._in_flight))
+        waits = pauses()
+        while True:
+            kept = self.limit.reserve(worst, self.parallel - self._in_flight)
+            if kept is not Refusal.WAIT or self.pending:
+                return kept
+            time.sleep(next(waits))
 
     def _deliver(self, step: int, work: Callable[[], Record | Remark]) -> None:
         """Do what is in flight; the outcome, error or not, is put where `run` waits.
@@ -390,9 +414,16 @@ class Search:
         except BaseException as error:  # noqa: BLE001  # raised again by `run`, in its thread
             self._arrivals.put((step, error))
 
-    def _answered(self, request: Request) -> Record:
+    def _completed(self, request: Request, kept: Reservation | None) -> Completion:
+        """Ask, paid by what was kept back, if anything was."""
+        if kept is None or self.limit is None:
+            return self.backend.complete(request)
+        request = request._replace(allowance=kept.amount)
+        return self.limit.settled(kept, partial(self.backend.complete, request))
+
+    def _answered(self, request: Request, kept: Reservation | None = None) -> Record:
         """Ask, read and judge: make a node of a completion; its id is given on arrival."""
-        completion, flight = self.backend.complete(request), self.pending[request.step]
+        completion, flight = self._completed(request, kept), self.pending[request.step]
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
         verdict, best = self._verdict(program, completion.lacking), flight.best
@@ -525,7 +556,7 @@ class Search:
         work = self._refining[step]
         name, node = work.left[0], self.nodes[work.node]
         move = Move(name, node.id, node.program, node.verdict)
-        self.pending[step] = Pending(step, move, 0.0, self._known, self.best, asked=False)
+        self.pending[step] = Pending(step, move, self._known, self.best, asked=False)
         self.doing[step] = f"{name} of #{node.id}"
 
         def tell(words: str) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from cwm_cli.search.contracts import (
     unheard,
 )
 from cwm_cli.search.loop import Search
+from cwm_cli.search.spending import CostLimit, Refusal
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
 
@@ -126,12 +128,16 @@ class AskedModel:
     max_cost: float | None = None
     used: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
+    limit: CostLimit | None = field(default=None, init=False, repr=False)
     _others: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.limit = None if self.max_cost is None else CostLimit.own(self.max_cost)
 
     @property
     def left(self) -> int:
         """How many completions the next program may take."""
-        if self.max_cost is not None and self.spent >= self.max_cost:
+        if self.limit and self.limit.left <= 0:
             return 0
         most = self.each if self.completions is None else self.completions - self.used
         return max(0, min(self.each, most))
@@ -141,10 +147,13 @@ class AskedModel:
         request = Request(messages, seed, Move(GENERATE), problem, self._others.total())
         request = request._replace(occurrence=self._others[request.key])
         self._others[request.key] += 1
-        worst = self.backend.worst_cost(request) or 0.0
-        if self.max_cost is not None and self.spent + worst > self.max_cost:
-            return None
-        completion = self.backend.complete(request)
+        if self.limit is None:
+            completion = self.backend.complete(request)
+        else:
+            kept = self.limit.reserve(self.backend.worst_cost(request) or 0.0)
+            if isinstance(kept, Refusal):
+                return None
+            completion = self.limit.settled(kept, partial(self.backend.complete, request))
         self.used += 1
         self.spent += completion.usage.cost or 0.0
         return completion
@@ -302,7 +311,7 @@ class ProgramWriter:
             model.strategy(),
             model.backend,
             seed=self.seed + model.used,
-            max_cost=None if model.max_cost is None else model.max_cost - model.spent,
+            limit=model.limit,
             start=lambda tell: Refinement(best.rules, best.findings),
         )
         nodes = [record.node for record in search.run(model.left)]

@@ -282,7 +282,7 @@ class Theorizing:
                 self.search.resume([event.node])
             elif isinstance(event, PhaseRecord):
                 self.phases.append(event)
-        self.search.spent += total([each.weighed for each in self.phases]).cost or 0.0
+        self.search.recall(total([each.weighed for each in self.phases]).cost or 0.0)
         experimenter = self.experimenter
         if self.phases and isinstance(experimenter, Experimenter) and experimenter.state():
             state = self.run.folder / STATE.format(self.phases[-1].number)
@@ -473,9 +473,10 @@ class Theorizing:
 
     def _pay(self) -> None:
         """Count what weighing cost since this was last asked."""
-        cost = self._weighed().cost or 0.0
-        self.search.spent += cost - self._paid
-        self._paid = cost
+        cost = self._weighed().cost
+        if cost is not None and cost > self._paid:
+            self.search.charge(cost - self._paid)
+            self._paid = cost
 
 
 def _theorized(work: Theorizing) -> TheorizingResult:

@@ -1,0 +1,183 @@
+"""What may be spent together, and when: whoever is killed, the limit holds."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cwm_cli.errors import CwmError
+from cwm_cli.search.spending import (
+    SPENDING,
+    CostLimit,
+    RateLimit,
+    Refusal,
+    SpendingFile,
+    SpendingRequest,
+    SpendingState,
+    answered,
+    lapse,
+    open_spending,
+    read_spending,
+)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A file with a limit of 1 dollar."""
+    place = tmp_path / "spending.json"
+    open_spending(place, 1.0, lambda: 0.0)
+    return place
+
+
+def asked(place, **request):
+    """Ask the file as a job does, a line of JSON."""
+    return json.loads(answered(place, json.dumps(request).encode()))
+
+
+def test_what_is_kept_back_is_spent_or_comes_free_and_is_lost_with_a_job(place):
+    first, second = (CostLimit(SpendingFile(place), job) for job in "ab")
+    kept = first.reserve(0.6)
+    assert kept.amount == 0.6
+    assert second.reserve(0.5) is Refusal.WAIT
+    first.settle(kept, 0.1)
+    kept = second.reserve(0.5)
+    assert second.left == pytest.approx(0.4)
+    second.settle(kept, None)  # nobody knows what it cost
+    assert second.left == pytest.approx(0.4)
+    assert first.reserve(0.5) is Refusal.NEVER
+    lost = first.reserve(0.3)
+    lapse(place, "a")
+    assert first.reserve(0.2) is Refusal.NEVER
+    first.settle(lost, 0.0)  # too late: it counts already
+    state = read_spending(place)
+    assert (state.spent, state.lost, state.reserved) == (pytest.approx(0.6), 0.3, {})
+
+
+def test_the_limit_may_change_and_what_was_spent_counts(place):
+    CostLimit(SpendingFile(place), "a").reserve(0.75)
+    open_spending(place, 2.0, lambda: pytest.fail("the file says it"))
+    assert CostLimit(SpendingFile(place), "a").left == 1.25  # nobody knows of the first
+    open_spending(place, None, lambda: pytest.fail("there is no limit"))
+    open_spending(place, 2.0, lambda: 0.25)  # what was spent in the meantime
+    assert CostLimit(SpendingFile(place), "a").left == 1.0
+    place.unlink()
+    open_spending(place, 2.0, lambda: 0.5)
+    assert CostLimit(SpendingFile(place), "a").left == 1.5
+
+
+def test_what_is_wrong_is_said_and_nothing_is_granted(place, tmp_path):
+    wrong = {}
+    for line in (b"", b"[]", b'{"ask": "steal"}', b'{"ask": "charge", "amount": -1}'):
+        wrong[line] = json.loads(answered(place, line))
+    wrong["nan"] = json.loads(answered(place, b'{"ask": "reserve", "amount": NaN}'))
+    wrong["missing"] = asked(tmp_path / "nothing.json", ask="reserve", amount=0.1)
+    place.write_text("{")
+    wrong["damaged"] = asked(place, ask="reserve", amount=0.1)
+    assert [name for name, reply in wrong.items() if not reply["error"]] == []
+    assert {reply["decision"] for reply in wrong.values()} == {"never"}
+    with pytest.raises(CwmError, match="damaged: remove it"):
+        open_spending(place, 1.0, lambda: 0.0)
+
+
+def test_turns_are_given_in_order_and_a_pause_holds_for_all():
+    state, rates = SpendingState(), {"requests_per_minute": 60, "tokens_per_minute": 6000}
+
+    def seconds(ask="take", provider="p", now=1000.0, **more):
+        nonlocal state
+        request = SpendingRequest(ask=ask, provider=provider, **more)
+        state, reply = state.answer(request, now)
+        return reply.seconds
+
+    assert [seconds(tokens=10, **rates) for _ in range(3)] == [0, 1, 2]
+    assert seconds(tokens=1000, **rates) == 3
+    seconds("correct", tokens=-800, **rates)  # there were but 200
+    assert seconds(**rates) == pytest.approx(5)
+    assert seconds(now=1020, tokens=6000, **rates) == 0
+    assert seconds(now=1020, **rates) == pytest.approx(60)
+    assert seconds(now=1080, again=True, **rates) == 0
+    seconds("pause", now=1080, seconds=100)
+    assert seconds(now=1080, again=True, **rates) == pytest.approx(100)
+    assert seconds(now=1080, again=True, **rates) == pytest.approx(101)
+    assert seconds(now=1080) == 100
+    assert seconds(now=1080, provider="q") == 0
+
+
+SPENDER = """
+import sys
+from cwm_cli.search.spending import CostLimit, Refusal, pauses
+limit = CostLimit.shared(sys.argv[1])
+print("begun", flush=True)
+for pause in pauses():
+    kept = limit.reserve(0.01)
+    if kept is Refusal.NEVER:
+        break
+    if kept is not Refusal.WAIT:
+        limit.settle(kept, 0.01)
+"""
+
+
+def test_no_process_spends_too_much_though_one_of_them_is_killed_again_and_again(place):
+    def spender(name):
+        environment = os.environ | {SPENDING: f"file:{place}"}
+        words = [sys.executable, "-c", SPENDER, name]
+        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
+
+    others, seen = [spender(f"job {number}") for number in range(3)], []
+    for _ in range(3):
+        victim = spender("victim")
+        assert victim.stdout.readline() == b"begun\n"
+        seen.append(read_spending(place))
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    lapse(place, "victim")
+    assert [each.wait() for each in others] == [0, 0, 0]
+    seen.append(read_spending(place))
+    for state in seen:
+        assert state.left >= -1e-9
+    assert seen[-1].reserved == {}
+    assert seen[-1].left < 0.01
+
+
+def test_a_job_asks_over_a_socket_from_several_threads(place, monkeypatch):
+    ours, theirs = socket.socketpair()
+
+    def serve():
+        for line in ours.makefile("rb"):
+            ours.sendall(answered(place, line))
+
+    threading.Thread(target=serve, daemon=True).start()
+    monkeypatch.setenv(SPENDING, f"fd:{theirs.detach()}")
+    limit, got = CostLimit.shared("a"), []
+    threads = [threading.Thread(target=lambda: got.append(limit.reserve(0.3))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(not isinstance(each, Refusal) for each in got) == 3
+    assert len(read_spending(place).reserved) == 3
+    ours.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(CwmError, match="the same command continues"):
+        limit.reserve(0.1)
+
+
+def test_what_asks_without_a_limit_shares_pauses_alone(tmp_path, monkeypatch):
+    place = tmp_path / "spending.json"
+    open_spending(place, None, lambda: pytest.fail("there is no limit"))
+    monkeypatch.setenv(SPENDING, f"file:{place}")
+    assert CostLimit.shared("a") is None
+    before = place.stat()
+    told = []
+    RateLimit("p").wait(tell=told.append)
+    assert told == []
+    assert place.stat().st_mtime_ns == before.st_mtime_ns  # nothing is written for nothing
+    RateLimit("p").pause(0.2)
+    began = time.monotonic()
+    RateLimit("p").wait(tell=told.append)
+    assert time.monotonic() - began >= 0.15
+    assert len(told) == 1
