@@ -60,8 +60,16 @@ class OpenAIServer:
         """What clients call `api_base`."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def respond(self, request: Received) -> Behaviour:
+    def respond_to(self, path: str, body: dict[str, Any]) -> Behaviour | None:
+        """Answer at an address of its own, which servers of other protocols have."""
+        return None
+
+    def respond(self, request: Received, path: str = "") -> Behaviour:
         """Take a request in and return what to do about it."""
+        if (told := self.respond_to(path, request.body)) is not None:
+            with self._lock:
+                self.requests.append(request)
+            return told
         with self._lock:
             self.requests.append(request)
             count = len(self.requests)
@@ -97,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         self.request_body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         received = Received(self.request_body, dict(self.headers), time.monotonic())
         try:
-            self.server.openai.respond(received)(self)
+            self.server.openai.respond(received, self.path)(self)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client gave up, as some tests want it to
 
@@ -145,12 +153,13 @@ def answer(
     completion_tokens: int = 10,
     finish: str = "stop",
     tokens: Sequence[tuple[str, float]] = (),
+    usage: dict[str, Any] | None = None,
     **more: str,
 ) -> Behaviour:
     """Answer with a text, or with a content of null, in one piece or in several as was asked.
 
-    A message may hold `more`, such as a refusal. The log-probabilities of its `tokens` are told
-    where they are wanted.
+    A message may hold `more`, such as a refusal, and its `usage` more than how many tokens. The
+    log-probabilities of its `tokens` are told where they are wanted.
     """
 
     def behave(handler: Handler) -> None:
@@ -162,7 +171,11 @@ def answer(
         if handler.request_body.get("stream"):
             handler.stream(message, finish, prompt_tokens, completion_tokens)
         else:
-            handler.reply(200, _completion(handler, [choice], prompt_tokens, completion_tokens))
+            body = _completion(handler, [choice], prompt_tokens, completion_tokens)
+            if usage:
+                told = json.loads(body)
+                body = json.dumps(told | {"usage": told["usage"] | usage}).encode()
+            handler.reply(200, body)
 
     return behave
 

@@ -81,6 +81,9 @@ SHORTEST_PROMPT = 500
 LONGEST_TEXT = 1 << 20
 """Characters of an answer that are kept: all that any model writes, and four programs' worth."""
 
+ROLES = "Conversation roles must alternate"
+"""What LiteLLM may have been told by a server where it tells nothing."""
+
 TOO_LONG = "the prompt is too long for"
 
 CONTEXT = re.compile(
@@ -89,6 +92,7 @@ CONTEXT = re.compile(
 )
 PROMPT = re.compile(
     r"(\d+) (?:in|from) the (?:messages|prompt)|has (\d+) input tokens"
+    r"|first (\d+) tokens"
     r"|(?:resulted in |passed |too long: |request \(|token count \()(\d+)"
 )
 
@@ -164,6 +168,8 @@ class Question:
             best = answer if answer.text or not best.lacking else best
             if not answer.lacking or (answer.cut and not self._grows()):
                 break
+            if not answer.cut and tries < MOST_TRIES:
+                self._log(f"is asked again: {answer.lacking}")
         used = total(self._usages)
         usage = replace(
             used,
@@ -244,7 +250,12 @@ class Question:
         """Have LiteLLM ask."""
         until(time.monotonic() + self.timeout)
         if self.request.weighed or not (self.stream and self.fit.streams):
-            return litellm.completion(**asked)
+            response = litellm.completion(**asked)
+            if response is None:  # it asked otherwise itself, in vain, and says nothing
+                system = any(message["role"] == "system" for message in asked["messages"])
+                words = ROLES if system else "the request was refused twice, and nothing said"
+                raise litellm.BadRequestError(words, self.model, provider_of(self.model))
+            return response
         counted = {"stream": True, "stream_options": {"include_usage": True}}
         pieces = list(litellm.completion(**asked, **counted))
         return litellm.stream_chunk_builder(pieces, messages=asked["messages"])
@@ -398,6 +409,8 @@ def read(response: Any) -> Answer:
     text = spoken.text[:LONGEST_TEXT]
     fields = getattr(choice.message, "provider_specific_fields", None) or {}
     thought = getattr(choice.message, "reasoning_content", None) or fields.get("reasoning")
+    if thought:  # LiteLLM leaves what stood between
+        text = text.lstrip("\n")
     if choice.finish_reason == "length":
         used = response.usage.completion_tokens
         where = " of thinking" if not text.strip() and (thought or not spoken.done) else ""
